@@ -38,8 +38,7 @@ FindingChange = Literal["gone", "new", "moved", "same"]
 _FigureKey = tuple[str | None, str, FigureUnit]
 """Model, name and unit."""
 
-# A difference in time is notable from this share of the longer run on, and from this time on: a
-# tenth of a second may be chance.
+# A difference in time is notable from this share of the longer run, and from this time on.
 _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
 

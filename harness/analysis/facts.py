@@ -70,7 +70,6 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
     context_tokens: int = 4096  # the context of one call, for a model from a file
     device: Any = MACHINE  # the device of its model, or a list of several: the machine, or a GPU
     max_parallel: int | None = None
-    drop: tuple[str, ...] = ()
     fallback: tuple[str, ...] = ()
 
     @property
@@ -112,8 +111,7 @@ class Observed:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.run = run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
-        # (tag of the server, name of the counter) → its values. `machine` and `process harness`
-        # stand for a tag, too.
+        # (tag of the server, else `machine` or `process harness`; name of the counter) → values.
         self.counters: dict[tuple[str, str], list[CounterSet]] = {}
         # Span id → the id of the span around it. Phases are left out.
         self.parents: dict[int, int | None] = {}

@@ -158,8 +158,7 @@ def _batches(spans: Iterable[Span], limit: int) -> Iterator[list[Span]]:
     batch: list[Span] = []
     size = 0
     for span in spans:
-        # A span that is larger alone goes alone: only the collector can say whether it is too
-        # large.
+        # A span that is larger alone goes alone: only the collector knows if it is too large.
         if batch and (len(batch) >= limit or size + span.ByteSize() > _BATCH_BYTES):
             yield batch
             batch, size = [], 0

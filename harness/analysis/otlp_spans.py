@@ -20,7 +20,7 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, error_class, title
 from harness.trace.tracer import span_id, trace_id
 
-# Events and links of one span, as in OpenTelemetry's own libraries.
+# The most events and links of one span, as in OpenTelemetry's own libraries.
 _MOST = 128
 _STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -137,7 +137,7 @@ class _RunSpans:
             "harness.status": None if record.status == "ok" else record.status,
             "session.id": self._run_id,
         }
-        happened, links = self._events(record), self._links(record)
+        span_events, links = self._events(record), self._links(record)
         return Span(
             trace_id=self._trace_id,
             span_id=span_id(self._run_id, record.id),
@@ -147,12 +147,11 @@ class _RunSpans:
             start_time_unix_nano=record.start_ns + self._shift_ns,
             end_time_unix_nano=record.end_ns + self._shift_ns,
             attributes=key_values(values),
-            events=happened[:_MOST],
-            dropped_events_count=len(happened[_MOST:]),
+            events=span_events[:_MOST],
+            dropped_events_count=len(span_events[_MOST:]),
             links=links[:_MOST],
             dropped_links_count=len(links[_MOST:]),
-            # Unset for a span that was cut short. An error's words may quote a text; its class
-            # does not.
+            # Unset for a span that was cut short. An error's message may quote a text.
             status=Status(
                 code=_STATUS_CODES.get(record.status, Status.STATUS_CODE_UNSET),
                 message=_clean(
@@ -198,26 +197,25 @@ class _RunSpans:
         return values
 
     def _events(self, record: SpanRecord) -> list[Span.Event]:
-        happened = [
+        """A span's instants, and the scores of the draft that it wrote."""
+        named_values = [
             (event.name, event.time_ns, _own_attributes(event.attributes, texts=self._content))
             for event in self._instants.get(record.id, ())
         ]
         if verdict := self._verdicts.get(record.id):
-            happened += [
-                ("gen_ai.evaluation.result", verdict.end_ns, result)
-                for result in _evaluation_results(verdict, texts=self._content)
-            ]
+            for result in _evaluation_results(verdict, texts=self._content):
+                named_values.append(("gen_ai.evaluation.result", verdict.end_ns, result))
         return [
             Span.Event(
                 name=_clean(name),
                 time_unix_nano=time_ns + self._shift_ns,
                 attributes=key_values(values),
             )
-            for name, time_ns, values in happened
+            for name, time_ns, values in named_values
         ]
 
     def _links(self, record: SpanRecord) -> list[Span.Link]:
-        """To the spans that led to this one; its parent is known by its id."""
+        """Links to the spans that led to this one, except its parent, which has a field."""
         return [
             Span.Link(
                 trace_id=self._trace_id,
@@ -258,7 +256,7 @@ def _any_value(value: object) -> AnyValue:
 
 
 def _clean(text: str) -> str:
-    # Without lone surrogates, which protocol buffers cannot hold.
+    # Protocol buffers cannot hold lone surrogates.
     return text.encode("utf-8", "replace").decode()
 
 
@@ -267,8 +265,9 @@ def _span_name(span: SpanRecord, model: object) -> str:
     operation = _OPERATIONS.get(span.name)
     if operation is None:
         return title(span)
-    of = title(span) if events.RunSpanEvent.of(span) or events.ToolEvent.of(span) else model
-    return f"{operation} {of}" if of else operation
+    is_titled = events.RunSpanEvent.of(span) or events.ToolEvent.of(span)
+    target = title(span) if is_titled else model
+    return f"{operation} {target}" if target else operation
 
 
 def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
@@ -284,16 +283,17 @@ def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[di
     """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension."""
     if verdict.composite is None or verdict.scores is None:
         return
-    yield _result("composite", verdict.composite, label="pass" if verdict.passed else "fail")
-    # Explanations may quote the draft.
+    yield {
+        "gen_ai.evaluation.name": "composite",
+        "gen_ai.evaluation.score.value": verdict.composite,
+        "gen_ai.evaluation.score.label": "pass" if verdict.passed else "fail",
+    }
+    # Reasons may quote the draft. `reasons_in` writes them as `name: reason`.
     findings = verdict.findings if texts else ()
-    # As `reasons_in` writes them: `name: reason`.
     reasons = dict(str(finding).partition(": ")[::2] for finding in findings)
     for name, score in verdict.scores.items():
-        yield _result(name, score, explanation=reasons.get(name))
-
-
-def _result(name: str, score: object, **parts: object) -> dict[str, object]:
-    result = {"name": name, "score.value": score}
-    result |= {f"score.{key}" if key == "label" else key: value for key, value in parts.items()}
-    return {f"gen_ai.evaluation.{key}": value for key, value in result.items()}
+        yield {
+            "gen_ai.evaluation.name": name,
+            "gen_ai.evaluation.score.value": score,
+            "gen_ai.evaluation.explanation": reasons.get(name),
+        }

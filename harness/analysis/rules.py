@@ -105,8 +105,7 @@ def _moves(
 ) -> tuple[tuple[str, ...], Expected | None]:
     """The texts of all moves, and the expected effect; None if no text ends with it."""
     texts = list(observation.first_moves)
-    # The position of the text that `expected` is about; None if the server offers nothing for the
-    # aim.
+    # Position of the text that `expected` is about; None if the server offers nothing for the aim.
     expected_at = 0 if observation.aim is None else None
     for move in moves:
         offers = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]

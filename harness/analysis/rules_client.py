@@ -87,8 +87,7 @@ def serial_client(observed: Observed) -> Observation | None:
     if waited_for_places and _places(observed):
         return None  # The rule `max-parallel` reports it.
     more_places = observed.more_places if waited_for_places else ""
-    # Only texts show whether calls of one function need each other, and code may need a call
-    # without using its text.
+    # Texts alone show whether calls of one function need each other, and they may not show all.
     is_certain = len(functions) == len(independent)
     return Observation(
         severity="warning" if is_certain else "hint",
@@ -357,9 +356,8 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     connecting = [call for call in followers if call.connecting_ns is not None]
     lost_ns = sum(call.connecting_ns or 0 for call in connecting)
     count = len(connecting)
-    if count < LEAST_SERIAL_CALLS or count <= MOSTLY * len(followers):
-        return None
-    if observed.server(model).is_in_process:
+    is_rare = count < LEAST_SERIAL_CALLS or count <= MOSTLY * len(followers)
+    if is_rare or observed.server(model).is_in_process:
         return None
     return Observation(
         severity="warning" if observed.matters(lost_ns) else "hint",
@@ -431,8 +429,8 @@ def _unquoted(observed: Observed) -> Iterator[Observation]:
         nodes, sources = observed.nodes, observed.sources.get(step.span, ())
         if before.span not in sources or (before.span, step.span) in conditions:
             continue
-        replies = [observed.reply(call) for call in calls.get(before.span, ())]
-        prompts = [observed.prompt(call) for call in calls.get(step.span, ())]
+        replies = [observed.reply(call) or "" for call in calls.get(before.span, ())]
+        prompts = [observed.prompt(call) or "" for call in calls.get(step.span, ())]
         # A mapped node uses the other's output by running once for each of its items.
         if nodes[step.span].item is not None or not _is_unquoted(replies, prompts):
             continue
@@ -450,24 +448,18 @@ def _unquoted(observed: Observed) -> Iterator[Observation]:
         )
 
 
-def _is_unquoted(replies: Sequence[str | None], prompts: Sequence[str | None]) -> bool:
-    """Whether the prompts certainly hold nothing of the replies; None is an unknown text."""
-    known_replies = [reply for reply in replies if reply]
-    known_prompts = [prompt for prompt in prompts if prompt]
-    has_unknown = len(known_replies) < len(replies) or len(known_prompts) < len(prompts)
-    if has_unknown or not replies or not prompts:
-        return False
-    if max(map(len, known_replies)) < _DECISION_CHARS:
+def _is_unquoted(replies: Sequence[str], prompts: Sequence[str]) -> bool:
+    """Whether the prompts certainly hold nothing of the replies; unknown texts are empty."""
+    if not (replies and prompts and all(replies) and all(prompts)):
         return False
     # A decision may reach a prompt as one word of a reply.
-    pieces = set().union(*map(pieces_of, known_replies))
-    if any(piece in prompt for piece in pieces for prompt in known_prompts):
+    pieces = set().union(*map(pieces_of, replies))
+    is_decision = max(map(len, replies)) < _DECISION_CHARS
+    if is_decision or any(piece in prompt for piece in pieces for prompt in prompts):
         return False
-    # `needed_replies` compares calls in a row: first the calls that only reply, then the calls that
-    # only ask.
+    # Compared as calls in a row: first those that only reply, then those that only ask.
     no_prompts, no_replies = [""] * len(replies), [""] * len(prompts)
-    needed = needed_replies([*no_prompts, *known_prompts], [*known_replies, *no_replies])
-    return not any(needed)
+    return not any(needed_replies([*no_prompts, *prompts], [*replies, *no_replies]))
 
 
 def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
@@ -576,12 +568,7 @@ def slow_code(observed: Observed) -> Observation | None:
 
 
 def _nodes_with_code(observed: Observed, culprit: events.ClientLag | None) -> list[str]:
-    """The nodes on the critical path, or beside a lag, that may have spent its time on code."""
-    if culprit is not None:
-        during = [node.caption for node in _nodes_during(observed, culprit)]
-        if during:
-            return during
-    for share in observed.shares:
-        if share.kind == "code" and share.most_of:
-            return [share.most_of]
-    return [step.node for step in observed.path.steps]
+    """The nodes during a lag, else the node with most code on the critical path, else all on it."""
+    during = [node.caption for node in _nodes_during(observed, culprit)] if culprit else []
+    with_most = [s.most_of for s in observed.shares if s.kind == "code" and s.most_of]
+    return during or with_most or [step.node for step in observed.path.steps]

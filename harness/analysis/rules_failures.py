@@ -222,8 +222,7 @@ def failed_calls(observed: Observed) -> Observation | None:
         for call in observed.calls
         if call.status == "error" and not _ran_out(call) and not was_repeated(call.end_ns)
     ]
-    # (endpoint, class of the error) → how many calls failed for good: a call that was tried again,
-    # or answered elsewhere, did not.
+    # (endpoint, class of the error) → calls that were not tried again, nor answered elsewhere.
     final = Counter((call.model, call.error_class) for call in failed)
     for retry in observed.retries:
         if not was_repeated(retry.time_ns):

@@ -88,8 +88,7 @@ def _with_known_prefill(observed: Observed, calls: Sequence[Call]) -> list[Call]
     timed = [c for c in calls if c.ttft_ns and c.input_tokens and not observed.was_held_back(c)]
     if not timed or reports_queue(observed, calls):
         return timed
-    # A queue that the server does not report may hide in the time to the first token, but a call
-    # that ran alone had no queue.
+    # The time to the first token may hide an unreported queue, but not of a call that ran alone.
     inferred = queues_in_server(observed, calls)
     return [
         call
@@ -293,8 +292,7 @@ _PIECE_ENDS = re.compile(r'[\n,;:."{}\[\]]')
 # In the journal, calls of tools and reasoning follow a reply's text, and begin so.
 _AFTER_TEXT = "\n\n["
 
-# Shorter pieces that two prompts share are not worth caching: two of vLLM's blocks of 16 tokens, at
-# four characters each.
+# Shorter pieces are not worth caching: two of vLLM's blocks of 16 tokens of four characters.
 BLOCK_CHARS = 128
 
 _EXCERPT_CHARS = 24

@@ -562,8 +562,7 @@ def server_had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether it is certain that the server had a place for each of a model's calls."""
     model = calls[0].model
     server, waiting = observed.server(model), observed.highest(model, "waiting")
-    # The run's settings say how many places its own engine has. Another server has at least as many
-    # as it ever answered calls at once.
+    # The places of another server than the run's own are known only from its answers.
     if server.is_in_process:
         return not waiting and _sent_at_once(calls) <= server.places
     answered = most_at_once(times_in("decode", calls))

@@ -62,18 +62,14 @@ class RunReport:
     loads: tuple[ModelLoads, ...]  # in the order of their first loads; also outside of calls
     critical_path: CriticalPath
     time: tuple[TimeShare, ...]  # causes of time on the critical path; they add up to the run
-    # How many calls of nodes the pipeline ran at once; None for any number, or if it is no
-    # pipeline.
-    max_parallel: int | None
+    max_parallel: int | None  # of the pipeline's nodes; None for any number, or without pipeline
     place_waits: int  # calls of nodes that waited for a place, among those or among their node's
     loops: tuple[RecordedLoop, ...]
     cost: RunCost
     retries: int
     fallbacks: int
     evictions: int  # models taken out of memory to make room for another
-    # What was still under way at the end, in the order it began; what was when an earlier part was
-    # killed is not.
-    unfinished: tuple[OpenSpan, ...]
+    unfinished: tuple[OpenSpan, ...]  # under way at the end of the last part
 
 
 def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
@@ -91,7 +87,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     """The report of a run that was read."""
     journal = observed.journal
     run, calls, recorded = observed.run, observed.every_call, observed.recorded
-    # What the cache answered tells nothing of servers, and cost nothing.
+    # Replies from the cache say nothing of servers, and cost nothing.
     sent = [call for call in observed.calls if not call.from_cache]
     nodes, asides = recorded[events.NodeAttempt], recorded[events.OtherRequest]
     # A probe lies in the call that it precedes.
@@ -142,10 +138,11 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
 def _loads(
     loads: Iterable[events.LoadEvent], models: Mapping[int | None, str]
 ) -> tuple[ModelLoads, ...]:
-    """Loads by model: the one that the span names, else the model of the call around it."""
+    """Loads by model; `models` has the model of each call, for loads that name no model."""
     times_ns: dict[str, list[int]] = {}
     for load in loads:
-        if load.waits_for is None:  # else it is a call's share of a load that has a span of its own
+        # With `waits_for`, it is a call's wait for a load that has a span of its own.
+        if load.waits_for is None:
             model = load.model or models.get(load.parent)
             times_ns.setdefault(str(model), []).append(load.duration_ns)
     return tuple(
@@ -213,8 +210,8 @@ class Goodput:
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
     """Judges calls that were sent: none that the cache answered."""
-    # A call that failed missed the targets. One whose latencies are not known is neither met nor
-    # missed; nor is one that was cancelled or cut short.
+    # Calls that failed missed the targets. Cancelled calls, calls that were cut short, and calls
+    # with unknown latencies have neither met nor missed them.
     done = [call for call in calls if call.status == "ok"]
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]
@@ -241,7 +238,7 @@ def _is_known(call: Call) -> bool:
 
 def _meets(call: Call, targets: Targets) -> bool:
     ttft_ns, itl_ns = call.ttft_ns, call.itl_mean_ns
-    assert ttft_ns is not None, "only then is it judged"
+    assert ttft_ns is not None, "`_is_known` has checked it"
     return ttft_ns <= targets.ttft_ns and (itl_ns is None or itl_ns <= targets.itl_ns)
 
 

@@ -112,8 +112,7 @@ def _limit(
     weight_bytes = weights.active_bytes or 0
     if not timed or weight_bytes <= 0:
         return None
-    # For each call: its cache, how many replies were written together, its speed, and the speed
-    # that memory allows.
+    # For each call: its cache, the replies written together, its speed, and what memory allows.
     caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
     concurrency = concurrency_of(calls)
     counts = [concurrency[call.id] for call in timed]

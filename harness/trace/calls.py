@@ -182,17 +182,14 @@ class CallGroup:
     cut: int  # replies cut at a limit of output or context
     uncounted: int  # answered calls whose server counted no tokens: their tokens are in no figure
     unreliable: int  # calls whose latencies are in no figure, since the process stood still
-    # Time to first token, from sending the request: earlier waits, for a place or for the model's
-    # load, are not in it.
-    ttft: Percentiles | None
+    ttft: Percentiles | None  # time to first token, without waits before the request is sent
     itl_mean: Percentiles | None  # inter-token latency, of the calls' means
     itl_max_ns: int | None  # the longest wait between two tokens of one reply
     duration: Percentiles | None
     input_tokens: int  # prompt tokens, cached ones included
     cached_tokens: int | None  # prompt tokens from a prefix cache; None if never reported
     cached_share: float | None  # from 0 to 1, of the calls whose server reports it
-    # Dollars that caching saved by the providers' price lists, minus the cost of writing to their
-    # caches; None if unknown.
+    # By the providers' price lists, minus the cost of writing to their caches; None if unknown.
     cache_saved_usd: float | None
     output_tokens: int  # completion tokens, reasoning included
     draft_tokens: int | None  # proposed by a draft model; None if never reported
@@ -201,15 +198,12 @@ class CallGroup:
     advisory_schemas: int  # calls whose schema was only described in the prompt
     ignored_schemas: int  # calls whose schema the server ignored
     dropped: tuple[str, ...]  # fields that the model or its server refuses, left out of calls
-    # Tokens after the first, over their time: without loading, queueing, prefill and the reasoning
-    # that was not streamed.
+    # Tokens after the first, over their time; without reasoning that was not streamed.
     decode_tokens_per_s: float | None
     # The part around the server's engine: client, network, front end. If the server does not report
     # both its queue and its prefill, it is included in one of them.
     overhead_ns: int
-    # The part spent waiting for a place, as far as known: a wait that a server does not report is
-    # in prefill.
-    queue_ns: int
+    queue_ns: int  # waits for a place; a wait that a server does not report is in prefill
     load_ns: int
     prefill_ns: int
     decode_ns: int

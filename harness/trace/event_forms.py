@@ -119,8 +119,7 @@ class Event:
                 # One object for all equal short texts, such as a model's tag.
                 if isinstance(value, str) and len(value) <= _LONGEST_WORD:
                     value = intern(value)  # noqa: PLW2901 - the same text
-                # One by one: objects whose `__dict__` is never used share its keys, and take a
-                # third of the memory.
+                # Not by `__dict__`: without it, objects share its keys, and a third is enough memory.
                 object.__setattr__(self, name, value)
 
 

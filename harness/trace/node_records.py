@@ -48,9 +48,7 @@ class NodeRecord:
     status: NodeStatus
     error: str | None  # its error, or the reason why it was skipped
     times: tuple[Interval, ...]  # its times of execution; empty if it never began in this run
-    # Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
-    # model answered.
-    calls: int
+    calls: int  # of models; without those of nested nodes. Tokens are of answered calls.
     input_tokens: int
     output_tokens: int
     cost_usd: float | None  # of the calls whose price is known; None when there is none

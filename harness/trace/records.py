@@ -64,8 +64,7 @@ class RunStarted(NamedTuple):
     wall_ns: int  # Unix time, in nanoseconds, at the moment the process's clock showed `time_ns`
     time_ns: int
     process_id: int
-    # In a part that resumes the run: the run's last moment before it, on the clock of the first
-    # part.
+    # In a part that resumes the run: the end of the part before, on the clock of the first part.
     joined_ns: int | None = None
     part: int = 0  # which part of the run: 0 is the first, 1 the first that resumed it
 
@@ -196,19 +195,9 @@ class RunEnded(NamedTuple):
 
 
 Record = (
-    RunStarted
-    | SpanStarted
-    | SpanEnded
-    | SpanRecord
-    | Instant
-    | CounterSet
-    | Flow
-    | Flows
-    | Content
-    | Piece
-    | NodeOutput
-    | RunEnded
-)
+    RunStarted | SpanStarted | SpanEnded | SpanRecord | Instant | CounterSet | Flow | Flows
+    | Content | Piece | NodeOutput | RunEnded
+)  # fmt: skip
 
 
 def last_moment(record: Record) -> int:

@@ -124,8 +124,7 @@ pattern. The first group of a match stays, and the rest is replaced."""
 # Most lines have no hint, and to look for hints is thirty times faster than to match patterns.
 _HINTS = tuple(dict.fromkeys(hint for hints, _ in _KINDS for hint in hints))
 _FOLDING = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ-:", b"abcdefghijklmnopqrstuvwxyz_=")
-# The bytes that are in no hint, except letters: without some letters, other words would look like
-# hints.
+# The bytes that are in no hint, except letters, without which other words would look like hints.
 _IGNORED = bytes(
     {*range(256)}
     - {*string.ascii_letters.encode(), *b"-:"}

@@ -368,8 +368,7 @@ class SummaryTracks:
             following = [time_ns for time_ns, _ in edges[1:]]
             for (time_ns, step), next_ns in zip_longest(edges, following):
                 value += step
-                # Viewers draw every change, so there is one value at a moment, and a new one only
-                # if it differs visibly.
+                # Viewers draw every value: only the last one at a moment, and visible changes.
                 level = round(value, 1)
                 if time_ns != next_ns and level != drawn:
                     drawn = level
