@@ -35,8 +35,7 @@ FigureUnit = Literal["ns", "share", "tokens/s"]
 FindingChange = Literal["gone", "new", "moved", "same"]
 """`moved`: its severity is another one, or its lost time differs notably."""
 
-_FigureKey = tuple[str | None, str, FigureUnit]
-"""Model, name and unit."""
+_FigureKey = tuple[str | None, str, FigureUnit]  # model, name and unit
 
 # A difference in time is notable from this share of the longer run, and from this time on.
 _NOTABLE_SHARE = 0.05

@@ -33,8 +33,7 @@ from harness.trace.run_trace import RunLock
 # The most problems of a file that are listed.
 _MOST_PROBLEMS = 20
 
-DAMAGED = ".damaged"
-"""The ending of a kept damaged file's name."""
+DAMAGED = ".damaged"  # the ending of a kept damaged file's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import length_ns
 from harness.trace.journal_reader import Journal
 
@@ -78,9 +78,7 @@ def _remarks(observed: Observed) -> Iterator[Notice]:
             message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
             "from the cache.",
         )
-    rounds_by_loop: dict[int, list[events.RoundEvent]] = {}
-    for scored in observed.recorded[events.RoundEvent]:
-        rounds_by_loop.setdefault(scored.id, []).append(scored)
+    rounds_by_loop = grouped(observed.recorded[events.RoundEvent], by=lambda scored: scored.id)
     failed = [rounds for rounds in rounds_by_loop.values() if not any(r.passed for r in rounds)]
     if failed:
         scores = ", ".join(f"{r.composite:.3g}" for r in failed[0])

@@ -17,8 +17,7 @@ Severity = Literal["error", "warning", "hint"]
 """`error`: something did not work. `warning`: time was lost. `hint`: time may have been lost, and
 the journal cannot prove it."""
 
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
-"""Worst first."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")  # worst first
 
 Layer = Literal["L0", "L1", "L2", "L3", "L4a", "L4b", "L5", "L6"]
 """A part of the stack, from the silicon up."""

@@ -15,9 +15,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from harness.inference.providers import provider_named
 from harness.metrics import model_attributes
 from harness.trace import events
+from harness.trace.calls import grouped
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, error_class, title
+from harness.trace.records import Attributes, Content, Instant, SpanRecord, error_class, title
 from harness.trace.tracer import span_id, trace_id
 
 # The most events and links of one span, as in OpenTelemetry's own libraries.
@@ -102,9 +103,7 @@ class _RunSpans:
         self._models: dict[str, events.EndpointEvent] = {}
         self._instants: dict[int, list[Instant]] = {}
         self._verdicts: dict[int, events.Evaluate] = {}
-        self._flows: dict[int, list[Flow]] = {}
-        for flow in journal.flows:
-            self._flows.setdefault(flow.target, []).append(flow)
+        self._flows = grouped(journal.flows, by=lambda flow: flow.target)
         for item in journal.items():
             if verdict := events.Evaluate.of(item):
                 # GenAI wants a verdict at the span that wrote the draft.
@@ -203,8 +202,8 @@ class _RunSpans:
             for event in self._instants.get(record.id, ())
         ]
         if verdict := self._verdicts.get(record.id):
-            for result in _evaluation_results(verdict, texts=self._content):
-                named_values.append(("gen_ai.evaluation.result", verdict.end_ns, result))
+            results = _evaluation_results(verdict, texts=self._content)
+            named_values += [("gen_ai.evaluation.result", verdict.end_ns, r) for r in results]
         return [
             Span.Event(
                 name=_clean(name),

@@ -39,8 +39,7 @@ class Remedy:
         self.moves: tuple[str | Aim, ...] = moves
 
 
-Check = Callable[[Observed], Observation | None]
-"""Looks for one fault in a run."""
+Check = Callable[[Observed], Observation | None]  # looks for one fault in a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,7 @@ class Rule:
         )
 
 
-RULES: dict[str, Rule] = {}
-"""Stable code → rule."""
+RULES: dict[str, Rule] = {}  # stable code → rule
 
 
 def rule(

@@ -25,7 +25,7 @@ from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, server_had_places
 from harness.analysis.time_budget import lost_to_places_ns
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import common, depths, length_ns, most_at_once, parts_within
 from harness.trace.records import Interval
 
@@ -55,7 +55,7 @@ LONGEST_GAP_NS = 1_000_000_000
             "on them, or a lock or semaphore in their code.",
             "L6",
             "let more through; to bound calls, use max_parallel under [endpoints.{tag}]",
-        ),
+        )
     },
     explains=("decode", "prefill", "overhead"),
 )
@@ -154,7 +154,7 @@ def _calls_alone(calls: Sequence[Call]) -> list[Call]:
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
             "make them faster, or do such work for several items in one call of a node",
-        ),
+        )
     },
     explains=("place", "turn"),
     explained_by=("client-lag",),
@@ -261,7 +261,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
             "L6",
             "divide the rows over several processes, or run nodes on workers (--on ray)",
             "more calls at once gain nothing",
-        ),
+        )
     },
     explains=("client lag",),
 )
@@ -418,10 +418,8 @@ def _beyond_result(observed: Observed) -> Observation | None:
 
 def _unquoted(observed: Observed) -> Iterator[Observation]:
     """Nodes on the critical path whose prompts quote nothing of the node that they waited for."""
-    calls: dict[int, list[Call]] = {}
-    for call in observed.calls[:TEXTS_OF_CALLS]:
-        if call.node_span is not None and call.status == "ok":
-            calls.setdefault(call.node_span, []).append(call)
+    succeeded = (call for call in observed.calls[:TEXTS_OF_CALLS] if call.status == "ok")
+    calls = grouped(succeeded, by=lambda call: call.node_span)
     # Pairs of spans: a condition of `when=` needs no place in a prompt.
     flows = observed.journal.flows
     conditions = {(flow.source, flow.target) for flow in flows if flow.name == "condition"}

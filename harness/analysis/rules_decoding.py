@@ -25,7 +25,7 @@ from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, 
 from harness.analysis.speed_limits import concurrency_of
 from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import length_ns, most_at_once
 
 # Readers see each token come if tokens are at least so far apart.
@@ -140,13 +140,10 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
     """Later calls of one kind were slower or longer than earlier ones, with as many beside them."""
     queued = queues_in_server(observed, calls)
     replies_at_once = concurrency_of(calls)
-    # Calls by node and role, since the prompts of each kind have a length of their own.
-    kinds: dict[tuple[str | None, str | None], list[Call]] = {}
-    for call in calls:
-        # The rule `queueing` reports the calls that queued.
-        if call.id not in queued and call.id in replies_at_once:
-            node = call.node.split("[")[0] if call.node else None
-            kinds.setdefault((node, call.role), []).append(call)
+    # The rule `queueing` reports the calls that queued.
+    timed = (call for call in calls if call.id not in queued and call.id in replies_at_once)
+    # By node and role, since the prompts of each kind have a length of their own.
+    kinds = grouped(timed, by=lambda call: ((call.node or "").split("[")[0], call.role))
     return observed.worst(
         _trend(observed, kind, case, replies_at_once) for kind in kinds.values() for case in _TRENDS
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
@@ -13,7 +13,7 @@ from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import length_ns, most_at_once
 from harness.trace.records import Interval
 
@@ -86,21 +86,16 @@ _ERRORS: Mapping[str, Remedy] = {
 """Class of the error that ended a call, or its code if that is more exact → the advice."""
 
 
-UNREACHED = "EndpointUnreachable"
-"""The error of a call that no server received."""
+UNREACHED = "EndpointUnreachable"  # the error of a call that no server received
 _REPLY_ERRORS = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
 """Errors of replies that came, and were not what was asked for."""
 
 
 def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
     """Endpoint → the calls that did not reach it. Endpoints with one or two are left out."""
-    calls_by_endpoint: defaultdict[str, list[Call]] = defaultdict(list)
-    for call in observed.calls:
-        if call.status == "error" and _error_key(call) == UNREACHED:
-            calls_by_endpoint[call.model].append(call)
-    return {
-        model: calls for model, calls in calls_by_endpoint.items() if len(calls) >= LEAST_COMPARED
-    }
+    failed = (call for call in observed.calls if call.status == "error")
+    missed = grouped((c for c in failed if _error_key(c) == UNREACHED), by=lambda call: call.model)
+    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
 
 
 def _error_key(call: Call) -> str:

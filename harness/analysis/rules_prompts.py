@@ -128,7 +128,7 @@ LOOKED_BACK = 32
             "L4b",
             Aim.KEEP_PREFIXES,
             "see whether the server has a prefix cache, and whether it is on",
-        ),
+        )
     },
     explains=("prefill",),
 )

@@ -35,7 +35,7 @@ from harness.analysis.speed_limits import MACHINE, computed_tokens
 from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import common, length_ns, most_at_once, without
 from harness.trace.records import Interval
 
@@ -242,10 +242,8 @@ def straggler(observed: Observed) -> Observation | None:
 @per_model
 def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """One server of several took far longer for a token than the quickest one."""
-    calls_by_replica: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.replica and call.itl_mean_ns:
-            calls_by_replica.setdefault(call.replica, []).append(call)
+    timed = (call for call in calls if call.replica and call.itl_mean_ns)
+    calls_by_replica = grouped(timed, by=lambda call: call.replica)
     itl_ns = {
         replica: statistics.median(call.itl_mean_ns or 0 for call in replies)
         for replica, replies in calls_by_replica.items()
@@ -272,9 +270,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
 def _slow_items(observed: Observed) -> Iterator[Observation]:
     """Items of mapped nodes that took far longer than the others, so that the run waited."""
     on_path = {step.span for step in observed.path.steps}
-    items_by_node: dict[str, list[events.NodeAttempt]] = {}
-    for node in observed.nodes.values():
-        items_by_node.setdefault(node.node, []).append(node)
+    items_by_node = grouped(observed.nodes.values(), by=lambda item: item.node)
     # Span → the queues of the calls to models that were made right in it.
     queues: dict[int | None, list[Interval]] = {}
     for call in observed.calls:

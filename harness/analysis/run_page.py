@@ -34,8 +34,7 @@ from harness.trace.tracer import sha256_of
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
 
 Op = Literal["=", "+", "-"]
-TextIndex = int | None
-"""Which of `RunPage.texts`; None where no text was recorded."""
+TextIndex = int | None  # which of `RunPage.texts`; None where no text was recorded
 
 # Attributes of a call that a page shows in places of their own, or not at all.
 _SHOWN_ELSEWHERE = frozenset(
@@ -214,10 +213,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
 
 
 def _result(columns: Sequence[Sequence[PageNode]], named: Collection[str | None]) -> TextIndex:
-    """The output of the node that is named as the result, else of the last; None for a mapped one.
-
-    `named` has the names of results.
-    """
+    """The output of the node in `named`, else of the last node; None if it was mapped."""
     nodes = [node for column in columns for node in column]
     results = [node for node in nodes if node.name in named] or nodes[-1:]
     return next((node.items[0].gave for node in results if len(node.items) == 1), None)
@@ -319,10 +315,7 @@ def _sources(journal: Journal, recorded: events.Events) -> dict[str, dict[str, N
 
 
 def _item(
-    record: NodeRecord,
-    journal: _NotedJournal,
-    texts: _Texts,
-    costs: Mapping[str, Sequence[float]],
+    record: NodeRecord, journal: _NotedJournal, texts: _Texts, costs: Mapping[str, Sequence[float]]
 ) -> PageItem:
     """A call of a node; `costs` has the costs by the labels of calls."""
     output = journal.outputs.get((record.node, record.item))

@@ -20,6 +20,7 @@ from harness.trace.calls import (
     call_group,
     cost_of,
     group_calls,
+    grouped,
     known_sum,
 )
 from harness.trace.intervals import depths, without
@@ -165,9 +166,7 @@ class Aside:
 
 def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
     """One for each kind and model, in the order of their first requests."""
-    groups: dict[tuple[str, str], list[events.OtherRequest]] = {}
-    for aside in asides:
-        groups.setdefault((aside.NAME, aside.model), []).append(aside)
+    groups = grouped(asides, by=lambda aside: (aside.NAME, aside.model))
     return tuple(
         Aside(
             name=name,
@@ -213,10 +212,9 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
     # Calls that failed missed the targets. Cancelled calls, calls that were cut short, and calls
     # with unknown latencies have neither met nor missed them.
     done = [call for call in calls if call.status == "ok"]
-    judged = [call for call in done if _is_known(call)]
-    met = [call for call in judged if _meets(call, targets)]
+    met = [call for call in done if _meets(call, targets)]
     failed = sum(call.status == "error" for call in calls)
-    counted = len(judged) + failed
+    counted = sum(_meets(call, targets) is not None for call in done) + failed
     seconds = run_ns / 1e9
     return Goodput(
         targets=targets,
@@ -230,16 +228,14 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
     )
 
 
-def _is_known(call: Call) -> bool:
-    # A reply in one piece has no inter-token latency: it is judged by its first token alone.
-    in_one_piece = call.phase_ns("decode") == 0
-    return call.ttft_ns is not None and (in_one_piece or call.itl_mean_ns is not None)
-
-
-def _meets(call: Call, targets: Targets) -> bool:
-    ttft_ns, itl_ns = call.ttft_ns, call.itl_mean_ns
-    assert ttft_ns is not None, "`_is_known` has checked it"
-    return ttft_ns <= targets.ttft_ns and (itl_ns is None or itl_ns <= targets.itl_ns)
+def _meets(call: Call, targets: Targets) -> bool | None:
+    """Whether a call meets the targets; None if its latencies are unknown."""
+    if call.ttft_ns is None:
+        return None
+    if call.itl_mean_ns is None:
+        # A reply in one piece has no inter-token latency: it is judged by its first token alone.
+        return call.ttft_ns <= targets.ttft_ns if call.phase_ns("decode") == 0 else None
+    return call.ttft_ns <= targets.ttft_ns and call.itl_mean_ns <= targets.itl_ns
 
 
 def _output_tokens(calls: Sequence[Call]) -> int:

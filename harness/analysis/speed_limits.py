@@ -18,13 +18,11 @@ from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import length_ns, mean_depths
 from harness.trace.records import Interval
 
-MACHINE = "machine"
-"""The device of models that are in the machine's own memory."""
+MACHINE = "machine"  # the device of models that are in the machine's own memory
 
 Bound = Literal["bandwidth", "compute", "neither", "unknown"]
 
-LEAST_OUTPUT_TOKENS = 16
-"""Shorter replies have no speed."""
+LEAST_OUTPUT_TOKENS = 16  # shorter replies have no speed
 
 _LEAST_PROMPT_TOKENS = 16
 _LEAST_PROMPT_TOKENS_OF_GPU = 512

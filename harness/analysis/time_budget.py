@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from harness.trace import events
-from harness.trace.calls import Call, answered_by_model
+from harness.trace.calls import Call, answered_by_model, grouped
 from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath, sources_of
 from harness.trace.records import Flow, Interval
@@ -94,9 +94,7 @@ def time_shares(
     for step, durations_ns in zip(steps, ns_in_steps, strict=True):
         code_ns[step.node] += durations_ns["code"]
     windows = [step.window for step in steps] or [run]
-    calls_by_tool: dict[str, list[Interval]] = {}
-    for call in recorded[events.ToolEvent]:
-        calls_by_tool.setdefault(call.tool, []).append(call)
+    calls_by_tool = grouped(recorded[events.ToolEvent], by=lambda call: call.tool)
     tool_ns = {tool: length_ns(common(windows, times)) for tool, times in calls_by_tool.items()}
     calls_on_path = [call for step in steps for call in step.calls] or calls
     most_of: dict[TimeKind, str | None] = {
@@ -144,9 +142,7 @@ class _Step(NamedTuple):
 
 
 def _steps_of(path: CriticalPath, calls: Iterable[Call], run: Interval) -> list[_Step]:
-    calls_by_node_span: dict[int | None, list[Call]] = {}
-    for call in calls:
-        calls_by_node_span.setdefault(call.node_span, []).append(call)
+    calls_by_node_span = grouped(calls, by=lambda call: call.node_span)
     steps = []
     last_end_ns = run.start_ns
     for step in path.steps:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
-from typing import Literal
+from typing import Literal, TypeVar
 
 from harness.trace.event_forms import without_fields
 from harness.trace.events import Chat, Embed, EndpointEvent, ReplyAgain, Request, place_of
@@ -24,6 +24,9 @@ UNRELIABLE = "unreliable"
 the attribute of a call that lists its figures with that error."""
 
 _NS_PER_HOUR = 3_600_000_000_000
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 PriceBasis = Literal["tokens", "price list", "hours"]
 """The prices in the endpoint's settings, with the cached part of prompts at full price; the price
@@ -209,6 +212,14 @@ class CallGroup:
     decode_ns: int
 
 
+def grouped(items: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
+    """Key → the items for which `by` returns it, in their order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(by(item), []).append(item)
+    return groups
+
+
 def group_calls(
     calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
 ) -> tuple[CallGroup, ...]:
@@ -216,9 +227,7 @@ def group_calls(
 
     Groups stand in the order of their first calls.
     """
-    groups: dict[str | None, list[Call]] = {}
-    for call in calls:
-        groups.setdefault(by(call), []).append(call)
+    groups = grouped(calls, by)
     # The only group has the figures of `whole`, which take long to compute.
     if whole and len(groups) == 1:
         return (replace(whole, name=next(iter(groups))),)
@@ -226,12 +235,9 @@ def group_calls(
 
 
 def answered_by_model(calls: Iterable[Call]) -> dict[str, list[Call]]:
-    """The calls that a model answered, by their endpoints' tags."""
-    answered: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.status == "ok" and not call.from_cache:
-            answered.setdefault(call.model, []).append(call)
-    return answered
+    """Tag of an endpoint → the calls that its model answered."""
+    answered = (call for call in calls if call.status == "ok" and not call.from_cache)
+    return grouped(answered, by=lambda call: call.model)
 
 
 def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
@@ -336,10 +342,7 @@ def cost_of(
     prices = {price.model: price for price in endpoints}
     models = tuple(
         _model_cost(
-            model,
-            [call for call in calls if call.model == model],
-            prices.get(model),
-            run_ns=run_ns,
+            model, [call for call in calls if call.model == model], prices.get(model), run_ns=run_ns
         )
         for model in dict.fromkeys(call.model for call in calls)
     )

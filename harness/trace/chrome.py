@@ -18,8 +18,7 @@ from harness.trace.timeline import Lane, TimelineDrawing, on_lane, slice_title, 
 
 _BATCH = 500
 
-Event = dict[str, object]
-"""One element of `traceEvents`."""
+Event = dict[str, object]  # one element of `traceEvents`
 
 
 def write_chrome_trace(journal: Journal, path: Path) -> None:

@@ -119,7 +119,7 @@ class Event:
                 # One object for all equal short texts, such as a model's tag.
                 if isinstance(value, str) and len(value) <= _LONGEST_WORD:
                     value = intern(value)  # noqa: PLW2901 - the same text
-                # Not by `__dict__`: without it, objects share its keys, and a third is enough memory.
+                # One by one: so the dictionaries of events share their keys, and take a third.
                 object.__setattr__(self, name, value)
 
 

@@ -87,8 +87,7 @@ _MOST = 10_000
 # Characters. Longer texts in attributes are mostly hashes, and do not recur.
 _SHORT = 40
 
-_ROOT = 1
-"""The uuid of the group around all others."""
+_ROOT = 1  # the uuid of the group around all others
 # The most tracks of one kind; with so many, ranks still have 32 bits.
 _MOST_TRACKS = 10**8
 

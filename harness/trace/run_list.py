@@ -29,8 +29,7 @@ from harness.trace.journal_reader import (
 from harness.trace.records import RunEnded, RunStarted
 from harness.trace.run_trace import ID_TIME, TIMELINES, is_going
 
-AUDIT_LOG = "runs.jsonl"
-"""The file's name, beside the journals."""
+AUDIT_LOG = "runs.jsonl"  # the file's name, beside the journals
 LATEST = "latest"
 PRUNED = "PRUNED"
 """The end in a line that takes a run out of the list; the audit log keeps the lines before it."""

@@ -26,8 +26,7 @@ from harness.trace.journal_line import dump_json
 
 REDACTED = "[redacted]"
 
-SHORTEST = 6
-"""Characters of a secret that is not known, where its name or place tells it."""
+SHORTEST = 6  # characters of a secret that is not known, where its name or place tells it
 
 # Characters of a known secret. To replace shorter values everywhere would garble ordinary texts.
 _SHORTEST_KNOWN = 8
