@@ -22,40 +22,28 @@ from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
 # A fault that cost less time is no finding: a fifth of a second goes unnoticed.
 LEAST_LOST_NS = 200_000_000
-
 # A fault that cost a smaller share of the run is no finding either.
 LEAST_LOST_SHARE = 0.05
-
 # Only the texts of the first calls are compared: a fault that repeats shows in so many.
 TEXTS_OF_CALLS = 200
-
 # A fault that happened once may be chance.
 SEVERAL = 2
-
 # The median of fewer calls tells little.
 LEAST_COMPARED = 3
-
 # A part with this share of the whole, or more, is most of it.
 MOSTLY = 0.5
-
 # A call was alone if on average at most so many calls were under way, the call included.
 ALONE = 1.1
-
 # The target for the first token in interactive use. A gap or a delay of this length is a finding.
 LONG_NS = 500_000_000
-
 # One throughput is higher than another if it is so many times the other; less is noise.
 GAIN = 1.1
-
 # No model writes faster: if one seems to, something held its reply back.
 QUICKEST_TOKENS_PER_S = 5_000
-
 # Shorter replies have no pace worth the name.
 LEAST_OF_PACE = 16
-
 # A Python process that takes so much of a core cannot compute more.
 CORE_FULL = 0.85
-
 # The process is slow if lags take this share of the critical path, or more.
 MUCH_LAG = 0.25
 
@@ -130,8 +118,7 @@ class Observed:
         self.retries = [retry for retry in recorded[events.RetryEvent] if retry.model is not None]
         # Span id → the call of a node.
         self.nodes = {node.id: node for node in recorded[events.NodeAttempt]}
-        # Span id of a call of a node → its wait for one of the `max_parallel` places of the
-        # pipeline, or for one of its node's own.
+        # The same → its wait for one of the pipeline's `max_parallel` places, or its node's own.
         self.place_waits = {
             node.id: Interval(start_ns=node.start_ns - node.waited_ns, end_ns=node.start_ns)
             for node in recorded[events.NodeAttempt]

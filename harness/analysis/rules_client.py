@@ -31,13 +31,10 @@ from harness.trace.records import Interval
 
 # Two or three calls are often written one after another for clarity, and little is lost.
 LEAST_SERIAL_CALLS = 4
-
 # This share of the critical path is worth a finding, whatever the time went into.
 LARGE_SHARE = 0.4
-
 # The scheduler never lets a process wait for so long, however many programs want the cores.
 LONGEST_STARVED_NS = 1_000_000_000
-
 # After a longer pause, a call had waited for something else than a call: a person, a tool.
 LONGEST_GAP_NS = 1_000_000_000
 
@@ -305,8 +302,7 @@ def _lag_of_culprit(
     observed: Observed, lags: Sequence[events.ClientLag]
 ) -> events.ClientLag | None:
     """The longest lag in the function that caused most of the time in lags; None if none did."""
-    # Function → time in its lags. None stands for a pause of the interpreter itself, such as a
-    # garbage collection, which is at no line of code.
+    # Function → time in its lags. A pause of the interpreter, such as garbage collection, has None.
     lag_ns: Counter[str | None] = Counter()
     for lag in lags:
         lag_ns[lag.function if lag.at else None] += lag.duration_ns
@@ -315,8 +311,7 @@ def _lag_of_culprit(
         return None
     in_function = [lag for lag in lags if lag.function == function]
     longest = max(in_function, key=lambda lag: lag.duration_ns)
-    # While other programs have the cores, the process may stand still anywhere: one short lag does
-    # not show that its function is slow.
+    # While other programs have the cores, one short lag may be in any function, by chance.
     is_single = len(in_function) == 1 and longest.duration_ns < LONGEST_STARVED_NS
     return None if observed.is_starved and is_single else longest
 

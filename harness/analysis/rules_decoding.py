@@ -34,10 +34,8 @@ TYPEWRITER_NS = 100_000_000
 TARGET_ITL_NS = 50_000_000
 # From so many times `TYPEWRITER_NS` on, a call is slow however many run beside it.
 SLOW_FACTOR = 2.0
-
 # A reply stands still if a gap is at least so many times the run's median time between tokens.
 STALL_FACTOR = 20
-
 # Fewer calls show no change over the run.
 LEAST_TREND = 6
 # A measure has changed if the median of the later half is at least so many times the first half's,
@@ -46,7 +44,6 @@ CHANGED = 1.8
 LARGER_PAIRS = 0.85
 # Up to so many times the first half's median, concurrency and prompts are the same as before.
 SAME = 1.3
-
 # A reply in one piece was held back if it came at least so long after the call was sent.
 LEAST_HELD_BACK_NS = 300_000_000
 
@@ -168,8 +165,7 @@ def _trend(
     before = statistics.median(map(measure, first))
     after = statistics.median(map(measure, later))
     ascending = sorted(map(measure, first))
-    # Pairs in which the later call has more, as the Mann-Whitney U test counts them: a few long
-    # calls move a median, but not this count.
+    # The Mann-Whitney U test's count of pairs: unlike a median, a few long calls do not move it.
     larger = sum(bisect_left(ascending, measure(call)) for call in later)
     if after < CHANGED * before or larger < LARGER_PAIRS * len(first) * len(later):
         return None

@@ -32,10 +32,8 @@ from harness.trace.intervals import length_ns, mean_depths
 
 # For shorter prompts, a prefix cache gains too little.
 LONG_PROMPT_TOKENS = 256
-
 # The reading of such a prompt takes long, whatever runs beside it.
 VERY_LONG_TOKENS = 2048
-
 # If calls queue for a larger share of the time to their first token, prompts are not what is slow.
 LITTLE_QUEUE = 0.2
 
@@ -103,13 +101,10 @@ def _input_tokens(call: Call) -> int:
 
 # If the server cached no more of a prompt, it was the chat template at most.
 LITTLE_CACHED = 0.2
-
 # A prompt was read whole if a token took at least this share of the slowest reading of a token.
 READ_WHOLE = 0.7
-
 # If reading the repeated part of a prompt took less, it may have been the way to the server.
 LEAST_READING_NS = 100_000_000
-
 # A call's predecessor is looked for among so many calls before it.
 LOOKED_BACK = 32
 
@@ -230,8 +225,7 @@ def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
 def _was_read_before(before: Call, call: Call) -> bool:
     if before.end_ns <= call.start_ns:
         return True
-    # The calls went side by side. Prompts that are read together are answered together, so the
-    # first tokens have to be well apart.
+    # Side by side, the first tokens must be well apart: prompts read together end together.
     before_ns, call_ns = first_token_ns(before), first_token_ns(call)
     if before_ns is None or call_ns is None:
         return False
@@ -280,18 +274,14 @@ def _is_uncached(call: Call) -> bool:
 
 # A prompt quotes a reply if it shares so many characters in a row with it: about four words.
 WINDOW_CHARS = 24
-
 # Only replies shorter than this, such as a decision, a label or a name, are divided into pieces.
 SHORT_CHARS = 8 * WINDOW_CHARS
-
 # A prompt may hold a piece of fewer characters by chance.
 LEAST_PIECE = 4
 
 _PIECE_ENDS = re.compile(r'[\n,;:."{}\[\]]')
-
 # In the journal, calls of tools and reasoning follow a reply's text, and begin so.
 _AFTER_TEXT = "\n\n["
-
 # Shorter pieces are not worth caching: two of vLLM's blocks of 16 tokens of four characters.
 BLOCK_CHARS = 128
 

@@ -41,14 +41,11 @@ from harness.trace.records import Interval
 
 # Among fewer items of a node, none can be called slower than the others.
 LEAST_ITEMS = 4
-
 # A straggler took at least so many times the median of its node's items.
 LONG_FACTOR = 3.0
-
 # Waits are uneven if the longest is more than so many times the shortest. A model takes about the
 # same time for each load, so uneven waits are due to the calls of others.
 UNEVEN = 2
-
 # A slow server takes at least so many times as long for a token as the quickest one.
 SLOW_REPLICA = 2.0
 

@@ -26,11 +26,9 @@ LEAST_OUTPUT_TOKENS = 16  # shorter replies have no speed
 
 _LEAST_PROMPT_TOKENS = 16
 _LEAST_PROMPT_TOKENS_OF_GPU = 512
-
 # A limit decides the speed from this share of it on: no machine reaches it whole, and a reply that
 # is written alone computes less quickly than a prompt.
 AT_LIMIT = 0.5
-
 # Nothing passes a limit: if a share is larger, the limit was measured at a worse moment.
 _MOST_SHARE = 1.05
 

@@ -65,8 +65,7 @@ class TimeShare:
     kind: TimeKind
     duration_ns: int
     share: float  # its part of the run's time, from 0 to 1
-    # What took most of it: for `code` the node on the path, for `tool` the tool, for `prefill` and
-    # `decode` the model, if there are several.
+    # For `code` the node that took most of it, for `tool` the tool, for phases one of the models.
     most_of: str | None = None
 
 

@@ -166,8 +166,7 @@ class TrainingRows:
 
 def _scoring(scored: Round) -> object:
     """How a draft was scored: drafts with equal values can be compared. None for no such draft."""
-    # The rounds of a loop have one rubric and its prompts. The evaluator, the dimensions, and
-    # whether the whole text was judged may differ.
+    # The rounds of one loop share the rubric and its prompts; all else may differ.
     verdict, judges = scored.verdict, scored.verdict.judges
     if verdict.compressed:
         return None
