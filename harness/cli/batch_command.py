@@ -360,7 +360,8 @@ def _told(result: BatchResult) -> Iterator[str]:
 
 
 def _to_judge(plan: BatchRehearsal) -> str:
-    return f"To be judged by {' or '.join(plan.evaluators)}: {plan.unjudged:,}."
+    together = " and " if plan.is_panel else " or "
+    return f"To be judged by {together.join(plan.evaluators)}: {plan.unjudged:,}."
 
 
 def _foreseen(plan: BatchRehearsal) -> Iterator[str]:

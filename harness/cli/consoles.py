@@ -220,7 +220,9 @@ class JsonLines(io.TextIOBase):
                 is_left = thread is own or not thread.is_alive() or _is_whole(self._begun[thread])
                 if (of_all or is_left) and (text := self._begun.pop(thread).strip()):
                     self.emit(text, {})
-            self._file.flush()
+            # As a program ends, Python closes streams in any order, and this one flushes then.
+            if not self._file.closed:
+                self._file.flush()
 
     def emit(self, event: str, fields: Mapping[str, object], *, level: str = "info") -> None:
         """Writes a line; texts are cleaned as all output is."""

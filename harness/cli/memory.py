@@ -56,8 +56,7 @@ from harness.session.passages import open_store
 _EXCERPT_CHARS = 160
 # Passages stored at a time: a tenth of a second's work on two cores, mostly embedding.
 _BATCH = 500
-_NAMED = 20
-"""Ids in one remedy."""
+_MOST_IDS = 20
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -299,7 +298,7 @@ def check(*, as_json: bool, store: MemoryStore) -> None:
             results().print(Text(id_))
         say(f"{len(damaged):,} of {count:,} passages are damaged", err=bool(damaged))
     if damaged:
-        ids = " ".join(map(quote, damaged[:_NAMED])) + (" …" if damaged[_NAMED:] else "")
+        ids = " ".join(map(quote, damaged[:_MOST_IDS])) + (" …" if damaged[_MOST_IDS:] else "")
         remedy = f"remove them with '{_command('delete')} {ids}', and add them again"
         say(f"harness: {remedy}", err=True)
         sys.exit(FAILED)

@@ -253,7 +253,8 @@ def _import_file(path: Path) -> ModuleType:
 def _package_of(path: Path) -> tuple[Path, str]:
     """The folder that the file's package is imported from, and the package; "" for none."""
     root, names = path.resolve().parent, list[str]()
-    while (root / "__init__.py").is_file():
+    # No package can have a dot in its name, nor be the root of all files, which has no name.
+    while root.name and "." not in root.name and (root / "__init__.py").is_file():
         names.insert(0, root.name)
         root = root.parent
     return root, ".".join(names)

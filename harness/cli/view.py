@@ -151,12 +151,11 @@ def _serve(
     with LoopbackServer(site, port=port, public=public) as server:
         for path in public:
             say(f"Metrics at http://127.0.0.1:{server.server_port}{path}", err=True)
-        url = server.url
         # Not cleaned of secrets: without its token, the address opens nothing.
-        click.echo(f"{what} at {url} (close the tab or press Ctrl-C to stop)", err=True)
+        click.echo(f"{what} at {server.url} (close the tab or press Ctrl-C to stop)", err=True)
         if open_browser:
             # Some browsers, such as those in a terminal, block their caller until they end.
-            threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=[server.url], daemon=True).start()
         try:
             server.serve_until_closed()
         except KeyboardInterrupt:

@@ -55,10 +55,11 @@ from harness.session.batch_rows import (
     target_of,
 )
 from harness.session.evaluation import evaluate
+from harness.session.models import known_endpoints
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
-from harness.session.roles import EVALUATOR
+from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.run import Run
 from harness.session.scorers import Scorer
 from harness.session.settings import Settings
@@ -94,6 +95,8 @@ class BatchRehearsal:
     """How many of them a model would judge: once or, near the threshold, more often."""
     evaluators: tuple[str, ...]
     """Tags of the models that would judge, or of the pool from which one would be drawn."""
+    is_panel: bool
+    """Whether all of them would judge each output."""
     refused: int
 
 
@@ -386,12 +389,8 @@ class Batch:
             # Scores for which only the threshold changed are decided anew, without a judge.
             decided = await self._judged_enough(earlier, again={r.node for r in again})
             places = {name: place for place, name in enumerate(self._rows.given)}
-            again = tuple(
-                sorted(
-                    (remake for remake in again if remake.node not in decided),
-                    key=lambda remake: places[self._order[_number(remake.node)]],
-                )
-            )
+            undecided = (remake for remake in again if remake.node not in decided)
+            again = tuple(sorted(undecided, key=lambda r: places[self._order[_number(r.node)]]))
             counts.update(map(node_of_all, foreseen.kept))
         if self._recorded is not None:
             counts[ROWS] = rows
@@ -411,6 +410,7 @@ class Batch:
             unscored=rows - min(scored) if scored and self.node == ROWS else 0,
             unjudged=rows - counts[SCORES] - len(decided) if evaluators else 0,
             evaluators=evaluators,
+            is_panel=self._settings.evaluation.panel is not None,
             refused=len(self._rows.refused),
         )
 
@@ -419,16 +419,16 @@ class Batch:
         files = {str(row.path): None for row in self._rows.given.values()}
         places = {file: place for place, file in enumerate(files)}
         # A file of which all rows were refused comes last.
-        order = sorted(failures, key=lambda f: (places.get(f.file, len(places)), f.line or 0))
-        return tuple(order)
+        last = len(places)
+        return tuple(sorted(failures, key=lambda f: (places.get(f.file, last), f.line or 0)))
 
     def _evaluators(self) -> tuple[str, ...]:
         """Tags of the models that judge; empty if only checks decide."""
         if self._chosen is None or self._checks_only or not self._chosen.rubric.judged:
             return ()
-        is_named = EVALUATOR in {*self._settings.endpoints, *(self._backends or {})}
-        tags = self._settings.roles.get(EVALUATOR, EVALUATOR if is_named else ())
-        return (tags,) if isinstance(tags, str) else tags
+        backends = self._backends or {}
+        assigned = with_backends(self._settings.roles, backends)
+        return Roles(known_endpoints(self._settings, backends), assigned).tags(EVALUATOR)
 
     def _is_given(self, label: str) -> bool:
         """Whether the row of a call is still in the table."""

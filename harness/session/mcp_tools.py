@@ -319,24 +319,23 @@ def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may
                 parts.append(f"[{kind} of type {getattr(block, 'mime_type', None)} is left out]")
     if not parts:
         return result.structured_content
-    # Many servers say their value in a text, too, and some give a text that only sums it up.
-    if not _is_said(result.structured_content, parts):
+    # Many servers give their value as a text, too, and some give a text that only sums it up.
+    if not _hold(parts, result.structured_content):
         parts.append(orjson.dumps(result.structured_content).decode())
     return parts if any(isinstance(part, Image) for part in parts) else "\n".join(map(str, parts))
 
 
-def _is_said(value: Any, parts: Sequence[str | Image]) -> bool:  # noqa: ANN401 - JSON
-    if value is None:
-        return True
-    values: list[object] = []
-    for part in parts:
-        try:
-            values.append(orjson.loads(str(part)))
-        except ValueError:
-            values.append(str(part))
-    # The servers of Python wrap what is no object, and give each item of a list a part of its own.
-    inner = value["result"] if [*value] == ["result"] else value
-    return value in values or inner in values or inner in (values, [str(part) for part in parts])
+def _hold(parts: Sequence[str | Image], value: Any) -> bool:  # noqa: ANN401 - JSON
+    texts = [part for part in parts if isinstance(part, str)]
+    values: list[object] = [*texts]
+    for number, text in enumerate(texts):
+        with suppress(ValueError):
+            values[number] = orjson.loads(text)
+    # Servers in Python wrap what is no object, and give each item of a list a text of its own. A
+    # text that is JSON is wrapped as a text.
+    inner = value["result"] if isinstance(value, dict) and [*value] == ["result"] else value
+    held = (*values, *texts, values, texts)
+    return value is None or value in held or inner in held
 
 
 def _image(data: str) -> Image | None:

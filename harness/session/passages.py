@@ -41,7 +41,6 @@ from harness.memory import (
     Hit,
     Hits,
     MemoryStore,
-    MiniLmEmbedder,
     Mode,
     Passage,
     Place,
@@ -51,7 +50,7 @@ from harness.memory import (
 )
 from harness.session.chat import open_shim
 from harness.session.own_loop import in_background
-from harness.session.settings import MINILM, OFFLINE_EMBEDDERS, MemorySettings, Settings
+from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.trust import check_store
 from harness.threads import to_its_end
 from harness.trace import RunTrace, Tracer, events, sha256_of
@@ -401,7 +400,7 @@ def _opened_store(
     """The store at a place, with the embedder of its settings; see `MemoryStore.open`."""
     return MemoryStore.open(
         path,
-        embedder=MiniLmEmbedder() if memory.embedder == MINILM else endpoint,
+        embedder=endpoint or OFFLINE_EMBEDDERS[memory.embedder](),
         language=memory.language,
         merge=memory.merge,
         cache=memory.cache,

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -41,7 +41,16 @@ from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.inference.providers import MANAGED_APIS
 from harness.log import log_warning
-from harness.memory import Place, StoreUrl, is_url, place_of
+from harness.memory import (
+    Embedder,
+    MiniLmEmbedder,
+    Place,
+    StoreUrl,
+    WordLlamaEmbedder,
+    is_url,
+    place_of,
+)
+from harness.memory.embedder import has_wordllama
 from harness.plugins import plugin_names
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
@@ -50,10 +59,11 @@ from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
 
-WORDLLAMA = "wordllama"
-MINILM = "minilm"
-OFFLINE_EMBEDDERS = (WORDLLAMA, MINILM)
-"""The embedders that need no endpoint; the second needs the extra `minilm`."""
+OFFLINE_EMBEDDERS: Mapping[str, Callable[[], Embedder]] = {
+    "wordllama": WordLlamaEmbedder,
+    "minilm": MiniLmEmbedder,
+}
+"""The embedders that need no endpoint, by their names in `harness.toml`."""
 
 SameFamilyRule = Literal["refuse", "allow"]
 """Whether a model may evaluate texts of a model of its family."""
@@ -142,9 +152,12 @@ class MemorySettings(SettingsTable):
     `~/.cache`."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """The folder whose settings these are; None if they are the user's own."""
-    embedder: str = Field(default=WORDLLAMA, min_length=1)
-    """What makes vectors of passages: `wordllama`, which is included; `minilm`, which finds more,
-    is slower and needs the extra of this name; or an endpoint's tag."""
+    embedder: str = Field(
+        default_factory=lambda: "wordllama" if has_wordllama() else "minilm", min_length=1
+    )
+    """What makes vectors of passages: `wordllama`; `minilm`, which finds more and is slower; or an
+    endpoint's tag. wordllama is included where it has builds (x86-64, up to Python 3.13); elsewhere
+    minilm is, which otherwise needs the extra of this name."""
     rerank: str | None = Field(default=None, min_length=1)
     """The tag of an endpoint whose model ranks again what a search of a run found."""
     language: str | None = Field(default=None, min_length=1)

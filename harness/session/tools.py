@@ -11,6 +11,7 @@ import inspect
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from dataclasses import fields as fields_of
 from decimal import Decimal
@@ -256,7 +257,7 @@ def inlined(schema: JsonSchema) -> JsonSchema:
         if not isinstance(value, dict):
             return value
         fields = {key: part(field, above) for key, field in value.items()}
-        # It tells the options of a union apart by the names of their definitions.
+        # A discriminator tells the options of a union apart by the names of their definitions.
         if "propertyName" in fields.get("discriminator", ()):
             del fields["discriminator"]
         if not isinstance(place := value.get("$ref"), str):
@@ -269,7 +270,8 @@ def inlined(schema: JsonSchema) -> JsonSchema:
 
     try:
         return part({key: value for key, value in schema.items() if key != "$defs"})  # type: ignore[no-any-return]
-    except (RecursionError, KeyError):  # or its references lead elsewhere, as an MCP server's may
+    # References of an MCP server's schema may lead elsewhere, or to `true`, which has no fields.
+    except (RecursionError, KeyError, TypeError):
         return schema
 
 
@@ -429,19 +431,18 @@ def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
             return plain, tuple(images)
         # Without images, a model's own serialization holds.
         content = plain if images else value
-        text = to_json(
-            content, bytes_mode="base64", inf_nan_mode="strings", fallback=_as_lists
-        ).decode()
+        data = to_json(content, bytes_mode="base64", inf_nan_mode="strings", fallback=_as_lists)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         why = str(error).rpartition("Error: ")[2]
         raise TypeError(f"its result cannot be written as JSON: {why}") from error
-    return text, tuple(images)
+    return data.decode(), tuple(images)
 
 
 def _as_lists(value: Any) -> object:  # noqa: ANN401
     """What arrays of numpy and torch, and tables of pandas and polars, say of themselves."""
     for method, arguments in (("tolist", ()), ("to_dicts", ()), ("to_dict", ("records",))):
-        if hasattr(value, method) and not isinstance(value, type):
+        # A class of the user's own may have another method of this name.
+        with suppress(AttributeError, TypeError):
             return getattr(value, method)(*arguments)
     raise ValueError(f"{type(value)} has no form in it")
 

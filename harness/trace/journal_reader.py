@@ -27,7 +27,7 @@ from glob import escape
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import BinaryIO, cast, get_args
+from typing import Any, BinaryIO, cast, get_args
 
 from harness.errors import JournalInvalid
 from harness.trace.journal_line import decode, line_start, sealed_number
@@ -81,6 +81,12 @@ class _Packed(gzip.GzipFile):
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self._is_damaged = True
             return b"\n"
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever holds bytes
+        # From Python 3.14 on, this no longer calls `read` by itself.
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         self._is_damaged = False
