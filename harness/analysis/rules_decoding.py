@@ -212,13 +212,16 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     lost_ns = taken_ns * share
     if share < MOSTLY or not observed.matters(lost_ns):
         return None
-    seen = (
-        f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
+    is_counted = any(call.reasoning_tokens for call in thinking)
+    return Observation(
+        severity="hint",
+        seen=("" if is_counted else "At least ")
+        + f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
         f"{observed.share(lost_ns)}."
+        + ("" if is_counted else " Not counted apart: replies have fewer bytes than tokens."),
+        spans=span_ids(thinking),
+        lost_ns=lost_ns,
     )
-    if not any(call.reasoning_tokens for call in thinking):
-        seen = f"At least {seen} Not counted apart: replies have fewer bytes than tokens."
-    return Observation(severity="hint", seen=seen, spans=span_ids(thinking), lost_ns=lost_ns)
 
 
 @rule(

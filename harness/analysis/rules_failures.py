@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
 from harness.analysis.finding import Expected, Observation, counted, ns_text, quoted, span_ids
@@ -28,7 +29,8 @@ _OR_DAMAGED = " Or the file is damaged: the engine does not say which."
 _MORE_BUDGET = "raise [budget] capacity in harness.toml, if the machine has more memory"
 
 
-_OTHER_ERROR = Remedy(
+# The advice for calls that ended with an error that is not in `_ERRORS`.
+_OTHER_ERROR: Final = (
     "The server failed, or the connection to it broke.",
     "L3",
     "see the server's log for that moment",
@@ -130,20 +132,18 @@ def out_of_memory(observed: Observed) -> Observation | None:
     answered = observed.by_model.get(server.model, ())
     # If the model ever replied, it fitted into memory at start, and what it needs grew later.
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
-    if before:
-        seen = (
-            f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
-            f"memory {counted(len(failed), 'time')}: {failed[0].error}"
-        )
-    else:
-        seen = f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
-        if failed[0].error_class == "ModelFileInvalid":
-            seen += _OR_DAMAGED
+    may_be_damaged = not before and failed[0].error_class == "ModelFileInvalid"
     return Observation(
         severity="error",
         model=server.model,
         case="later" if before else "",
-        seen=seen,
+        seen=(
+            f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
+            f"memory {counted(len(failed), 'time')}: {failed[0].error}"
+            if before
+            else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
+        )
+        + (_OR_DAMAGED if may_be_damaged else ""),
         spans=span_ids(failed),
         first_moves=(_MORE_BUDGET,) if server.is_in_process and not before else (),
         lost_ns=length_ns(failed),
@@ -152,9 +152,7 @@ def out_of_memory(observed: Observed) -> Observation | None:
 
 @rule(
     "retries",
-    _OTHER_ERROR.meaning,
-    _OTHER_ERROR.layer,
-    *_OTHER_ERROR.moves,
+    *_OTHER_ERROR,
     cases=_ERRORS,
     explains=("retry", "failed"),
     explained_by=("out-of-reach",),
@@ -200,14 +198,7 @@ def _paused(observed: Observed) -> Observation | None:
     )
 
 
-@rule(
-    "failed-calls",
-    _OTHER_ERROR.meaning,
-    _OTHER_ERROR.layer,
-    *_OTHER_ERROR.moves,
-    cases=_ERRORS,
-    explains=("failed",),
-)
+@rule("failed-calls", *_OTHER_ERROR, cases=_ERRORS, explains=("failed",))
 def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     # What failed in an earlier part of the run was made again.

@@ -164,20 +164,19 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
         prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
         shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
-        seen = (
-            f"shared {shared} of their text with the one before, but differed after the first "
-            f"{prefix}; {_cached_text(rereads)}. Reading the rest again took {lost}. The first "
-            f"difference is at {rereads[0].likeness.difference}."
-        )
-        if case == "uncached":
-            seen = (
-                f"began with the same {prefix} of their text as the one answered just before, and "
-                f"{_cached_text(rereads)}. Reading it again took {lost}."
-            )
+        cached = _cached_text(rereads)
         return Observation(
             case=case,
-            severity="warning" if case or is_counted else "hint",
-            seen=f"{len(rereads)} prompts to '{model}' {seen}",
+            severity="warning" if case == "uncached" or is_counted else "hint",
+            seen=f"{len(rereads)} prompts to '{model}' "
+            + (
+                f"began with the same {prefix} of their text as the one answered just before, and "
+                f"{cached}. Reading it again took {lost}."
+                if case == "uncached"
+                else f"shared {shared} of their text with the one before, but differed after the "
+                f"first {prefix}; {cached}. Reading the rest again took {lost}. The first "
+                f"difference is at {rereads[0].likeness.difference}."
+            ),
             spans=span_ids(reread.call for reread in rereads),
             expected=_ttft_if_cached(rereads) if is_counted else None,
             lost_ns=lost_ns,
