@@ -32,7 +32,6 @@ from harness.trace.run_trace import RunLock
 
 # The most problems of a file that are listed.
 _MOST_PROBLEMS = 20
-
 DAMAGED = ".damaged"  # the ending of a kept damaged file's name
 
 

@@ -46,7 +46,6 @@ LEAST_OF_PACE = 16
 CORE_FULL = 0.85
 # The process is slow if lags take this share of the critical path, or more.
 MUCH_LAG = 0.25
-
 _SERVER_TRACK = "server "
 _OWN_TRACKS = {"process harness", "machine"}
 

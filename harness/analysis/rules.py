@@ -23,8 +23,6 @@ SMALLER_MODEL = "use smaller weights, or a device with more memory bandwidth"
 LESS_TO_COMPUTE = "use a smaller model, or a processor or GPU that computes more"
 SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
-
-
 # A person looks at no more spans of one finding.
 MOST_SPANS = 20
 

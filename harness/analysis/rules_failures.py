@@ -27,8 +27,6 @@ _OUT_OF_MEMORY = re.compile(
 
 _OR_DAMAGED = " Or the file is damaged: the engine does not say which."
 _MORE_BUDGET = "raise [budget] capacity in harness.toml, if the machine has more memory"
-
-
 # The advice for calls that ended with an error that is not in `_ERRORS`.
 _OTHER_ERROR: Final = (
     "The server failed, or the connection to it broke.",

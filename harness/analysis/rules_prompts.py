@@ -277,13 +277,11 @@ WINDOW_CHARS = 24
 SHORT_CHARS = 8 * WINDOW_CHARS
 # A prompt may hold a piece of fewer characters by chance.
 LEAST_PIECE = 4
-
 _PIECE_ENDS = re.compile(r'[\n,;:."{}\[\]]')
 # In the journal, calls of tools and reasoning follow a reply's text, and begin so.
 _AFTER_TEXT = "\n\n["
 # Shorter pieces are not worth caching: two of vLLM's blocks of 16 tokens of four characters.
 BLOCK_CHARS = 128
-
 _EXCERPT_CHARS = 24
 
 

@@ -402,7 +402,6 @@ def _more_items_at_once(observed: Observed) -> tuple[str, ...]:
 
 # Calls wait for room in the KV cache if more than this share of it is in use.
 FULL_KV = 0.85
-
 _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work could go on"
 
 

@@ -35,7 +35,7 @@ class ModelLoads:
     """How often a model came into memory."""
 
     model: str
-    loads: int  # including failed loads
+    loads: int  # also those that failed
     load_ns: int
 
 

@@ -42,11 +42,9 @@ from harness.trace.records import (
 
 # The default of a field that some writers leave out, and that others write even if it is None.
 UNSAID: Any = object()
-
 NO_ATTRIBUTES: Attributes = {}
 
 NAMES: set[str] = set()  # the names of all events
-
 # Longer texts are not interned: hashes have more characters, and differ in every call.
 _LONGEST_WORD = 40
 

@@ -30,7 +30,6 @@ Sha256 = Text | str | None
 
 # The form of a question that only some texts answer begins so.
 _ONE_OF = "one of "
-
 # How a reason for waiting begins in journals of earlier versions, which have no `place_of`.
 _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
     "max_parallel": "endpoint", "slots": "slots", "KV cache": "cache"

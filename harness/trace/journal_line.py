@@ -83,9 +83,7 @@ def _values(record: Record) -> dict[str, object]:
     }
 
 
-# Quick forms of `_values` for nearly all lines of a long journal: half the time or less.
-
-
+# Nearly all lines of a long journal have a function of their own, which takes half the time.
 def _span_values(span: SpanRecord) -> dict[str, object]:
     number, parent, name, start_ns, end_ns, status, error, attributes = span
     values: dict[str, object] = {

@@ -57,12 +57,9 @@ Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 """The records between a journal's first and last; flows are kept apart."""
 
 _ITEMS: tuple[type[Item], ...] = get_args(Item)
-
 # Bytes read at once: a third of the time of the usual 8 KiB, with long texts in it.
 _BUFFER = 1 << 18
-
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
-
 # How a packed file begins (RFC 1952); a journal's lines begin with a brace.
 _GZIP = b"\x1f\x8b"
 

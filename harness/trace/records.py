@@ -18,17 +18,15 @@ from harness.errors import message_of
 SCHEMA_VERSION = 1
 
 Attributes = Mapping[str, object]
-"""The variable facts of a span or instant: JSON values under short names, with units in the
-name."""
+"""The variable facts of a span or instant: JSON values, under short names with units."""
 
 SpanStatus = Literal["ok", "error", "cancelled", "unfinished"]
 """`cancelled` covers Ctrl-C and a sibling's failure: the span itself did not fail. `unfinished`:
 the process was killed first, or a thread outlived the run."""
 
 RunEnd = Literal["ok", "error", "cancelled", "waiting", "stopped"]
-"""How a run, or a part of it, came to its end. `waiting`: a person has to answer before the rest
-can go on. `stopped`: a limit was reached. What is done is kept in either case, and nothing failed.
-"""
+"""How a run, or a part of it, ended. `waiting`: a person has to answer before it can go on.
+`stopped`: a limit was reached. In both cases nothing failed, and what is done is kept."""
 
 RunState = RunEnd | Literal["unfinished"]
 """The status of a run that may have no end: `unfinished` if it was killed or is still going."""

@@ -27,7 +27,6 @@ from harness.trace.journal_line import dump_json
 REDACTED = "[redacted]"
 
 SHORTEST = 6  # characters of a secret that is not known, where its name or place tells it
-
 # Characters of a known secret. To replace shorter values everywhere would garble ordinary texts.
 _SHORTEST_KNOWN = 8
 # Words that people give as a key to a client whose server needs none, and that examples have.
@@ -43,9 +42,7 @@ unused used value vllm with xinference your
 # Fields of a record whose values are the journal's own words, or digests of what a node was given:
 # under a parameter's name they might look like secrets, and without them no run could be resumed.
 _CLOSED = ("kind", "status", "inputs", "code", "digest")
-
 _COMMON = frozenset(_PLACEHOLDERS.split())
-
 # --- names -----------------------------------------------------------------------------------
 # A variable, attribute, header or parameter whose name ends in one of these is a secret.
 _WORD = (

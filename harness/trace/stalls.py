@@ -9,7 +9,6 @@ from harness.trace.clock import Clock
 from harness.trace.records import Interval
 
 BEAT_NS = 10_000_000  # the time from one beat to the next
-
 # The loop stood still if a beat is later than this; a timer is not that late.
 LEAST_STALL_NS = 8_000_000
 # For so long after a stall, data that arrived in it may still be unread.

@@ -26,13 +26,10 @@ from harness.trace.records import Content, CounterSet, Flow, Instant, SpanRecord
 _NOWHERE = -1
 
 _ITEM = re.compile(r"\[\d+\]\Z")
-
 # Most slices end no other slice: their lanes share this one list.
 _NO_ENDS: list[int] = []
-
 # Unit of a counter → the unit that is shown, and the factor.
 _SHOWN_UNITS = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
-
 # The order of tracks by the first word of their names. Nodes take many screens if there are many
 # rows, so what is of interest in every run comes before them.
 _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
@@ -314,7 +311,6 @@ def track_around(track: str) -> str:
 
 # Figures of a call that people read first; they are shown in milliseconds, too.
 _ALSO_IN_MS = ("ttft", "itl_mean")
-
 _MOST_TEXTS = 100_000
 # Characters of a text that a slice shows: with so few, the files of 10,000 calls grow by a fifth.
 # Only a third is of the text's beginning, since prompts begin alike and differ at their ends.

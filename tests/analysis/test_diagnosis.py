@@ -346,6 +346,18 @@ def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: 
     assert diagnosis.findings == ()
 
 
+def test_the_code_of_the_node_with_the_longest_lag_is_named(tmp_path: Path) -> None:
+    run = PlantedRun()
+    for name, start_ms, lag_ms in (("first", 0, 300), ("second", 400, 1500)):
+        run.node(name, start_ms, lag_ms + 100, label=name)
+        place = {"at": "mine.py:12", "function": "parse"}
+        run.span("client lag", start_ms + 20, lag_ms, track="client lag", **place)
+    (finding,) = diagnose(run.journal(tmp_path)).findings
+
+    assert finding.rule == "slow-code"
+    assert finding.seen.startswith("Code of 'second', in the function 'parse'")
+
+
 def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_path: Path) -> None:
     run = PlantedRun()
     for reply in ("So it is always.", "So it is always.", "So it is always.", "And so it is not."):
