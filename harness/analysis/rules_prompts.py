@@ -248,11 +248,11 @@ def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
 
 def _ttft_if_cached(rereads: Sequence[_Reread]) -> Expected:
     """The median time to first token, and without the time that the repeated reading took."""
-    ttfts_ns = [reread.call.ttft_ns or 0 for reread in rereads]
-    rereads_ns = [reread.call.phase_ns("prefill") * reread.share for reread in rereads]
-    rest_ns = [max(0.0, a - b) for a, b in zip(ttfts_ns, rereads_ns, strict=True)]
-    before_s, after_s = statistics.median(ttfts_ns) / 1e9, statistics.median(rest_ns) / 1e9
-    return Expected("time to first token of these calls", before_s, after_s, "s")
+    before_s = [(reread.call.ttft_ns or 0) / 1e9 for reread in rereads]
+    reading_s = [reread.call.phase_ns("prefill") * reread.share / 1e9 for reread in rereads]
+    after_s = [max(0.0, ttft - read) for ttft, read in zip(before_s, reading_s, strict=True)]
+    medians_s = statistics.median(before_s), statistics.median(after_s)
+    return Expected("time to first token of these calls", *medians_s, "s")
 
 
 def _compared(

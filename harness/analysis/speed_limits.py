@@ -127,8 +127,9 @@ def _limit(
         # cores, replies written with this share of them.
         compute_rate = prompt_rate * decoding_share
         # All replies written together share the processor: their rates add up.
-        totals = [rate * count for rate, count in zip(rates, counts, strict=True)]
-        compute_share = statistics.median(totals) / compute_rate
+        compute_share = statistics.median(
+            rate * count / compute_rate for rate, count in zip(rates, counts, strict=True)
+        )
     at_once = statistics.fmean(counts)
     return SpeedLimit(
         model=weights.model,
