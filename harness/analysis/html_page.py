@@ -24,10 +24,7 @@ def object_json(
     *,
     clean: Callable[[bytes], bytes],
 ) -> Iterator[bytes]:
-    """A JSON object in pieces: its `fields` at once, then its `lists` in batches.
-
-    `clean` changes each piece, which is JSON itself.
-    """
+    """A JSON object in pieces: `fields`, then `lists` in batches; `clean` changes each as JSON."""
     # Without the closing brace, since the lists follow.
     yield clean(dump_json(fields)).rstrip()[:-1]
     for name, items in lists.items():

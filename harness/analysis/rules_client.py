@@ -165,9 +165,9 @@ def max_parallel(observed: Observed) -> Observation | None:
 def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
     turns = [turn for call in calls for turn in call.turns]
-    waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
+    waiting = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
     lost_ns = length_ns(turns)
-    if len(waited) < SEVERAL or not observed.matters(lost_ns) or _is_full(observed, model, calls):
+    if len(waiting) < SEVERAL or not observed.matters(lost_ns) or _is_full(observed, model, calls):
         return None
     server = observed.server(model)
     is_certain = reports_queue(observed, calls) or server.is_in_process
@@ -180,14 +180,14 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     longest_ns = max(turn.duration_ns for turn in turns)
     return Observation(
         severity="warning" if is_certain else "hint",
-        seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
+        seen=f"{len(waiting)} of {len(calls)} calls to '{model}' waited in this process for their "
         f"turn{limit_text}, up to {ns_text(longest_ns)} ({observed.share(lost_ns)}), "
         + (
             "while none waited in its server."
             if is_certain
             else "and the server's queue is unknown."
         ),
-        spans=span_ids(waited),
+        spans=span_ids(waiting),
         first_moves=(f"max_parallel = {advised} under [endpoints.{model}]",) if is_certain else (),
         lost_ns=lost_ns,
     )

@@ -358,10 +358,7 @@ def _waits_for(load: events.LoadEvent, observed: Observed) -> list[Interval]:
 
 
 def _one_context(observed: Observed, tags: Sequence[str]) -> tuple[str, ...]:
-    """The advice for endpoints that name one model of a server, each with another context.
-
-    Empty for other endpoints. The server loads the model anew for each context.
-    """
+    """The advice for endpoints that name one model of a server with different contexts, if any."""
     servers = [observed.server(tag) for tag in tags]
     models = {(server.url, server.model_id) for server in servers}
     sizes = [server.context_tokens for server in servers]
@@ -465,9 +462,9 @@ def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Obs
 
 
 def _waits_alone(observed: Observed, calls: Sequence[Call], least_ns: int) -> dict[int, int]:
-    """Span id → the wait that the prompt does not explain, of calls after the end of the last one.
+    """Span id → the wait that the prompt does not explain, if it is at least `least_ns`.
 
-    Waits shorter than `least_ns` are left out.
+    Only of calls that began after the call before them had ended.
     """
     waits_ns = {}
     before: Call | None = None

@@ -223,10 +223,7 @@ def grouped(items: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
 def group_calls(
     calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
 ) -> tuple[CallGroup, ...]:
-    """A group for each name that `by` returns; `whole` is the group of all calls, if known.
-
-    Groups stand in the order of their first calls.
-    """
+    """A group for each name that `by` returns, in order; `whole` is that of all calls, if known."""
     groups = grouped(calls, by)
     # The only group has the figures of `whole`, which take long to compute.
     if whole and len(groups) == 1:

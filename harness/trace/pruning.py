@@ -267,10 +267,7 @@ def _is_needed(state: str | None, run_id: str) -> bool:
 
 @contextmanager
 def _locked(run: StoredRun) -> Iterator[bool]:
-    """Locks a run, and gives whether it is as it was read: not going, gone, or changed since.
-
-    Gives False too if it cannot be locked.
-    """
+    """Locks a run; gives False if it cannot be locked, is going or gone, or has changed since."""
     try:
         lock = RunLock(run.journal)
     except (InvalidInput, OSError):
