@@ -314,8 +314,8 @@ def likeness(earlier: str, later: str) -> Likeness:
 
 def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[int]]:
     """For each prompt, the positions of the earlier calls whose replies it holds parts of."""
-    window_origins: dict[str, _Origin] = {}
-    piece_origins: dict[str, _Origin] = {}
+    window_origins: dict[str, _TextOrigin] = {}
+    piece_origins: dict[str, _TextOrigin] = {}
     needed: list[set[int]] = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
         # 1. The earlier replies in this prompt. Models like to repeat their prompts, so a text is
@@ -333,12 +333,12 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
         if len(text) >= WINDOW_CHARS:
             this_call = (number,)  # one object for all the windows of a reply, to save memory
             for window in _windows(text):
-                first = _Origin(windows[window], this_call)
+                first = _TextOrigin(windows[window], this_call)
                 window_origins[window] = _joined(window_origins.get(window), first)
         if len(text) < SHORT_CHARS:
             # A short reply counts whole, and so do its pieces, such as a value of its JSON.
             for piece in pieces_of(text):
-                first = _Origin(prompt.count(piece), (number,))
+                first = _TextOrigin(prompt.count(piece), (number,))
                 piece_origins[piece] = _joined(piece_origins.get(piece), first)
     return needed
 
@@ -350,17 +350,17 @@ def pieces_of(reply: str) -> set[str]:
     return long or {reply} - {""}
 
 
-class _Origin(NamedTuple):
+class _TextOrigin(NamedTuple):
     """Where a text comes from that calls replied with."""
 
     times_in_prompt: int  # how often the prompt of the first of these calls has the text
     calls: tuple[int, ...]
 
 
-def _joined(earlier: _Origin | None, later: _Origin) -> _Origin:
+def _joined(earlier: _TextOrigin | None, later: _TextOrigin) -> _TextOrigin:
     if earlier is None:
         return later
-    return _Origin(earlier.times_in_prompt, earlier.calls + later.calls)
+    return _TextOrigin(earlier.times_in_prompt, earlier.calls + later.calls)
 
 
 def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:

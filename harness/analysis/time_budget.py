@@ -130,7 +130,7 @@ def _spans_by_kind(recorded: events.Events) -> _Spans:
     return spans
 
 
-class _Step(NamedTuple):
+class _StepTime(NamedTuple):
     """A step of the critical path, with its part of the run's time."""
 
     node: str
@@ -140,7 +140,7 @@ class _Step(NamedTuple):
     calls: Sequence[Call]
 
 
-def _steps_of(path: CriticalPath, calls: Iterable[Call], run: Interval) -> list[_Step]:
+def _steps_of(path: CriticalPath, calls: Iterable[Call], run: Interval) -> list[_StepTime]:
     calls_by_node_span = grouped(calls, by=lambda call: call.node_span)
     steps = []
     last_end_ns = run.start_ns
@@ -151,12 +151,12 @@ def _steps_of(path: CriticalPath, calls: Iterable[Call], run: Interval) -> list[
         wait = Interval(start_ns=last_end_ns, end_ns=start_ns)
         window = Interval(start_ns=start_ns, end_ns=end_ns)
         step_calls = calls_by_node_span.get(step.span, ())
-        steps.append(_Step(step.node, wait, step.place_wait_ns, window, step_calls))
+        steps.append(_StepTime(step.node, wait, step.place_wait_ns, window, step_calls))
         last_end_ns = end_ns
     return steps
 
 
-def _ns_before_steps(steps: Sequence[_Step], spans: _Spans) -> Iterator[Mapping[TimeKind, int]]:
+def _ns_before_steps(steps: Sequence[_StepTime], spans: _Spans) -> Iterator[Mapping[TimeKind, int]]:
     """For each step, how long each cause of the wait before it took."""
     waits = [step.wait for step in steps]
     lags_by_step = parts_within(waits, spans["client lag"])
@@ -176,7 +176,7 @@ def _ns_before_steps(steps: Sequence[_Step], spans: _Spans) -> Iterator[Mapping[
         }
 
 
-def _ns_in_steps(steps: Sequence[_Step], spans: _Spans) -> list[Mapping[TimeKind, int]]:
+def _ns_in_steps(steps: Sequence[_StepTime], spans: _Spans) -> list[Mapping[TimeKind, int]]:
     """For each step, how long each kind took in it."""
     windows = [step.window for step in steps]
     # Kind → for each step, the parts of this kind's spans that lie in it.
