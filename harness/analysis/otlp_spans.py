@@ -39,7 +39,7 @@ _OPERATIONS = {
         events.ToolEvent: "execute_tool",
     }.items()
 }
-"""`gen_ai.operation.name` of our spans."""
+"""Name of a span → its `gen_ai.operation.name`."""
 
 _NAMES = {
     "temperature": "gen_ai.request.temperature",
@@ -82,27 +82,28 @@ QUOTING = frozenset(
 
 
 def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
-    """The spans in the journal's order, which is read twice.
+    """The spans of a journal, which is read twice, in its order.
 
-    Holds what happened in spans, and with `content` the run's texts.
+    Keeps the instants in spans in memory, and with `content` the run's texts.
     """
     run = _RunSpans(journal, content=content)
     return (run.span(record) for record in journal.spans())
 
 
 class _RunSpans:
+    """Makes OpenTelemetry's spans of a run's records."""
+
     def __init__(self, journal: Journal, *, content: bool) -> None:
         started = journal.started
         # Ids are derived from the run's: a run that is sent twice is one trace.
         self._trace_id = trace_id(started.run_id)
         self._run_id = started.run_id
-        # From the run's clock to Unix time.
-        self._shift_ns = started.wall_ns - started.time_ns
+        self._shift_ns = started.wall_ns - started.time_ns  # from the run's clock to Unix time
         self._content = content
-        self._texts: dict[object, str] = {}
-        self._models: dict[str, events.EndpointEvent] = {}
-        self._instants: dict[int, list[Instant]] = {}
-        self._verdicts: dict[int, events.Evaluate] = {}
+        self._texts: dict[object, str] = {}  # SHA-256 → text
+        self._endpoints: dict[str, events.EndpointEvent] = {}  # tag → endpoint
+        self._instants: dict[int, list[Instant]] = {}  # span → the instants in it
+        self._verdicts: dict[int, events.Evaluate] = {}  # span that wrote a draft → its verdict
         self._flows = grouped(journal.flows, by=lambda flow: flow.target)
         for item in journal.items():
             if verdict := events.Evaluate.of(item):
@@ -114,8 +115,8 @@ class _RunSpans:
             elif isinstance(item, Instant) and item.span is not None:
                 self._instants.setdefault(item.span, []).append(item)
             elif endpoint := events.EndpointEvent.of(item):
-                self._models[endpoint.model] = endpoint
-            # Texts leave only on request: the viewer is often on another's machine.
+                self._endpoints[endpoint.model] = endpoint
+            # Texts are sent only on request, since a viewer is often on another's machine.
             elif isinstance(item, Content) and content:
                 self._texts[item.sha256] = item.text
 
@@ -124,7 +125,7 @@ class _RunSpans:
         is_remote = False
         request = events.request_of(record)
         if request is not None:
-            endpoint = self._models.get(request.model)
+            endpoint = self._endpoints.get(request.model)
             model = model_attributes(request.model, endpoint)
             backend = endpoint.backend if endpoint else events.EndpointEvent.backend
             is_local = provider_named(backend).loading is not None or backend == "scripted"
@@ -160,36 +161,35 @@ class _RunSpans:
         )
 
     def _attributes(self, record: SpanRecord) -> dict[str, object]:
-        """A span's attributes by all their names; None stands for an unknown value."""
-        ours = record.attributes
+        """A span's attributes, under our names and GenAI's; None stands for an unknown value."""
+        attributes = record.attributes
         values = {
             "harness.span": record.name,
             "gen_ai.operation.name": _OPERATIONS.get(record.name),
-            **_own_attributes(ours, texts=self._content),
+            **_own_attributes(attributes, texts=self._content),
         }
         if events.request_of(record) is not None:
-            values |= {
-                theirs: _CONVERTED[name](ours[name]) if name in _CONVERTED else ours[name]
-                for name, theirs in _NAMES.items()
-                if ours.get(name) is not None
-            }
+            for name, genai_name in _NAMES.items():
+                value = attributes.get(name)
+                if value is not None:
+                    values[genai_name] = _CONVERTED[name](value) if name in _CONVERTED else value
         if run := events.RunSpanEvent.of(record):
-            # The second since the conventions have a repository of their own.
+            # Conventions since they have a repository of their own name a workflow as an agent.
             values["gen_ai.workflow.name"] = values["gen_ai.agent.name"] = run.label
         elif record.name == events.name_of(events.Agent):
             values["gen_ai.agent.name"] = title(record)
         elif tool := events.ToolEvent.of(record):
             values["gen_ai.tool.name"] = tool.tool
         if self._content:
-            for name, (theirs, role) in _TEXTS.items():
-                if text := self._texts.get(str(ours.get(name))):
+            for name, (genai_name, role) in _TEXTS.items():
+                if text := self._texts.get(str(attributes.get(name))):
                     message: dict[str, object] = {
                         "role": role,
                         "parts": [{"type": "text", "content": text}],
                     }
                     if role == "assistant":
                         message["finish_reason"] = events.Chat.read(record).finish_reason
-                    values[theirs] = dump_json([message]).decode()
+                    values[genai_name] = dump_json([message]).decode()
             values["harness.draft"] = self._texts.get(events.Evaluate.read(record).draft_sha256)
             if recall := events.Recall.of(record):
                 values["gen_ai.retrieval.query.text"] = recall.query
