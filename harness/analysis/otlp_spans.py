@@ -174,7 +174,7 @@ class _RunSpans:
                 if value is not None:
                     values[genai_name] = _CONVERTED[name](value) if name in _CONVERTED else value
         if run := events.RunSpanEvent.of(record):
-            # Conventions since they have a repository of their own name a workflow as an agent.
+            # Since the conventions have a repository of their own, a workflow is an agent, too.
             values["gen_ai.workflow.name"] = values["gen_ai.agent.name"] = run.label
         elif record.name == events.name_of(events.Agent):
             values["gen_ai.agent.name"] = title(record)

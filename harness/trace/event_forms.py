@@ -117,7 +117,8 @@ class Event:
                 # One object for all equal short texts, such as a model's tag.
                 if isinstance(value, str) and len(value) <= _LONGEST_WORD:
                     value = intern(value)  # noqa: PLW2901 - the same text
-                # One by one: so the dictionaries of events share their keys, and take a third.
+                # One by one, since objects whose `__dict__` is not used share its keys, and take a
+                # third of the memory.
                 object.__setattr__(self, name, value)
 
 
