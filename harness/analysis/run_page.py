@@ -23,6 +23,7 @@ from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
+from harness.session.batch_files import ROWS, SCORES
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, charges_of
 from harness.trace.event_forms import attributes_of
@@ -42,8 +43,6 @@ _SHOWN_ELSEWHERE = frozenset(
     | {"node", "phases", "turns", "room", "node_span", "unreliable", "was_connected"}
     | {"took_no_tokens"}
 )
-# The node of a batch that scores its rows.
-_SCORES = "scores"
 # Passages that share less are shown as two different ones, without comparing their words.
 _ALIKE = 0.4
 # The most pairs of words to compare; more would take seconds.
@@ -278,6 +277,7 @@ def _columns(
             # The cost of a nested call counts for itself, and for its outermost caller.
             for label in {record.label, record.label.partition("/")[0]}:
                 costs.setdefault(label, []).append(record.cost_usd)
+    is_batch = any(pipeline.is_batch for pipeline in recorded[events.PipelineEvent])
     sources = _sources(journal, recorded)
     critical = {outermost_node(step.node) for step in report.critical_path.steps}
     depths: dict[str, int] = {}  # node → the number of its column
@@ -294,7 +294,10 @@ def _columns(
                 name=name,
                 needs=tuple(needs),
                 seen=node_seen(members, is_critical=name in critical),
-                items=tuple(_item(record, journal, texts, costs) for record in members_in_order),
+                items=tuple(
+                    _item(record, journal, texts, costs, is_batch=is_batch)
+                    for record in members_in_order
+                ),
             )
         )
     return tuple(map(tuple, columns))
@@ -315,15 +318,23 @@ def _sources(journal: Journal, recorded: events.Events) -> dict[str, dict[str, N
 
 
 def _item(
-    record: NodeRecord, journal: _NotedJournal, texts: _Texts, costs: Mapping[str, Sequence[float]]
+    record: NodeRecord,
+    journal: _NotedJournal,
+    texts: _Texts,
+    costs: Mapping[str, Sequence[float]],
+    *,
+    is_batch: bool,
 ) -> PageItem:
     """A call of a node; `costs` has the costs by the labels of calls."""
     output = journal.outputs.get((record.node, record.item))
     if not isinstance(output, str | None):
         output = orjson.dumps(output, option=orjson.OPT_INDENT_2).decode()
-    # In a batch, an item is a row, which another node scores.
-    labels = {record.label, label_of(_SCORES, record.item)}
-    score = journal.outputs.get((_SCORES, record.item)) if record.item is not None else None
+    labels = {record.label}
+    score = None
+    if is_batch and record.node in {ROWS, SCORES}:
+        # A node of its own scores the rows, at a cost of its own.
+        labels.add(label_of(SCORES, record.item))
+        score = journal.outputs.get((SCORES, record.item))
     spent = [usd for label in labels for usd in costs.get(label, ())]
     return PageItem(
         label=record.label,
