@@ -30,13 +30,9 @@ from harness.trace.journal_reader import JOURNAL_SUFFIX
 from harness.trace.node_records import node_records
 
 # Columns whose values are JSON, also in files of text.
-_JSON_COLUMNS = frozenset(
-    {"inputs", "scores", "reasons", "findings", "models", "target", "sources"}
-)
+_JSON = frozenset({"inputs", "scores", "reasons", "findings", "models", "target", "sources"})
 # Columns that each epoch of a row has of its own.
-_EPOCH_COLUMNS = (
-    "output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated", "no_score",
-)  # fmt: skip
+_EPOCH = ("output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated", "no_score")
 
 
 def is_evaluation_file(path: Path) -> bool:
@@ -75,10 +71,10 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
     rows: dict[str, dict[str, Any]] = {}
     first_numbers: dict[str, int] = {}  # id of a row → the lowest number of its epochs in the run
     names = PairNames()
-    for row in read_rows([str(path)], whole=_JSON_COLUMNS):
+    for row in read_rows([str(path)], whole=_JSON):
         if isinstance(row, InvalidInput):
             raise row
-        fields = {**row.fields, **{name: object_in(row.fields, name) for name in _JSON_COLUMNS}}
+        fields = {**row.fields, **{name: object_in(row.fields, name) for name in _JSON}}
         if "epoch" not in fields:
             raise row.refusal("it is no row of an evaluation", code="evaluation.not-rows")
         name = names.assign(row, fields["inputs"] or {})
@@ -91,7 +87,7 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
         epoch: dict[str, Any] = dict(spent.get(number, {}))
         epoch |= {
             column: fields[column]
-            for column in _EPOCH_COLUMNS
+            for column in _EPOCH
             if fields.get(column) not in (None, "", {}, [])
         }
         epoch |= {"epoch": int(fields["epoch"]), "scores": scores_in(row)}

@@ -90,10 +90,7 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
 
 
 class Observed:
-    """What a run's journal shows. All lists are in the order of time.
-
-    Takes some two kilobytes for each call.
-    """
+    """What a run's journal shows. Lists are in the order of time. Two kilobytes for each call."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal

@@ -56,10 +56,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a rule returns; `Rule.finding` adds the meaning and the remedies.
-
-    The fields that `RunFinding` has too are described there.
-    """
+    """What a rule returns; `Rule.finding` makes a `RunFinding` of it, where more is said."""
 
     seen: str
     spans: tuple[int, ...] = ()

@@ -191,7 +191,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     has_texts = len(texts.numbers) > 0
     pipelines = recorded[events.PipelineEvent]
     is_batch = any(pipeline.is_batch for pipeline in pipelines)
-    columns = _columns(journal, records, recorded, report, texts)
+    columns = _columns(journal, records, recorded, report, texts, is_batch=is_batch)
     is_running = report.status == "unfinished" and version.endswith("running")
     return RunPage(
         version=version,
@@ -267,6 +267,8 @@ def _columns(
     recorded: events.Events,
     report: RunReport,
     texts: _Texts,
+    *,
+    is_batch: bool,
 ) -> tuple[tuple[PageNode, ...], ...]:
     """The nodes of `RunPage.columns`."""
     records_by_node: dict[str, list[NodeRecord]] = {}
@@ -277,7 +279,6 @@ def _columns(
             # The cost of a nested call counts for itself, and for its outermost caller.
             for label in {record.label, record.label.partition("/")[0]}:
                 costs.setdefault(label, []).append(record.cost_usd)
-    is_batch = any(pipeline.is_batch for pipeline in recorded[events.PipelineEvent])
     sources = _sources(journal, recorded)
     critical = {outermost_node(step.node) for step in report.critical_path.steps}
     depths: dict[str, int] = {}  # node → the number of its column
