@@ -23,7 +23,7 @@ from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
-from harness.session.batch_files import ROWS, SCORES
+from harness.session.batch_files import SCORES
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, charges_of
 from harness.trace.event_forms import attributes_of
@@ -332,8 +332,8 @@ def _item(
         output = orjson.dumps(output, option=orjson.OPT_INDENT_2).decode()
     labels = {record.label}
     score = None
-    if is_batch and record.node in {ROWS, SCORES}:
-        # A node of its own scores the rows, at a cost of its own.
+    # The items of a batch's own nodes are rows, which the node `SCORES` scores.
+    if is_batch and "/" not in record.node:
         labels.add(label_of(SCORES, record.item))
         score = journal.outputs.get((SCORES, record.item))
     spent = [usd for label in labels for usd in costs.get(label, ())]
