@@ -200,7 +200,8 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
     """
     records: dict[int, Record] = {}
     gaps: list[range] = []
-    last, ends_damaged = 0, False
+    last = 0
+    ends_damaged = False
     for number, record in _lines(path):
         # A line with a number that is not new was copied or moved here.
         if record is None or number <= last:
@@ -209,7 +210,8 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
         # Lines have numbers, so that missing lines are noticed too.
         if number > last + 1:
             gaps.append(range(last + 1, number))
-        last, ends_damaged = number, False
+        last = number
+        ends_damaged = False
         records[number] = record
     if ends_damaged:
         # No number after the damage shows how many lines are lost: at least one.

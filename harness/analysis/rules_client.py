@@ -419,7 +419,8 @@ def _unquoted(observed: Observed) -> Iterator[Observation]:
     flows = observed.journal.flows
     conditions = {(flow.source, flow.target) for flow in flows if flow.name == "condition"}
     for before, step in pairwise(observed.path.steps):
-        nodes, sources = observed.nodes, observed.sources.get(step.span, ())
+        nodes = observed.nodes
+        sources = observed.sources.get(step.span, ())
         if before.span not in sources or (before.span, step.span) in conditions:
             continue
         replies = [observed.reply(call) or "" for call in calls.get(before.span, ())]

@@ -502,7 +502,8 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     waiting = observed.highest(model, "waiting")
     kv_share = observed.highest(model, "KV cache") or 0.0
     aim: Aim | None = Aim.ANSWER_MORE_AT_ONCE
-    case, aim_target, expected = "", f"{sent} calls at once", None
+    case, expected = "", None
+    aim_target = f"{sent} calls at once"
     answered_text = f"It answered {'one' if answered == 1 else answered} at a time"
     if running > sent:
         # The server ran more calls than this run had sent: some are of others.
@@ -550,7 +551,8 @@ def _writes_all_it_can(
 def server_had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether it is certain that the server had a place for each of a model's calls."""
     model = calls[0].model
-    server, waiting = observed.server(model), observed.highest(model, "waiting")
+    server = observed.server(model)
+    waiting = observed.highest(model, "waiting")
     # The places of another server than the run's own are known only from its answers.
     if server.is_in_process:
         return not waiting and _sent_at_once(calls) <= server.places

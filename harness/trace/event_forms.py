@@ -184,7 +184,8 @@ class _Form(NamedTuple):
 
 @cache
 def _form(cls: type[Event]) -> _Form:
-    form, hints = _Form({}, {"attributes": NO_ATTRIBUTES}, {}), get_type_hints(cls)
+    form = _Form(defaults={}, missing={"attributes": NO_ATTRIBUTES}, types={})
+    hints = get_type_hints(cls)
     for part in fields(cast("Any", cls)):
         types = _types(hints[part.name])
         if part.init:

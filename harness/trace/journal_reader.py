@@ -223,7 +223,8 @@ class Journal:
 
 def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
     for beside in paths_beside(path):
-        number, started = part_of(beside, path), beginning_of(beside)
+        number = part_of(beside, path)
+        started = beginning_of(beside)
         # Another run may have a name that looks like a part's of this one.
         if started is None or started.run_id != run_id:
             continue
