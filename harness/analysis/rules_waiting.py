@@ -504,13 +504,9 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     aim: Aim | None = Aim.ANSWER_MORE_AT_ONCE
     case, expected = "", None
     aim_target = f"{sent} calls at once"
-    answered_text = f"It answered {'one' if answered == 1 else answered} at a time"
     if running > sent:
         # The server ran more calls than this run had sent: some are of others.
         case, aim = "others", None
-        answered_text = (
-            f"It answered {running:.0f} at a time, and this run had {sent} under way at most"
-        )
     elif kv_share > FULL_KV:
         case, aim, aim_target = "KV cache full", Aim.MORE_KV_ROOM, ""
         # Elements of half the size make room for twice as many calls.
@@ -522,7 +518,12 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         case=case,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{ns_text(statistics.median(waits_ns))} in the median, {ns_text(max(waits_ns))} at most "
-        f"({observed.share(lost_ns)}). {answered_text}"
+        f"({observed.share(lost_ns)}). "
+        + (
+            f"It answered {running:.0f} at a time, and this run had {sent} under way at most"
+            if case == "others"
+            else f"It answered {'one' if answered == 1 else answered} at a time"
+        )
         + (f", and {waiting:.0f} were waiting" if waiting else "")
         + (f", with its KV cache {kv_share:.0%} full." if kv_share > FULL_KV else ".")
         + ("" if is_certain else " The server reports no queue: calls began only as others ended."),
