@@ -166,6 +166,13 @@ def test_a_model_that_only_opens_brackets_gives_no_value(opening, times):
             parse(list[int], text)
 
 
+@pytest.mark.parametrize("fence", ["```", "~~~json"])
+def test_a_fence_with_empty_lines_takes_no_time(fence):
+    assert parse(int, f"{fence}\n{' ' * 50}\n 7\n\n{fence[:3]}") == 7
+    with pytest.raises(ReplyInvalid):
+        parse(int, fence + "\n" * 50_000 + "x")
+
+
 @pytest.mark.parametrize(
     ("python_type", "text", "problem"),
     [
