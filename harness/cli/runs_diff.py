@@ -18,7 +18,7 @@ from harness.analysis.comparison import (
     NodeDifference,
     RunComparison,
 )
-from harness.analysis.finding import said_ns
+from harness.analysis.finding import ns_text
 from harness.analysis.time_budget import TIME_KINDS
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.cli.trace_report import composites
@@ -126,7 +126,7 @@ def _changes(title: str) -> Table:
 
 def _finding(finding: FindingDifference) -> str:
     sides = [side for side in (finding.a, finding.b) if side]
-    losses = " → ".join(f"{side.severity}, {said_ns(side.lost_ns or 0)}" for side in sides)
+    losses = " → ".join(f"{side.severity}, {ns_text(side.lost_ns or 0)}" for side in sides)
     model = f"{finding.model}, " if finding.model else ""
     return f"{finding.rule} ({model}{losses})"
 

@@ -452,7 +452,7 @@ Request = ChatRequest | EmbedRequest
 _CUTOFF, _PENALTY = "request.cutoff-out-of-range", "request.penalty-out-of-range"
 
 
-class _Rule(NamedTuple):
+class _FieldRule(NamedTuple):
     """What a field of a request may be."""
 
     kind: Any
@@ -462,37 +462,37 @@ class _Rule(NamedTuple):
     item: type | None = None  # the type of a sequence's items
 
 
-_RULES: Mapping[str, _Rule] = {
-    "model": _Rule(str, "the tag of an endpoint, as text"),
-    "messages": _Rule(
+_RULES: Mapping[str, _FieldRule] = {
+    "model": _FieldRule(str, "the tag of an endpoint, as text"),
+    "messages": _FieldRule(
         Sequence, "a sequence of messages, one or more", len, "request.no-messages", Message
     ),
-    "texts": _Rule(Sequence, "a sequence of texts, one or more", len, "request.no-texts", str),
-    "query": _Rule(str, "a question, as text"),
-    "max_output_tokens": _Rule(
+    "texts": _FieldRule(Sequence, "a sequence of texts, one or more", len, "request.no-texts", str),
+    "query": _FieldRule(str, "a question, as text"),
+    "max_output_tokens": _FieldRule(
         Integral, "a whole number, 1 or more", lambda n: n >= 1, "request.no-room"
     ),
-    "temperature": _Rule(
+    "temperature": _FieldRule(
         Real, "a number, 0 or more", lambda t: t >= 0, "request.temperature-negative"
     ),
-    "top_p": _Rule(Real, "a number above 0 and up to 1", lambda p: 0 < p <= 1, _CUTOFF),
-    "top_k": _Rule(Integral, "a whole number, 1 or more", lambda n: n >= 1, _CUTOFF),
-    "min_p": _Rule(Real, "a number from 0 to 1", lambda p: 0 <= p <= 1, _CUTOFF),
-    "frequency_penalty": _Rule(Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
-    "presence_penalty": _Rule(Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
-    "reasoning_effort": _Rule(
+    "top_p": _FieldRule(Real, "a number above 0 and up to 1", lambda p: 0 < p <= 1, _CUTOFF),
+    "top_k": _FieldRule(Integral, "a whole number, 1 or more", lambda n: n >= 1, _CUTOFF),
+    "min_p": _FieldRule(Real, "a number from 0 to 1", lambda p: 0 <= p <= 1, _CUTOFF),
+    "frequency_penalty": _FieldRule(Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
+    "presence_penalty": _FieldRule(Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
+    "reasoning_effort": _FieldRule(
         str, f"one of {', '.join(_EFFORTS)}", _EFFORTS.__contains__, "request.effort-unknown"
     ),
-    "extra_body": _Rule(Mapping, "fields of a request, as a mapping"),
-    "seed": _Rule(Integral, "a whole number"),
-    "stop": _Rule(Sequence, "a sequence of texts", item=str),
-    "reply_schema": _Rule(Mapping, "a JSON Schema, as a mapping"),
-    "tools": _Rule(Sequence, "a sequence of tools", item=ToolSpec),
-    "priority": _Rule(Integral, "a whole number"),
-    "timeout_s": _Rule(
+    "extra_body": _FieldRule(Mapping, "fields of a request, as a mapping"),
+    "seed": _FieldRule(Integral, "a whole number"),
+    "stop": _FieldRule(Sequence, "a sequence of texts", item=str),
+    "reply_schema": _FieldRule(Mapping, "a JSON Schema, as a mapping"),
+    "tools": _FieldRule(Sequence, "a sequence of tools", item=ToolSpec),
+    "priority": _FieldRule(Integral, "a whole number"),
+    "timeout_s": _FieldRule(
         Real, "a number of seconds, above 0", lambda s: s > 0, "request.timeout-not-positive"
     ),
-    "on_text": _Rule(Callable, "a function of one text"),
+    "on_text": _FieldRule(Callable, "a function of one text"),
 }
 # Kind of request → its fields that are checked, with their defaults.
 _CHECKED = {

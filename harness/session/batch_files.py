@@ -385,7 +385,7 @@ class BatchFiles:
         kind = error_class(ended.error)
         reason = ended.error or ""
         if kind == NodeFailed.__name__:
-            reason = reason.removeprefix(f"{kind}: ")
+            reason = reason[len(f"{kind}: ") :]
         code = self.codes.get((node, self.order[number]), NodeFailed.code)
         self.fail_row(number, reason, code=code)
         if node != ROWS and ROWS in self._made_by_row.get(number, {}):
