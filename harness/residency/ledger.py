@@ -213,14 +213,14 @@ Decision = Grant | LoadModel | UnloadModel | Wait
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:
-    """Raises `DoesNotFit`, with the sum, if a model never fits beside the pinned ones."""
+    """Raises `DoesNotFit`, which shows the arithmetic, if a model never fits beside pinned ones."""
     tenant = tenants[model]
     for name, need_bytes in tenant.need.items():
         device = devices[name]
         pinned = {
-            tenant.model: tenant.need[name]
-            for tenant in tenants.values()
-            if tenant.pin and tenant.model != model and name in tenant.need
+            other.model: other.need[name]
+            for other in tenants.values()
+            if other.pin and other.model != model and name in other.need
         }
         room_bytes = device.room_bytes - sum(pinned.values())
         if need_bytes <= room_bytes:
@@ -240,6 +240,7 @@ def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, 
 
 
 def _remedy(device: Device, pinned: Collection[str]) -> str:
+    """What a person can change so that a model fits on a device."""
     remedies = ["lower its context_tokens or slots", "use a smaller quantization"]
     if pinned:
         remedies.append("leave out a pin")

@@ -146,7 +146,7 @@ class RevisionPrompts:
             "requirements": _bullets(self.requirements),
             "draft": text.strip(),
             "history": score_history(failed.rounds),
-            "findings": _bullets(listed(failed.focus)),
+            "findings": _bullets(faults_of(failed.focus)),
         }
 
 
@@ -176,12 +176,15 @@ def _first_version(failed: FailedDraft, index: int) -> Section:
 
 
 def _nearest_sections(failed: FailedDraft, *, room: int) -> tuple[int, ...]:
-    """Indices of the sections to show in full: the cited ones, and the nearest others that fit."""
+    """Indices of the sections to show in full, of `room` characters if possible.
+
+    Findings cite some; of the others those that share most words with the findings come first.
+    """
     sections = failed.draft.sections
     chosen = list(cited(failed.focus, sections))
-    matter = matter_of(" ".join(listed(failed.focus)))
+    words = matter_of(" ".join(faults_of(failed.focus)))
     by_nearness = sorted(
-        range(len(sections)), key=lambda i: len(matter & matter_of(sections[i].text)), reverse=True
+        range(len(sections)), key=lambda i: len(words & matter_of(sections[i].text)), reverse=True
     )
     room -= sum(len(sections[index].text) for index in chosen)
     for index in by_nearness:
@@ -230,7 +233,7 @@ def located(
     return findings
 
 
-def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
+def faults_of(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
     """All faults of a draft: for each dimension the reason, then what to change."""
     lines: list[str] = []
     for score in focus:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from harness.compress import sections_of
 from harness.rubric import DimensionScore, Draft, Finding
 from harness.wiggum.loop import lengthened
-from harness.wiggum.prompts import cited, listed, located, nearest_sources, place_of
+from harness.wiggum.prompts import cited, faults_of, located, nearest_sources, place_of
 from harness.wiggum.reviser import without_broken_end
 
 # --- what is said against a draft ----------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_everything_is_listed_with_the_reason_of_each_dimension_and_its_sections
         score("judged", section=None),
     ]
 
-    assert listed(focus) == (
+    assert faults_of(focus) == (
         "judged: dull",
         "judged (in 'Notes'): say more",
         "checked: Parts: cut",
