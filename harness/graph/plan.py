@@ -49,8 +49,8 @@ def plan_of(graph: Graph) -> Sequence[Step]:
     Raises `PipelineInvalid` if an annotation names something that does not exist.
     """
     plan = _PLANS.get(graph)
-    # Nodes are only ever added.
-    if plan is None or len(plan) != len(graph.nodes):
+    # A node may have been added since, or, in a notebook, have taken the place of another.
+    if plan is None or [id(step.node) for step in plan] != [*map(id, graph.nodes.values())]:
         plan = _PLANS[graph] = _compile(graph)
     else:
         for step in plan:
