@@ -28,7 +28,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from harness.graph.annotations import described, remembered
+from harness.graph.annotations import cached_by_annotation, described
 
 # Kinds of schema that pydantic checks in Python, and cannot make from JSON.
 _NOT_FROM_JSON = frozenset(
@@ -178,7 +178,7 @@ class ValueForm:
         )
 
 
-@remembered
+@cached_by_annotation
 def value_form(annotation: object) -> ValueForm:
     """The form of an annotation, made once; many nodes share one.
 
