@@ -1,1 +1,1 @@
-"""What to serve models with: a room that only the command line knows, when it is called."""
+"""Advice on serving models; only the command line imports it, when a command needs it."""

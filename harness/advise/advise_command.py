@@ -1,4 +1,4 @@
-"""`harness advise`: the layouts in which models fit on devices, and what each can reach."""
+"""`harness advise`: the layouts in which models fit on devices, and how quick each can be."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def advise(
             endpoints = endpoints_of(settings)
             check_tags([measured], endpoints)
             endpoint = endpoints[measured]
-            # A model from a file needs no naming.
+            # An endpoint's own file need not be named.
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
         spec = _device(device, memory, bandwidth, tflops)
@@ -107,7 +107,7 @@ def advise(
         for number, model in enumerate(goals):
             runtime = endpoint.backend if endpoint else None
             rates = speed.learned_for(os.environ, spec, model.shape, runtime=runtime)
-            # Learned rates are shares of the device's: without its own they mean nothing.
+            # Learned rates count as shares of the device's own, which must be known.
             if rates is not None and spec.memory_bytes_per_s:
                 learned[model.role] = rates
                 goals[number] = replace(model, measured=rates.factors_on(spec))
@@ -121,7 +121,10 @@ def advise(
         document = {
             "device": spec,
             "models": [_json_place(place, spec, p) for place, p in zip(places, ports, strict=True)],
-            "enough": [] if is_met else _json_enough(goals, spec),
+            "enough": [
+                {"device": kind, "layouts": {spot.goal.role: spot.marked for spot in spots}}
+                for kind, spots in ([] if is_met else enough_devices(goals, spec))
+            ],
             "learned": {role: rates.model_dump() for role, rates in learned.items()},
         }
         consoles.write_json(consoles.json_object(document))
@@ -132,13 +135,6 @@ def advise(
         layout_table.print_places(places, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
-
-
-def _json_enough(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[dict[str, object]]:
-    return [
-        {"device": kind, "layouts": {place.goal.role: place.marked for place in places}}
-        for kind, places in enough_devices(goals, device)
-    ]
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
@@ -163,13 +159,13 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
 def _measure(
     endpoint: Endpoint, goal: ServingGoal, device: DeviceSpec, settings: Settings, *, as_json: bool
 ) -> None:
-    """Alone and with all users; keeps what was reached, and prints the comparison."""
+    """Measures an endpoint alone and with all users, stores its rates, prints the comparison."""
     if not device.memory_bytes_per_s:
         problem = f"what is measured is compared with the speed of '{device.name}', which is "
         raise InvalidInput(f"{problem}unknown; give --bandwidth too", code="advise.speed-unknown")
     rates, load = Rates(goal.shape, device, factors=goal.factors), goal.load
     together = speed.Burst(load.users, min(load.prompt_tokens, 512))
-    # Two alone: `learn` compares the shortest context with the longest.
+    # Two bursts of a single call: `learn` compares the shortest context with the longest.
     planned = [speed.Burst(1, 64), together, speed.Burst(1, 512)]
     measuring = speed.measure_speed(
         settings, endpoint, planned, environment=os.environ, limit_s=_MEASURING_S
@@ -195,7 +191,7 @@ def _measure(
         calls = f"{burst.burst.sequences} at once, {burst.prompt_tokens:.0f} tokens: "
         for figure, values in figures.items():
             rows.append((calls + figure, *map(digits, (*values, values[1] / values[0]))))
-        # The server has fewer places, so that its figures are of a smaller burst.
+        # Then the server has fewer places, and its figures are those of a smaller burst.
         if burst.at_once < burst.burst.sequences / 2:
             rows.append((f"{calls}only {burst.at_once:.1f} were written together", "", "", ""))
     layout_table.print_rows(rows, results())
@@ -204,7 +200,7 @@ def _measure(
 
 
 def _device_of(endpoint: Endpoint) -> str | None:
-    """The device of a model from a file; None for the first GPU, also for a server here."""
+    """The device of an endpoint's model; None for this machine's first GPU."""
     if endpoint.path is not None:
         return None if endpoint.device == AUTO else next(iter(endpoint.shares))
     if all(replica.url and is_here(replica.url) for replica in endpoint.replicas.values()):
@@ -240,13 +236,13 @@ def _goals(
     kv_bits: str,
     **options: Any,  # noqa: ANN401 - fields of `Load`
 ) -> list[ServingGoal]:
-    """The models that are named, and those of the run, each with its load."""
+    """The models of the command line, and those of the run, each with its load."""
     changes = {name: value for name, value in options.items() if value is not None}
     named = _models_by_role(models)
     settings = load_settings(config, environment=os.environ) if run else Settings()
-    of_run = _loads_of_run(run, settings) if run else {}
+    loads_by_tag = _loads_of_run(run, settings) if run else {}
     pairs: dict[str, tuple[str, Load]] = {}
-    for tag, (roles, load) in of_run.items():
+    for tag, (roles, load) in loads_by_tag.items():
         role = next((name for name in (*roles, tag) if name in named), ONLY)
         # A model that is named on the command line goes before the endpoint's file.
         file = settings.endpoints[tag].path if tag in settings.endpoints else None
@@ -254,7 +250,7 @@ def _goals(
         if not model:
             problem = f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B"
             raise InvalidInput(problem, code="advise.size-unknown")
-        # Endpoints of a pool have one role.
+        # Several endpoints, as of a pool, may have the same role.
         role = f"{roles[0]}-{tag}" if roles[0] in pairs else roles[0]
         pairs[role] = model, replace(load, **changes)
     pairs |= {role: (model, Load(**changes)) for role, model in named.items()}
@@ -265,7 +261,7 @@ def _goals(
         ServingGoal(
             role=role,
             shape=_shape(model),
-            # Servers take the folder of a configuration.
+            # Servers take the folder in which a configuration is.
             model=str(Path(model).parent) if Path(model).name == "config.json" else model,
             load=load,
             quantization=tables.quantization_of(quantization).name if quantization else None,
@@ -278,8 +274,7 @@ def _goals(
 def _models_by_role(models: Sequence[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for argument in models:
-        is_file = Path(argument).exists()
-        # The name of a file may have an equals sign of its own.
+        is_file = Path(argument).exists()  # whose name may have an equals sign
         role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
         if (role or ONLY) in named:
             problem = f"'{argument}': another model has the same role, or none; give each its own, "
@@ -295,6 +290,6 @@ def _shape(model: str) -> ModelShape:
 
 
 def _loads_of_run(run: str, settings: Settings) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """Tag of each model → its roles, and what a run asked of it."""
+    """Tag of each model → its roles, and its load in a run."""
     spans = Journal(find_journal(run, settings.traces)).items(SpanRecord)
     return loads_of(calls_of(span for span in spans if isinstance(span, SpanRecord)))

@@ -1,7 +1,7 @@
 """Devices with their rents, known models, and precisions.
 
 They come from the packaged tables, whose rows have a source and a date, from this machine, or from
-a person.
+the command line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.inference.endpoint import MACHINE
 
 # A smaller figure for memory or bytes a second is a number whose unit was forgotten.
 _LEAST_BYTES: Final = 2**20
-# What names of a model's variants end with, of the same size.
+# The ends of names that distinguish variants of a model, which have the same size.
 _VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
 
 
@@ -37,34 +37,30 @@ class DeviceSpec:
 
     name: str
     memory_bytes: int
-    memory_bytes_per_s: float = 0.0
-    """0 if unknown."""
-    flops_per_s: float | None = None
-    """For dense products with 16-bit factors; None if unknown."""
+    memory_bytes_per_s: float = 0.0  # 0 if unknown
+    flops_per_s: float | None = None  # for dense products with 16-bit factors; None if unknown
     fp8_flops_per_s: float | None = None
     """For dense products with 8-bit factors; None if unknown or if it has no units for them."""
     has_int8: bool = False
-    """Whether it multiplies 8-bit integers twice as fast as 16 bits; unknown of one by hand."""
+    """Whether it multiplies 8-bit integers twice as fast as 16 bits; False if unknown."""
     link_bytes_per_s: float = 0.0
-    """The speed to its neighbors, one way, by NVLink or what it has, else by PCIe; 0 if unknown."""
+    """One-way speed to its neighbors, by NVLink or the like, else by PCIe; 0 if unknown."""
     usd_per_hour: float | None = None
     room_bytes: int | None = None
-    """The room that a budget gives; None for the usual share of the memory."""
+    """The memory that a budget allows; None for the usual share of all memory."""
     is_gpu: bool = True
-    count: int = 1
-    """How many devices of this kind the machine has."""
-    source: str
-    """The source of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
+    count: int = 1  # how many devices of this kind the machine has
+    source: str  # the source of the figures: `measured`, `nominal`, `by hand`, or a data sheet
 
     @property
     def room(self) -> int:
-        """The memory that models may take: vLLM's default share of a GPU's."""
-        return self.room_bytes or round(
-            self.memory_bytes * (0.92 if self.is_gpu else machine.MACHINE_SHARE)
-        )
+        """The bytes that models may take."""
+        # 0.92 is vLLM's default share of a GPU.
+        share = 0.92 if self.is_gpu else machine.MACHINE_SHARE
+        return self.room_bytes or round(self.memory_bytes * share)
 
     def flops_with(self, quantization: str | None) -> float | None:
-        """What it computes a second with weights packed so."""
+        """Operations a second with weights in this quantization; None if unknown."""
         name = (quantization or "").upper()
         if name.startswith("FP8") and self.fp8_flops_per_s:
             return self.fp8_flops_per_s
@@ -85,7 +81,7 @@ def _text(name: str) -> str:
 
 @cache
 def known_devices() -> dict[str, DeviceSpec]:
-    """By name, those of the table."""
+    """Name → device of the table."""
     return {
         row["name"]: DeviceSpec(
             name=row["name"],
@@ -93,7 +89,7 @@ def known_devices() -> dict[str, DeviceSpec]:
             memory_bytes_per_s=float(row["bandwidth_gb_s"]) * 1e9,
             flops_per_s=float(row["tflops"]) * 1e12,
             fp8_flops_per_s=float(row["fp8_tflops"] or 0) * 1e12 or None,
-            # All of the table do.
+            # All GPUs of the table have it.
             has_int8=True,
             link_bytes_per_s=float(row["link_gb_s"]) * 1e9,
             usd_per_hour=float(row["usd_per_hour"] or 0) or None,
@@ -126,7 +122,7 @@ _VENDOR: Final = re.compile(r"\b(?:nvidia|geforce|tesla|amd|instinct)\b")
 
 
 def _letters(name: str) -> str:
-    """A name without what people write between its parts: `llama3.1:8b`, `RTX 4090`."""
+    """A name's letters and digits alone, by which `RTX 4090` and `rtx-4090` are equal."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -136,7 +132,7 @@ def this_machine() -> DeviceSpec:
         name=MACHINE,
         memory_bytes=machine.machine_memory_bytes(),
         memory_bytes_per_s=machine.memory_bytes_per_s(),
-        # f32 products: what kernels for quantized weights reach is about as much.
+        # Products of f32, since kernels for quantized weights reach about as many operations.
         flops_per_s=machine.products_per_s(),
         is_gpu=False,
         source="measured",
@@ -144,12 +140,12 @@ def this_machine() -> DeviceSpec:
 
 
 def this_gpu(name: str) -> DeviceSpec:
-    """A GPU of this machine; raises `InvalidInput` if it is none, or too little is known of it."""
+    """A GPU of this machine; raises `InvalidInput` if it is missing or its figures are unknown."""
     gpus = {gpu.name: gpu for gpu in read_gpus()}
     gpu = gpus.get(name)
     spec = product(gpu.product) if gpu else None
     spec = spec or DeviceSpec(name=name, memory_bytes=0, source="")
-    # The driver first: it knows this card, the table only its kind.
+    # The driver's figures go first: it knows this card, and the table only its kind.
     memory_bytes = (gpu and gpu.capacity_bytes) or spec.memory_bytes
     speed = (gpu and gpu.memory_bytes_per_s) or spec.memory_bytes_per_s
     if not (gpu and memory_bytes and speed):
@@ -164,9 +160,9 @@ def this_gpu(name: str) -> DeviceSpec:
 
 
 def product(name: str) -> DeviceSpec | None:
-    """The GPU that a driver calls so; None if it is not in the table."""
+    """The device of the table that a driver calls by this name; None if there is none."""
     for row in rows("devices"):
-        # Names are compared as whole words: A10 is a part of A100, too.
+        # Compared as whole words, since A10 is also a part of A100.
         if f" {row['product']} " in f" {name} ":
             return known_device(row["name"])
     return None
@@ -175,13 +171,14 @@ def product(name: str) -> DeviceSpec | None:
 def device_by_hand(
     memory: str, *, bandwidth: str | None = None, tflops: float | None = None, is_gpu: bool = True
 ) -> DeviceSpec:
-    """A GPU, or a processor with the machine's memory, of so much: `24 GiB`, `1008 GB` a second.
+    """A GPU, or a processor, by its memory such as `24 GiB` and its bandwidth such as `1008 GB`.
 
     Raises `InvalidInput` for a size of another form, or without a unit.
     """
     try:
-        # Without a bandwidth, any size that passes the check below.
-        size, speed = parse_bytes(memory), parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
+        size = parse_bytes(memory)
+        # Without a bandwidth, any that passes the check below.
+        speed = parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
     except ValueError as error:
         raise InvalidInput(str(error), code="advise.size-unreadable") from error
     if min(size, speed) < _LEAST_BYTES:
@@ -200,7 +197,7 @@ def device_by_hand(
 
 @cache
 def quantizations() -> dict[str, Quantization]:
-    """By name, those of the table."""
+    """Name → quantization of the table."""
     return {
         row["name"]: Quantization(
             row["name"], packing, float(row["bits"]), float(row["nominal_bits"])
@@ -228,9 +225,9 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def known_shape(model: str) -> ModelShape:
-    """A model of the table by its name, also as a hub or Ollama has it, or of a size: `7B`."""
+    """A model of the table by its name, also as hubs write it, or one of a size such as `7B`."""
     models = known_models()
-    # A name as on a hub: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
+    # On a hub, `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
     for name, row in models.items():
         if _letters(name) == _letters(plain):
@@ -245,7 +242,7 @@ def known_shape(model: str) -> ModelShape:
         problem += size[0].upper() if size else "8B"
         raise InvalidInput(problem, code="advise.model-unknown")
     usual = [known_shape(name) for name, row in models.items() if "usual" in row]
-    # Layers and heads are the nearest model's; only sizes are scaled.
+    # The nearest model gives the layers and heads; only its sizes are scaled.
     shape = min(usual, key=lambda shape: abs(shape.parameters - count))
     sizes = (
         *("parameters", "active_parameters", "table_parameters", "output_parameters"),

@@ -31,22 +31,19 @@ from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
 
 ONLY: Final = "model"
-"""The role of a model that has none."""
-# Columns of words.
+"""The role of a model that is named without one."""
+# Columns of words, which are aligned to the left.
 _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
-# The most rows of a table without --explain.
-_ROWS: Final = 12
+_ROWS: Final = 12  # the most rows of a table without --explain
 _FIRST_PORT: Final = 8080
-# Bits of a precision that most roles take.
-_USUAL_FLOOR: Final = 4
-# A key of TOML that needs no quotes.
-_BARE: Final = re.compile("[A-Za-z0-9_-]+")
+_USUAL_FLOOR: Final = 4  # the fewest bits of a precision for most roles
+_BARE: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 
 
 def print_places(
     places: Sequence[Place], device: DeviceSpec, console: Console, *, explain: bool
 ) -> None:
-    """Prints each model's table, and what follows from it."""
+    """Prints each model's table, how to serve its marked layout, remedies, notes and settings."""
     print_line(device_line(device, explain=explain), console)
     roles: list[str] = []
     endpoints: list[str] = []
@@ -65,23 +62,10 @@ def print_places(
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
-        unknown = "" if row.ttft_s is not None else "; TTFT unknown"
-        if row.itl_s is None:
-            unknown = " as far as known: --bandwidth and --tflops would tell its speed"
-        print_line(f"-> meets all targets{unknown}.", console)
-        for line in cost_lines(place, row):
-            print_line(line, console)
-        reasons = {title: formula for title, formula in columns().items() if formula}
-        commands = servings(place, row, device, port=port)
-        for backend, serving in commands.items():
-            settings = command_of(backend, serving)
-            reasons |= dict(settings)
-            command = " ".join(text for text, _ in settings)
-            print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
-        for name, reason in reasons.items() if explain else ():
-            print_line(f"  {name}: {reason}", console, "dim")
-        # One endpoint for each model: the first server's will do for `harness.toml`.
-        for backend, serving in [*commands.items()][:1]:
+        by_backend = servings(place, row, device, port=port)
+        _print_serving(place, row, by_backend, console, explain=explain)
+        # `harness.toml` gets one endpoint for each model, that of the first server.
+        for backend, serving in [*by_backend.items()][:1]:
             key = role if _BARE.fullmatch(role) else toml(role)
             roles += [f"{key} = {toml(role)}"] * (role != ONLY)
             table = f"[endpoints.{key}]  # {PROVIDERS[backend].title}"
@@ -89,7 +73,7 @@ def print_places(
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device), console, "bold")
     print_line("", console)
-    # Each once, though several models may have it.
+    # Each note once, although several models may have it.
     for note in dict.fromkeys(note for place in places for note in notes(place, device)):
         print_line(f"- {note}", console)
     if endpoints:
@@ -97,22 +81,44 @@ def print_places(
         print_line("\nharness.toml:" + "\n".join([*head, *endpoints]), console, "cyan")
 
 
+def _print_serving(
+    place: Place, row: Layout, by_backend: Servings, console: Console, *, explain: bool
+) -> None:
+    """Prints what the marked layout costs, and the commands that start its servers."""
+    unknown = "" if row.ttft_s is not None else "; TTFT unknown"
+    if row.itl_s is None:
+        unknown = " as far as known: --bandwidth and --tflops would tell its speed"
+    print_line(f"-> meets all targets{unknown}.", console)
+    for line in cost_lines(place, row):
+        print_line(line, console)
+    reasons = {title: formula for title, formula in columns().items() if formula}
+    for backend, serving in by_backend.items():
+        settings = command_of(backend, serving)
+        reasons |= dict(settings)
+        command = " ".join(text for text, _ in settings)
+        print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
+    for name, reason in reasons.items() if explain else ():
+        print_line(f"  {name}: {reason}", console, "dim")
+
+
 def device_line(device: DeviceSpec, *, explain: bool) -> str:
-    """What is known of the device."""
+    """The device, with its memory and speed as far as known."""
     count = f"{device.count} x " if device.count > 1 else ""
-    bandwidth = f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
-    operations = f"{(device.flops_per_s or 0) / 1e12:,.4g} TFLOP/s"
-    if device.fp8_flops_per_s:
-        operations += f", {device.fp8_flops_per_s / 1e12:,.0f} with FP8"
-    bandwidth = bandwidth if device.memory_bytes_per_s else "bandwidth unknown (--bandwidth)"
-    operations = operations if device.flops_per_s else "operations unknown (--tflops)"
+    bandwidth = "bandwidth unknown (--bandwidth)"
+    if device.memory_bytes_per_s:
+        bandwidth = f"{device.memory_bytes_per_s / 1e9:,.0f} GB/s"
+    operations = "operations unknown (--tflops)"
+    if device.flops_per_s:
+        operations = f"{device.flops_per_s / 1e12:,.4g} TFLOP/s"
+        if device.fp8_flops_per_s:
+            operations += f", {device.fp8_flops_per_s / 1e12:,.0f} with FP8"
     source = f" ({device.source})" if explain else ""
     size = format_bytes(device.memory_bytes)
     return f"{count}{device.name}: {size}, {bandwidth}, {operations}{source}"
 
 
 def load_line(place: Place) -> str:
-    """A model, what is asked of it, and how soon it has to answer."""
+    """A model with its load and its targets."""
     load = place.goal.load
     users = "1 user" if load.users == 1 else f"{load.users} users at once"
     rate = f", {load.rate_per_s:.3g} requests/s" if load.rate_per_s else ""
@@ -124,24 +130,24 @@ def load_line(place: Place) -> str:
 
 
 def columns() -> dict[str, str]:
-    """The titles of a layout's figures, and their formulas."""
+    """Title of each figure of a layout → its formula."""
     return {row["name"]: row["formula"] for row in rows("columns")}
 
 
 def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
-    """Prints a table, its head first, without columns of which nothing is known."""
-    wide = [
-        (column, max(map(len, column)), str.ljust if column[0] in _LEFT else str.rjust)
-        for column in zip(*table, strict=True)
-        if not all(text == "?" for text in column[1:])
-    ]
-    for number in range(len(table)):
-        texts = [justified(column[number], width) for column, width, justified in wide]
-        print_line("  ".join(texts).rstrip(), console)
+    """Prints a table with its head, without columns whose cells are all unknown."""
+    padded: list[list[str]] = []
+    for head, *texts in zip(*table, strict=True):
+        if any(text != "?" for text in texts):
+            justify = str.ljust if head in _LEFT else str.rjust
+            width = max(map(len, (head, *texts)))
+            padded.append([justify(text, width) for text in (head, *texts)])
+    for row in zip(*padded, strict=True):
+        print_line("  ".join(row).rstrip(), console)
 
 
 def cells(row: Layout) -> tuple[str, ...]:
-    """A layout's figures, by `columns`."""
+    """A layout's figures as texts, in the order of `columns`."""
     low, high = (">= ", "<= ") if row.is_bound else ("", "")
     return (
         row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
@@ -177,7 +183,7 @@ def missed(miss: Miss) -> str:
 
 
 def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
-    """What a reader of the table has to know, in one line each."""
+    """The notes on a model's table, in one line each."""
     goal, layouts, model = place.goal, place.layouts, place.goal.shape.title
     load, factors = goal.load, goal.factors
     if any(row.ttft_s is not None for row in layouts):
@@ -235,7 +241,7 @@ def _seconds(value: float) -> str:
 
 
 def missed_line(place: Place, device: DeviceSpec) -> str:
-    """That no layout of a model meets the targets, and why."""
+    """Says that no layout of a model meets the targets, or why none fits."""
     goal = place.goal
     name = goal.shape.title if goal.role == ONLY else goal.role
     if place.layouts:
@@ -250,7 +256,7 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
-    """Which devices would meet all targets."""
+    """Says with which devices all targets would be met."""
     remedies: list[str] = []
     for kind, spots in enough_devices([place.goal for place in places], device)[:4]:
         layouts = "; ".join(
@@ -271,13 +277,14 @@ def _prefix(role: str, after: str) -> str:
 
 
 def cost_lines(place: Place, row: Layout) -> Iterator[str]:
-    """What a million tokens cost at the load."""
+    """Says what a million tokens cost at the load, if the rent and the speed are known."""
     load, speed = place.goal.load, row.tokens_per_s
     if row.usd_per_hour is None or not speed:
         return
-    # Models that share devices share their rent.
-    hour = row.usd_per_hour / place.models
-    busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
+    hour = row.usd_per_hour / place.models  # models that share devices share their rent
+    busy = 1.0
+    if load.rate_per_s:
+        busy = min(load.rate_per_s * load.output_tokens / speed, 1.0)
     cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
     bound = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
@@ -286,38 +293,40 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
-    """The first port of each model's servers; None, the servers' usual one, for a model alone."""
+    """The first port of each model's servers; for a single model None, the servers' usual port."""
     # A hundred apart, since each copy of a model has a port of its own.
     return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
 
 
-def servings(
-    place: Place, row: Layout, device: DeviceSpec, *, port: int | None
-) -> dict[BackendName, Serving]:
-    """Backend → the settings of its server, if it takes the layout."""
+def servings(place: Place, row: Layout, device: DeviceSpec, *, port: int | None) -> Servings:
+    """Backend → the settings of its server, for servers that can serve the layout."""
     load, shape = place.goal.load, place.goal.shape
-    # Nothing has to be packed: models come in 16 bits and in MXFP4, or this one is as it is.
-    is_whole = row.bits > 15 or row.precision == "MXFP4"
+    # Models come in 16 bits, some in MXFP4, and this one in its own precision. Weights in any other
+    # precision must be quantized first.
+    is_published = row.bits > 15 or row.precision == "MXFP4"
     is_own = row.precision == shape.quantization
-    by_backend: dict[BackendName, Serving] = {}
+    must_quantize = not (is_own or is_published)
+    # A model that is known by its name comes in either packing.
+    has_both = is_published and not shape.is_local and row.tensor_parallel == 1
+    by_backend: Servings = {}
     for backend, server in servers().items():
-        # A model that is known by its name comes in either packing.
-        either = is_whole and not shape.is_local and row.tensor_parallel == 1
-        of_gguf = server["packing"] == "gguf"
-        if not (server["packing"] == row.packing or either) or not (of_gguf or device.is_gpu):
+        takes_gguf = server["packing"] == "gguf"
+        takes_packing = server["packing"] == row.packing or has_both
+        if not takes_packing or not (takes_gguf or device.is_gpu):
             continue
-        is_packed = not (is_own or is_whole)
-        if is_packed and server["packs_loaded"] and not _can_be_packed(place, row, device):
+        if must_quantize and server["packs_loaded"] and not _can_be_packed(place, row, device):
             continue
         model = place.goal.model
-        online = None
-        if of_gguf and not (shape.is_local and is_own):
+        online = None  # the format in which the server quantizes the weights that it loads
+        if takes_gguf and not (shape.is_local and is_own):
             name = model if shape.is_local else model.rpartition("/")[2]
             model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"
-        elif not of_gguf and not is_own and not is_whole:
-            online = "fp8" if row.precision == "FP8" else None
-            model = model if online else f"{model}-{row.precision}"
-        # Up, not down: with less than it needs a server would not start.
+        elif not takes_gguf and must_quantize:
+            if row.precision == "FP8":
+                online = "fp8"
+            else:
+                model = f"{model}-{row.precision}"
+        # Rounded up, since with less memory than it needs a server would not start.
         share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
         by_backend[backend] = Serving(
             model=model,
@@ -337,10 +346,10 @@ def servings(
 
 
 def _can_be_packed(place: Place, row: Layout, device: DeviceSpec) -> bool:
-    """Whether a server that loads all 16-bit weights before it packs them can do so."""
+    """Whether a server can quantize 16-bit weights, all of which it loads before."""
     shape = place.goal.shape
     has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
-    # Nor does it pack experts where there are no units for FP8.
+    # Servers do not quantize experts on devices without units for FP8.
     return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
 
 
@@ -348,25 +357,23 @@ def _can_be_packed(place: Place, row: Layout, device: DeviceSpec) -> bool:
 class Serving:
     """The settings to start a server with."""
 
-    model: str
-    """The model's file, folder or name, as the server takes it."""
-    context_tokens: int
-    """The tokens of one sequence: its prompt and its reply."""
-    sequences: int = 1
-    """Answered at once by one copy."""
+    model: str  # the model's file, folder or name, as the server takes it
+    context_tokens: int  # the tokens of one sequence: its prompt and its reply
+    sequences: int = 1  # the sequences that one copy answers at once
     kv_bits: KvBits = 16
     quantization: str | None = None
-    """The format to pack 16-bit weights in as they are loaded; None to leave them as they are."""
+    """The format in which 16-bit weights are quantized when they are loaded; None for no other."""
     on_gpu: bool = True
     tensor_parallel: int = 1
     stages: int = 1
     copies: int = 1
     gpu_share: float | None = None
     """Each server's share of the GPU's memory, from 0 to 1; None for its default."""
-    port: int | None = None
-    """None for the server's usual port."""
-    first_gpu: int | None = None
-    """The number of the first that it uses; None if it is to use all that there are."""
+    port: int | None = None  # the first copy's port; None for the server's usual port
+    first_gpu: int | None = None  # the number of the first GPU that it uses; None to use all GPUs
+
+
+Servings = dict[BackendName, Serving]
 
 
 @cache
@@ -384,10 +391,12 @@ def servers() -> dict[BackendName, dict[str, str]]:
 def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
     """The parts of the command line that starts the server, each with its reason.
 
-    Joined by spaces they are one for a shell: variables, the program with its model, its flags.
+    Joined by spaces they are a line for a shell: variables, the program with its model, its flags.
     """
-    server, parts = servers()[backend], list[tuple[str, str]]()
-    gpus, first = serving.tensor_parallel * serving.stages, serving.first_gpu
+    server = servers()[backend]
+    parts: list[tuple[str, str]] = []
+    gpus = serving.tensor_parallel * serving.stages
+    first = serving.first_gpu
     for copy in range(serving.copies):
         numbers = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
         values: dict[str, object] = asdict(serving) | {
@@ -396,21 +405,21 @@ def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
             "all_tokens": serving.context_tokens * serving.sequences,
             "cache_type": CACHE_TYPES[serving.kv_bits],
             "gpus": serving.on_gpu and first is not None and ",".join(map(str, numbers)),
-            # 16 bits are every server's default, so 0 leaves the flag out.
+            # 0 for 16 bits, which are every server's default.
             "kv_bits": serving.kv_bits % 16,
             "gpu_layers": "all" if serving.on_gpu else "0",
             "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
             "stages": serving.stages > 1 and serving.stages,
             "port": (serving.port or copy) and int(serving.port or server["usual_port"]) + copy,
         }
-        # A false value leaves its flag out.
+        # Flags whose values are false are left out.
         settings = [
             (row[backend].format(**values), row["meaning"].format(**values))
             for row in rows("flags")
             if row[backend] and values.get(row["name"])
         ]
         parts += [("&", "and beside it")] if copy else []
-        # In the order that a shell wants: variables (`CUDA_…=`), the program, its flags.
+        # In a shell's order: variables (`CUDA_…=`), the program, its flags.
         parts += sorted(settings, key=lambda part: (part[0][:2] == "--", not part[0][0].isupper()))
     return parts
 
@@ -431,10 +440,10 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
 
 
 def toml(value: object) -> str:
-    """A text or a list of texts as TOML has it."""
+    """A text or a list of texts in TOML."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def quoted(path: str) -> str:
-    """The text as a shell takes it; a `~` at its beginning stays the home folder."""
+    """The text quoted for a shell, in which a `~` at the beginning stays the home folder."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

@@ -26,9 +26,9 @@ from harness.trace.intervals import depths
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
-# A model with fewer for each weight comes in a precision of its own, in which it is served.
+# A model with fewer bits for each weight is served in the precision that it comes in.
 _WHOLE_BITS: Final = 15
-# If a layer takes less time, most of that is starting kernels and sending between GPUs.
+# If a layer takes less time, most of it is for starting kernels and sending between GPUs.
 _SHORT_S: Final = 1e-4
 # The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on eight
 # H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more.
@@ -46,10 +46,8 @@ class Load:
     output_tokens: int = 500
     rate_per_s: float | None = None
     """Requests that come in a second, at random; None if all users ask at the same moment."""
-    cached_tokens: int = 0
-    """The tokens of a prompt that a prefix cache has."""
-    calls: int | None = None
-    """The calls of the run that the load is from."""
+    cached_tokens: int = 0  # the tokens of a prompt that a prefix cache has
+    calls: int | None = None  # the calls of the run that the load is from
     ttft_s: float = 2.0
     itl_s: float = 0.05
 
@@ -70,14 +68,12 @@ class ServingGoal:
 
     role: str
     shape: ModelShape
-    model: str
-    """The model's file, folder or name, as a server takes it."""
+    model: str  # the model's file, folder or name, as a server takes it
     load: Load
     quantization: str | None = None
     """The only precision to consider; None for the model's own, or all from 16 bits down."""
     kv_bits: KvBits = 16
-    measured: Factors | None = None
-    """The factors of its device; None for the usual ones."""
+    measured: Factors | None = None  # the factors of its device; None for the usual ones
 
     @property
     def factors(self) -> Factors:
@@ -87,7 +83,7 @@ class ServingGoal:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A target that a layout misses: users with a place, seconds, or requests a second."""
+    """A target that a layout misses, in users with a place, seconds, or requests a second."""
 
     target: Target
     value: float
@@ -105,22 +101,18 @@ class Layout:
     tensor_parallel: int
     stages: int
     copies: int
-    weight_bytes: int
-    """The weights of one copy, as `sequence_bytes` are of one copy."""
-    sequence_bytes: int
-    device_bytes: int
-    """The bytes on each device, with the sequences of the load that have a place."""
+    weight_bytes: int  # the bytes of one copy's weights
+    sequence_bytes: int  # the bytes of one sequence's KV cache, on all devices of its copy
+    device_bytes: int  # the bytes on each device, with the sequences of the load that have a place
     sequences: int
     decode_limit: float | None
-    prefill_limit: float | None
-    """Tokens of a prompt that a copy reads in a second, at best."""
-    ttft_s: float | None
-    """That of the last user if all ask at once; the mean if requests come at a rate."""
+    prefill_limit: float | None  # tokens of a prompt that a copy reads in a second, at best
+    ttft_s: float | None  # the last user's if all ask at once; the mean if requests come at a rate
     itl_s: float | None
     tokens_per_s: float | None
-    """Of all replies together, while prompts are read, or while none is if that is unknown."""
+    """Tokens of all replies together, with the reading of prompts if its speed is known."""
     is_bound: bool
-    """Whether most of a step is in no figure: times are at least so long."""
+    """Whether a step's overhead, which is in no figure, is most of it: times are lower bounds."""
     usd_per_hour: float | None
     misses: tuple[Miss, ...]
 
@@ -133,7 +125,7 @@ class Layout:
 def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """The layouts that fit: most targets met first, then highest precision, then least cost.
 
-    `taken_bytes` is what other models take of each device.
+    Other models take `taken_bytes` of each device.
     """
     rows: list[Layout] = []
     for shape in precisions(goal, device):
@@ -142,8 +134,8 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
             with suppress(InvalidInput):  # heads too narrow for a packed cache
                 for copies in range(device.count // (ranks * stages)):
                     row = _layout(goal.load, rates, taken_bytes, copies + 1)
-                    # The fewest that meet all targets, else the most: further copies would fit no
-                    # better, or cost more than is needed.
+                    # The fewest copies that meet all targets, else the most. If one does not fit,
+                    # further ones do not either.
                     if row is None or not row.misses:
                         break
                 rows += [row] if row else []
@@ -165,8 +157,8 @@ def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
     if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
         return [shape]
     packings: set[Packing] = {shape.packing}
-    # One that is known by its name comes in both packings on one GPU; on several in safetensors,
-    # whose servers divide a layer; on a processor in GGUF.
+    # A model that is known by its name comes in both packings. On one GPU both are considered; on
+    # several only safetensors, whose servers divide a layer; on a processor only GGUF.
     if not shape.is_local:
         packings = {"safetensors"} if device.is_gpu else {"gguf"}
         packings |= {"gguf"} if device.count == 1 else set()
@@ -181,8 +173,8 @@ def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
 
 
 def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
-    """GPUs for each layer, and stages, of a copy on so many devices at most."""
-    # Heads are divided evenly, by powers of two. llama.cpp divides models by layers alone.
+    """Pairs of GPUs for each layer and stages, for a copy on at most `count` devices."""
+    # Heads are divided evenly, by powers of two. llama.cpp only divides models by layers.
     powers = [1 << power for power in range(count.bit_length())]
     limit = _MOST_RANKS if shape.packing == "safetensors" else 1
     ranks = [n for n in powers if shape.heads % n == 0 and n <= limit]
@@ -192,7 +184,7 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
 
 
 def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """Tag of each model → its roles, the evaluator's first, and what the run asked of it."""
+    """Tag of each model → its roles, the evaluator's first, and the load of the run."""
     loads = {}
     for model, group in answered_by_model(calls).items():
         read = [call.input_tokens or 0 for call in group]
@@ -218,9 +210,10 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
 
 
 def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
-    """Bytes on the device with the most layers, without sequences; of one there, and on all."""
-    shape, batch = rates.model, PROMPT_TOKENS_AT_ONCE[rates.model.packing]
-    # A batch is kept beside a window.
+    """Bytes beside sequences on the device with the most layers; of a sequence there; on all."""
+    shape = rates.model
+    batch = PROMPT_TOKENS_AT_ONCE[shape.packing]
+    # A layer's cache has room for a batch beside its window.
     kv_bytes = rates.on_rank.sequence_kv_bytes(load.context_tokens, rates.kv_bits, beside=batch)
     part = math.ceil(shape.layers / rates.stages) / shape.layers
     fixed = round(shape.weight_bytes * part / rates.tensor_parallel) + batch * shape.compute_bytes
@@ -231,28 +224,31 @@ def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
 def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
     """The layout with so many copies; None if not a single sequence fits."""
     shape, device = rates.model, rates.device
-    fixed, sequence, whole = _needs(rates, load)
-    places = (device.room - taken_bytes - fixed) // sequence
+    fixed_bytes, sequence_bytes, sequence_bytes_on_all = _needs(rates, load)
+    places = (device.room - taken_bytes - fixed_bytes) // sequence_bytes
     if places < 1:
         return None
+    # The largest share of the load that a copy can have.
     rate_per_s = load.rate_per_s and load.rate_per_s / copies
-    # A copy's share of the load: the largest of them is what is judged.
-    part = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
-    n = min(part.users, places)
+    share = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
+    at_once = min(share.users, places)
     is_known = device.memory_bytes_per_s > 0
-    first_s, itl_s, requests = _speeds(rates, part, n) if is_known else (None, None, None)
-    # `decode_limit` and `prefill_limit` are at best, whatever was measured.
+    ttft_s, itl_s, requests = _speeds(rates, share, at_once) if is_known else (None, None, None)
+    # `decode_limit` and `prefill_limit` are upper bounds, whatever was measured.
     limits = replace(rates, factors=CEILING)
     devices = rates.tensor_parallel * rates.stages * copies
-    # A run asks no faster than it is answered.
     served = (requests or 0.0) * copies
+    # The rate of a run is no target, since a run asks no faster than it is answered.
     rate = load.rate_per_s if load.calls is None and served else None
-    checks = (
-        Miss("places", places * copies, load.users) if places * copies < load.users else None,
-        Miss("TTFT", first_s, load.ttft_s) if first_s and first_s > load.ttft_s else None,
-        Miss("ITL", itl_s, load.itl_s) if itl_s and itl_s > load.itl_s else None,
-        Miss("rate", served, rate) if rate and rate > served else None,
-    )
+    misses: list[Miss] = []
+    if places * copies < load.users:
+        misses.append(Miss("places", places * copies, load.users))
+    if ttft_s and ttft_s > load.ttft_s:
+        misses.append(Miss("TTFT", ttft_s, load.ttft_s))
+    if itl_s and itl_s > load.itl_s:
+        misses.append(Miss("ITL", itl_s, load.itl_s))
+    if rate and rate > served:
+        misses.append(Miss("rate", served, rate))
     return Layout(
         precision=shape.quantization or "as it is",
         packing=shape.packing,
@@ -262,44 +258,45 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         stages=rates.stages,
         copies=copies,
         weight_bytes=shape.weight_bytes,
-        sequence_bytes=whole,
-        device_bytes=fixed + n * sequence,
+        sequence_bytes=sequence_bytes_on_all,
+        device_bytes=fixed_bytes + at_once * sequence_bytes,
         sequences=places * copies,
         decode_limit=1 / limits.step_s(tokens=load.middle_tokens) if is_known else None,
         prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
-        ttft_s=first_s,
+        ttft_s=ttft_s,
         itl_s=itl_s,
         tokens_per_s=requests and requests * copies * load.output_tokens,
         is_bound=itl_s is not None and itl_s < short_s(shape) * shape.layers,
         usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
-        misses=tuple(miss for miss in checks if miss),
+        misses=tuple(misses),
     )
 
 
 def short_s(shape: ModelShape) -> float:
-    """Seconds a layer under which most of a step is in no figure."""
+    """Seconds: if a layer takes less, most of it is overhead that is in no figure."""
     return _SHORT_OF_EXPERTS_S if has_small_experts(shape) else _SHORT_S
 
 
-def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
-    """TTFT, ITL and requests a second of one copy with n sequences at once."""
-    first_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
+def _speeds(rates: Rates, load: Load, sequences: int) -> tuple[float | None, float, float]:
+    """TTFT, ITL and requests a second of one copy that answers so many sequences at once."""
+    prefill_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
     # The time from one prompt to the next: the stages of a pipeline read several at once.
-    between_s = (first_s or 0.0) / rates.stages_at_once
-    step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
-    at = {"sequences": n, "output_tokens": load.output_tokens}
-    itl_s = formulas.mixed_itl_s(step_s, between_s, **at)
-    requests = formulas.requests_per_s(
-        step_s, between_s, sequences=n, output_tokens=load.output_tokens
-    )
-    if first_s is None:  # the processor's speed is unknown
+    between_s = (prefill_s or 0.0) / rates.stages_at_once
+    step_s = rates.step_s(tokens=load.middle_tokens, sequences=sequences)
+    counts = {"sequences": sequences, "output_tokens": load.output_tokens}
+    itl_s = formulas.mixed_itl_s(step_s, between_s, **counts)
+    requests = formulas.requests_per_s(step_s, between_s, **counts)
+    if prefill_s is None:  # the processor's speed is unknown
         return None, itl_s, requests
-    # A user without a place waits until the replies of others are written.
-    rounds, before = divmod(load.users - 1, n)
-    waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
     if load.rate_per_s is not None:
         waiting_s = formulas.mean_queue(load.rate_per_s, between_s) * between_s
-    return waiting_s + first_s + step_s, itl_s, requests
+    else:
+        # The last user waits for whole rounds of replies if there are too few places, and then for
+        # the prompts before it in its own round.
+        rounds, prompts_before = divmod(load.users - 1, sequences)
+        round_s = sequences * between_s + load.output_tokens * step_s
+        waiting_s = rounds * round_s + prompts_before * between_s
+    return waiting_s + prefill_s + step_s, itl_s, requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,44 +304,40 @@ class Place:
     """A model's part of the devices."""
 
     goal: ServingGoal
-    first: int
-    """The number of its first device, from 0."""
+    first: int  # the number of its first device, from 0
     count: int
-    models: int
-    """How many models share its devices, itself included."""
-    layouts: tuple[Layout, ...]
-    """As `layouts` has them; empty if it does not fit there."""
+    models: int  # how many models share its devices, itself included
+    layouts: tuple[Layout, ...]  # the result of `layouts`; empty if the model does not fit there
 
     @property
     def marked(self) -> Layout | None:
-        """The first layout, if it meets all targets; else none does."""
+        """The first layout that meets all targets; None if none does."""
         return next((row for row in self.layouts if not row.misses), None)
 
 
 def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
-    """Where several models stay at once, the one with the highest floor (a judge) first.
+    """Where several models stay at once; models with the highest floor (judges) choose first.
 
-    With enough devices each model has some of its own, and the last all others; the last device is
-    shared if there are fewer than models. The order is that of `goals`.
+    With enough devices each model has some of its own, and the last model all that are left. With
+    fewer devices than models, the last device is shared. The order is that of `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
     places: list[Place] = []
-    alone = min(len(order), device.count)
+    groups = min(len(order), device.count)
     first = 0
-    for number in range(alone):
-        is_last = number == alone - 1
-        cap = device.count - first - (alone - number - 1)
-        tries = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, cap + 1)]
-        met = [n for n, rows in tries if rows and not rows[0].misses]
-        # The fewest that meet its targets, else the fewest on which it fits.
-        count = cap if is_last else next(iter([*met, *(n for n, rows in tries if rows), cap]))
-        group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
+    for number in range(groups):
+        is_last = number == groups - 1
+        # Each of the groups after this one needs a device.
+        most = device.count - first - (groups - number - 1)
+        group = order[number:] if is_last else [order[number]]
+        count = most if is_last else _enough(order[number], device, most)
+        part = replace(device, count=count)
         sizes = _least_bytes(group, part)
-        for at, goal in enumerate(group):
-            # `sizes` has what the models before it take, and the least that those after it need.
-            rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[at]))
-            # From now on `sizes` has what its layout takes.
-            sizes[at] = rows[0].device_bytes if rows else sizes[at]
+        for index, goal in enumerate(group):
+            # The models before it take the bytes of their layouts, those after it their least.
+            rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[index]))
+            if rows:
+                sizes[index] = rows[0].device_bytes
             places.append(
                 Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
             )
@@ -352,19 +345,28 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     return sorted(places, key=lambda place: goals.index(place.goal))
 
 
+def _enough(goal: ServingGoal, device: DeviceSpec, most: int) -> int:
+    """The fewest devices on which a model meets its targets, else the fewest on which it fits."""
+    fewest = most
+    for count in range(1, most + 1):
+        rows = layouts(goal, replace(device, count=count))
+        if rows and not rows[0].misses:
+            return count
+        fewest = min(fewest, count) if rows else fewest
+    return fewest
+
+
 def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
-    """What each takes of a device in its coarsest precision."""
+    """The bytes that each model takes of a device in its coarsest precision."""
     sizes: list[int] = []
     # With all users of each model if there is room for them, else with half of them, and so on.
-    for halved in range(max(model.load.users for model in group).bit_length()):
-        sizes = [
-            min(
-                fixed + max(model.load.users >> halved, 1) * kv_bytes
-                for shape in precisions(model, device)
-                for fixed, kv_bytes, _ in [_needs(Rates(shape, device, model.kv_bits), model.load)]
-            )
-            for model in group
-        ]
+    for halvings in range(max(goal.load.users for goal in group).bit_length()):
+        sizes = []
+        for goal in group:
+            users = max(goal.load.users >> halvings, 1)
+            rates = [Rates(shape, device, goal.kv_bits) for shape in precisions(goal, device)]
+            needs = [_needs(rate, goal.load) for rate in rates]
+            sizes.append(min(fixed + users * sequence for fixed, sequence, _ in needs))
         if sum(sizes) <= device.room:
             break
     return sizes
@@ -373,18 +375,18 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
 def enough_devices(
     goals: Sequence[ServingGoal], device: DeviceSpec
 ) -> list[tuple[DeviceSpec, list[Place]]]:
-    """Which devices of the table meet all targets of all models: this one first, then by cost."""
+    """Devices of the table, as many as all models need to meet their targets: this one first."""
     remedies = []
     counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    # The measured factors are of this device alone.
-    usual = [replace(model, measured=None) for model in goals]
+    # The measured factors are only this device's.
+    unmeasured = [replace(goal, measured=None) for goal in goals]
     for name, spec in known_devices().items():
-        kind, models = (device, goals) if name == device.name else (spec, usual)
-        # A kind of which the highest of these counts is too few is left out.
-        for places in (placements(models, replace(kind, count=count)) for count in counts):
-            if all(place.marked for place in places):
-                used = max(place.first + row.devices for place in places if (row := place.marked))
-                remedies.append((replace(kind, count=used), places))
+        kind, models = (device, goals) if name == device.name else (spec, unmeasured)
+        for count in counts:
+            places = placements(models, replace(kind, count=count))
+            ends = [place.first + place.marked.devices for place in places if place.marked]
+            if len(ends) == len(places):
+                remedies.append((replace(kind, count=max(ends)), places))
                 break
 
     def rank(remedy: tuple[DeviceSpec, list[Place]]) -> tuple[bool, float, int]:

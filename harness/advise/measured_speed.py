@@ -1,4 +1,4 @@
-"""How quickly an endpoint reads and writes, by bursts of calls: a run, kept for later advice."""
+"""Measures how quickly an endpoint reads and writes, by a run of bursts, for later advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.trace import events
 from harness.trace.intervals import length_ns
 from harness.trace.records import Interval
 
-# A token each in most vocabularies; in any order, so that no prefix cache has them.
+# Each is one token in most vocabularies. Prompts have them at random, against prefix caches.
 _WORDS: Final = ("time", "way", "year", "day", "man", "world", "life", "hand", "eye", "week")
 _TASK: Final = "\n\nWrite a very long story in which all of these words occur, one by one."
 _FILE: Final = "machine.json"
@@ -44,17 +44,14 @@ class MeasuredBurst:
     """How a burst was answered. A figure is None if it could not be seen."""
 
     burst: Burst
-    prompt_tokens: float
-    """The mean over the calls, without tokens from a cache."""
+    prompt_tokens: float  # the mean over the calls, without tokens from a cache
     prefill_tokens_per_s: float | None
-    """Over all prompts, while any was read; with its queue unless the server reports it."""
-    ttft_s: float
-    """The time of the call that waited longest."""
-    at_once: float
-    context_tokens: float
-    """The context of each such call, in the middle of the time when all were written."""
+    """Over all prompts, while any was read; with the queue unless the server reports it."""
+    ttft_s: float  # the time of the call that waited longest
+    at_once: float  # the mean count of replies that were written at the same moment
+    context_tokens: float  # the mean context of these, in the middle of that time
     step_s: float | None
-    """How long a token of each took, by our clock, while all were written, or at least some."""
+    """The time for a token of each reply, by our clock, while all (or else some) were written."""
 
 
 async def measure_speed(
@@ -65,8 +62,8 @@ async def measure_speed(
     environment: Mapping[str, str],
     limit_s: float | None,
 ) -> tuple[str, list[MeasuredBurst]]:
-    """The run's id, and the bursts, one after the other, that ended within `limit_s`."""
-    # No other endpoint and no cache may answer in place of the measured one.
+    """Makes the bursts one after the other; returns the run's id, and those ended in `limit_s`."""
+    # Neither another endpoint nor a cache may answer in place of the measured one.
     alone = endpoint.model_copy(update={"fallback": ()})
     only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
     settings = settings.model_copy(update=only)
@@ -95,7 +92,7 @@ async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
             model=tag,
             messages=(Message("user", " ".join(words) + _TASK),),
             max_output_tokens=burst.output_tokens,
-            # All replies of one length, or a burst would thin out at its end.
+            # All replies have the same length, or a burst would thin out at its end.
             ignore_eos=True,
             on_piece=lambda: pieces_ns.append(opened.trace.now_ns()),
         )
@@ -114,7 +111,8 @@ async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
 
 
 def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
-    """What the calls of one burst say together."""
+    """The figures of a burst, from all its calls."""
+    # 1. Prompts.
     computed = sum(usage.input_tokens - (usage.cached_tokens or 0) for _, usage, _ in answers)
     read_ns = length_ns(
         Interval(start_ns=phase.start_ns, end_ns=phase.end_ns)
@@ -123,25 +121,30 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
         if phase.name == "prefill"
     )
 
-    # Replies are compared while all are written. If that hardly was, some waited for a place.
-    written = [(usage, at) for _, usage, at in answers if len(at) > 1]
-    ends_ns = [at[-1] for _, at in written] or [0]
-    from_ns, to_ns = max((at[0] for _, at in written), default=0), min(ends_ns)
+    # 2. The time in which all replies were written. If it is short, as some waited for a place, the
+    #    time in which any was written.
+    written = [(usage, pieces_ns) for _, usage, pieces_ns in answers if len(pieces_ns) > 1]
+    ends_ns = [pieces_ns[-1] for _, pieces_ns in written] or [0]
+    from_ns = max((pieces_ns[0] for _, pieces_ns in written), default=0)
+    to_ns = min(ends_ns)
     if (to_ns - from_ns) * 4 < max(ends_ns) - from_ns:
-        from_ns, to_ns = 0, max(ends_ns)
+        from_ns = 0
+        to_ns = max(ends_ns)
+
+    # 3. The tokens that came in this time.
     tokens = 0.0
     contexts, writing = [], []
-    for usage, at in written:
-        inside = [n for n, ns in enumerate(at) if from_ns <= ns <= to_ns]
+    for usage, pieces_ns in written:
+        inside = [n for n, ns in enumerate(pieces_ns) if from_ns <= ns <= to_ns]
         if not inside:
             continue
-        # The first piece has one token; of the others, each may have several.
-        piece_tokens = (usage.output_tokens - 1) / (len(at) - 1)
+        # The first piece has one token; each of the others may have several.
+        piece_tokens = (usage.output_tokens - 1) / (len(pieces_ns) - 1)
         tokens += (len(inside) - 1) * piece_tokens
         contexts.append(usage.input_tokens + (inside[0] + inside[-1]) / 2 * piece_tokens)
-        writing.append(Interval(start_ns=at[inside[0]], end_ns=at[inside[-1]]))
+        writing.append(Interval(start_ns=pieces_ns[inside[0]], end_ns=pieces_ns[inside[-1]]))
     writing_ns = length_ns(writing)
-    is_enough = writing_ns > 0 and tokens >= 8 * len(written)  # fewer have no speed
+    is_enough = writing_ns > 0 and tokens >= 8 * len(written)  # fewer tokens show no speed
     at_once = sum(span.duration_ns for span in writing) / writing_ns if is_enough else 0.0
     first_ns = [(call.first_token_ns or call.sent_ns) - call.sent_ns for call, _, _ in answers]
     return MeasuredBurst(
@@ -159,7 +162,7 @@ _Rate = Annotated[float, Field(gt=0)]
 
 
 class LearnedRates(BaseModel):
-    """What one runtime reached on one device, with models of one family. None is unknown."""
+    """The rates that a runtime reached on a device, with models of a family; None if unknown."""
 
     device: str
     runtime: str
@@ -167,13 +170,12 @@ class LearnedRates(BaseModel):
     weights_bytes_per_s: _Rate | None
     """The rate of reading weights, with the overhead of a step in it."""
     cache_bytes_per_s: _Rate | None
-    flops_per_s: _Rate | None
-    """The rate that it would have with weights of 16 bits."""
+    flops_per_s: _Rate | None  # the rate that the device would have with weights of 16 bits
     model: str
     run_id: str
 
     def factors_on(self, device: DeviceSpec) -> Factors:
-        """The rates as shares of the device's, which for this machine are measured each time."""
+        """The rates as shares of the device's own, which are measured anew for this machine."""
         memory, flops = device.memory_bytes_per_s, device.flops_per_s
         return Factors(
             bandwidth=self.weights_bytes_per_s / memory if self.weights_bytes_per_s else 1.0,
@@ -193,26 +195,30 @@ def learn(
     """The rates that explain calls made one at a time."""
     alone = [burst for burst in bursts if burst.burst.sequences == 1]
     flops = cache = weights = None
-    # Compute by the longest prompt.
+    # 1. Compute, by the longest prompt.
     long = max(alone, key=lambda burst: burst.prompt_tokens)
     if long.prefill_tokens_per_s:
         flops = long.prefill_tokens_per_s * prompt_flops(model, round(long.prompt_tokens))
     steps = sorted((burst.context_tokens, burst.step_s) for burst in alone if burst.step_s)
     if steps:
-        # The cache by how much longer a token takes with the longest context than with the
-        # shortest. What is left of the shortest's time is the weights' reading, on a CPU without
-        # the token's products.
-        (few, rest_s), (many, slow_s) = steps[0], steps[-1]
-        few_bytes, many_bytes = (model.sequence_kv_bytes(round(tokens)) for tokens in (few, many))
-        if slow_s > rest_s and many_bytes > few_bytes:
-            cache = (many_bytes - few_bytes) / (slow_s - rest_s)
-            rest_s -= few_bytes / cache
+        # 2. The cache, by how much longer a token takes with the longest context than with the
+        #    shortest.
+        short_context, step_s = steps[0]
+        long_context, long_step_s = steps[-1]
+        short_bytes = model.sequence_kv_bytes(round(short_context))
+        long_bytes = model.sequence_kv_bytes(round(long_context))
+        weights_s = step_s
+        if long_step_s > step_s and long_bytes > short_bytes:
+            cache = (long_bytes - short_bytes) / (long_step_s - step_s)
+            weights_s -= short_bytes / cache
+        # 3. The weights, by the time that is left of the shortest context's, on a CPU also without
+        #    the token's products.
         if flops and not device.is_gpu:
-            rest_s -= 2 * model.active_parameters / flops
-        # Four times the device's own speed at most: where weights are fetched meanwhile, hardly
-        # anything is left of the time.
+            weights_s -= 2 * model.active_parameters / flops
+        # At most four times the device's own speed: if weights are fetched while others are
+        # computed, hardly any time is left for them.
         least_s = model.active_bytes / device.memory_bytes_per_s / 4
-        weights = model.active_bytes / max(rest_s, least_s)
+        weights = model.active_bytes / max(weights_s, least_s)
     if flops and (with_weights := device.flops_with(model.quantization)) and device.flops_per_s:
         flops *= device.flops_per_s / with_weights
     return LearnedRates(
@@ -228,8 +234,9 @@ def learn(
 
 
 def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float, float]]:
-    """Figure → `(predicted, measured)`: the arithmetic's value for a burst, and the burst's."""
-    tokens, at_once = round(measured.prompt_tokens), max(1, round(measured.at_once))
+    """Figure → its value by the formulas of `rates`, and the measured one, for a burst."""
+    tokens = round(measured.prompt_tokens)
+    at_once = max(1, round(measured.at_once))
     step_s = rates.step_s(tokens=round(measured.context_tokens), sequences=at_once)
     figures = {}
     if measured.step_s:
@@ -246,7 +253,7 @@ _STORED = TypeAdapter(dict[str, LearnedRates])
 
 
 def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
-    """All that was measured on this machine; nothing, with a warning, if its file is damaged."""
+    """All rates measured on this machine; none, with a warning, if their file is damaged."""
     path = cache_folder(environment) / _FILE
     try:
         return _STORED.validate_json(path.read_bytes())
@@ -261,18 +268,18 @@ def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
 def learned_for(
     environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
 ) -> LearnedRates | None:
-    """What was measured there of the model's family, with this runtime or any; else of another."""
+    """The latest rates on a device with this or any runtime, of the model's family if possible."""
     candidates = [
         learned
         for learned in learned_factors(environment).values()
         if learned.device == device.name and (runtime or learned.runtime) == learned.runtime
     ]
-    # Ids of runs begin with their time: of equals, the latest.
+    # Ids of runs begin with their time.
     return max(candidates, key=lambda row: (row.family == model.family, row.run_id), default=None)
 
 
 def keep_factors(learned: LearnedRates, environment: Mapping[str, str]) -> None:
-    """Writes them down, in place of those of the same before; warns if it cannot."""
+    """Stores rates in place of earlier ones with the same key; warns if they cannot be written."""
     key = f"{learned.device} {learned.runtime} {learned.family}"
     stored = learned_factors(environment) | {key: learned}
     try:

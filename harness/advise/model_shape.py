@@ -1,4 +1,4 @@
-"""Models: how large they are and what a token of their context takes.
+"""Models: how large they are, and how many bytes a token of their context takes.
 
 They are read from a GGUF file, a folder of safetensors, or a `config.json` alone, whose keys have
 the names that vLLM 0.32 accepts (`transformers_utils/model_arch_config_convertor.py`).
@@ -26,18 +26,18 @@ from harness.hardware.quantization import CACHE_TYPES, BlockFormat, KvBits
 Packing = Literal["gguf", "safetensors"]
 
 PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
-"""A server's batch: llama.cpp's and vLLM's."""
-# A KV cache of safetensors in 8 bits. In 16 it is a computation's, also for models of 32 bits.
+"""The tokens of a server's batch: llama.cpp's and vLLM's."""
+# The format of a KV cache in 8 bits for safetensors.
 _FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 
 class Quantization(NamedTuple):
-    """A packing of weights; `bits` of a weight in a file, scales and finer tensors included."""
+    """A format of weights."""
 
     name: str
     packing: Packing
-    bits: float
+    bits: float  # the mean bits of a weight in a file, with scales and finer tensors
     nominal_bits: float
 
 
@@ -46,40 +46,32 @@ class ModelShape:
     """A model's size and shape."""
 
     title: str
-    family: str
-    """Its architecture, such as `llama`; empty if unknown."""
+    family: str  # its architecture, such as `llama`; empty if unknown
     quantization: str | None
     """The name of the format, such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
     packing: Packing
     is_local: bool = True
-    """Whether it was read from files; else it is known by name or size, and comes in both."""
-    parameters: int
-    """Counted from the configuration without norms and biases: within 2 %."""
+    """Whether it was read from files; else it is known by name or size, and has both packings."""
+    parameters: int  # counted from the configuration without norms and biases: within 2 %
     active_parameters: int
-    """Those that one token is multiplied with: without the input's table and idle experts."""
+    """Parameters that one token is multiplied with: without the input's table and idle experts."""
     weight_bytes: int
-    passed_bytes: int
-    """Those that some token may pass: not the input's table, unless it is the output's too."""
-    active_bytes: int
-    """Those that one token passes: with experts, only the ones it uses."""
+    passed_bytes: int  # bytes of weights without the input's table, unless it is the output's too
+    active_bytes: int  # bytes of weights that one token passes: with experts, only the ones it uses
     expert_share: float = 1.0
     """The share of a layer's experts that one token uses; 1 for a dense model."""
     table_parameters: int = 0
-    """Those of the input's table, with which no token is multiplied; 0 if it is the output's."""
+    """Parameters of the input's table, which multiplies no token; 0 if it is the output's, too."""
     output_parameters: int = 0
-    """Those of the output's table, which only a prompt's last token passes; 0 if unknown."""
+    """Parameters of the output's table, which only a prompt's last token passes; 0 if unknown."""
     fine_parameters: int = 0
-    """Those that quantizations of safetensors leave in 16 bits, such as tables and routers."""
-    heads: int = 0
-    """The heads of queries, which GPUs divide evenly; 0 if unknown."""
+    """Parameters that quantizations of safetensors leave in 16 bits, such as tables and routers."""
+    heads: int = 0  # query heads, which GPUs divide evenly; 0 if unknown
     compute_bytes: int = 0
-    """An allowance for each token computed at once, between and within layers, at the peak."""
-    caches: tuple[LayerCache, ...]
-    """What each layer keeps of the tokens it has seen."""
-    exact_caches: bool
-    """Whether the cache is known to the byte; else it is usually smaller."""
-    context_limit: int | None = None
-    """Tokens it was trained for; None if unknown."""
+    """The bytes of intermediate results for each token that is computed at once: an allowance."""
+    caches: tuple[LayerCache, ...]  # the cache of each layer
+    exact_caches: bool  # whether the cache is known to the byte; else it is usually smaller
+    context_limit: int | None = None  # the tokens that the model was trained for; None if unknown
 
     @property
     def layers(self) -> int:
@@ -87,11 +79,11 @@ class ModelShape:
         return len(self.caches)
 
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
-        """What so many tokens of one sequence fill; raises as `layer_token_bytes`."""
+        """The bytes that so many tokens of one sequence fill; raises as `layer_token_bytes`."""
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
         block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
-        # 2 * layers * kv_heads * head_dim * bytes of an element, layer by layer; a windowed layer
-        # keeps its window, and so many tokens beside it, a recurrent one its state.
+        # The sum over layers of 2 * tokens * kv_heads * head_dim * bytes of an element, and of the
+        # state of a recurrent layer. A windowed layer keeps `beside` tokens more than its window.
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
             * layer_token_bytes(layer, keys=block, values=block, model=self.title)
@@ -100,7 +92,7 @@ class ModelShape:
         )
 
     def quantized(self, to: Quantization) -> ModelShape:
-        """The model with weights of so many bits each, scales included: an estimate."""
+        """The model with its weights in another quantization: an estimate."""
         fine = self.fine_parameters if to.packing == "safetensors" else 0
         fine_bits = max(to.bits, 16) if fine else to.bits
         size = ((self.parameters - fine) * to.bits + fine * fine_bits) / 8
@@ -116,9 +108,9 @@ class ModelShape:
         )
 
     def on_rank(self, ranks: int) -> ModelShape:
-        """The model with the part of each cache that one of so many GPUs has (tensor parallel)."""
-        # Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA),
-        # one head for all, is on each of them whole.
+        """The model with the part of each cache that one of `ranks` GPUs has (tensor parallel)."""
+        # Key-value heads are divided among GPUs, and repeated if they are fewer. So a latent (MLA),
+        # which counts as one head, is whole on each GPU.
         caches = (
             replace(
                 cache,
@@ -131,7 +123,7 @@ class ModelShape:
 
 
 def parse_parameters(size: str) -> int | None:
-    """The count that a person wrote: `7B` is 7 * 10**9, `135M` 135 * 10**6; None if it is none."""
+    """The number of `7B` (7 * 10**9) or `135M` (135 * 10**6); None for any other text."""
     match = _COUNT.fullmatch(size.strip())
     if match is None:
         return None
@@ -143,7 +135,7 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
         size = _tensor_bytes(path, parameters=shape.parameters)
-        # What the configuration does not tell, such as norms and biases; every token passes it.
+        # Weights that the configuration does not describe, such as norms; every token passes them.
         extra = 0 if size is None else size - shape.weight_bytes
         return replace(
             shape,
@@ -154,7 +146,8 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
-    quantization, weights = packings.file_type_name(header.file_type), header.weights.loaded_bytes
+    quantization = packings.file_type_name(header.file_type)
+    weights = header.weights.loaded_bytes
     batch = PROMPT_TOKENS_AT_ONCE["gguf"]
     loading = Loading(context_tokens=header.context_length or batch, micro_batch_tokens=batch)
     return ModelShape(
@@ -163,7 +156,7 @@ def read_model_shape(path: Path) -> ModelShape:
         quantization=None if quantization == "unknown" else quantization,
         packing="gguf",
         parameters=header.parameters,
-        # All tensors are packed about alike, so that bytes tell the share.
+        # All tensors have about the same bits, so that shares of bytes are those of parameters.
         active_parameters=round(header.parameters * header.active_bytes / weights),
         weight_bytes=weights,
         passed_bytes=header.weights.passed_bytes,
@@ -183,22 +176,23 @@ _AGAIN: Final = "download all files of the model into one folder again"
 
 
 def _tensor_bytes(folder: Path, *, parameters: int) -> int | None:
-    """The size of all files of tensors: those that an index names, else all there are."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    places = _json(index).get("weight_map") if index.is_file() else None
+    """The size of all files of tensors: those that an index names, else all; None without any."""
+    index = folder / "model.safetensors.index.json"
+    single = folder / "model.safetensors"
     paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-    if isinstance(places, dict):
-        # Only the file's name counts: an index must not lead out of its folder.
-        paths = [folder / Path(str(name)).name for name in sorted(set(places.values()))]
+    weight_map = _json(index).get("weight_map") if index.is_file() else None
+    if isinstance(weight_map, dict):
+        # Only the file's name counts, so that an index cannot lead out of its folder.
+        paths = [folder / Path(str(name)).name for name in sorted(set(weight_map.values()))]
     size = 0
     for path in paths:
         try:
-            # Their headers, with the names of tensors, are some thousandths of a percent.
+            # The headers in the files are only some thousandths of a percent.
             size += path.stat().st_size
         except OSError as error:
             problem = f"cannot be opened ({error.strerror}); {_AGAIN}"
             raise ModelFileInvalid(problem, path=path) from error
-    # A Git LFS pointer or a web page, saved in a file's place, has less than a bit for each weight.
+    # Less than a bit for each weight: a Git LFS pointer or a web page was saved in a file's place.
     if paths and size * 8 < parameters:
         problem = f"its files have {size:,} bytes for {parameters:,} weights; {_AGAIN}"
         raise ModelFileInvalid(problem, path=folder)
@@ -222,8 +216,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 # The tables in which multimodal models keep the shape of their language model.
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
-# A gated delta net, as in Qwen 3-Next.
-_DELTA: Final = "linear_attention"
+_DELTA: Final = "linear_attention"  # a gated delta net, as in Qwen 3-Next
 # Signs of other recurrent layers. There is no common way to say which layers are.
 _RECURRENT: Final = frozenset({"attn_layer_period", "hybrid_override_pattern", "ssm_cfg"})
 _HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -244,17 +237,17 @@ class _Config(NamedTuple):
     path: Path
     whole: Mapping[str, Any]
     part: Mapping[str, Any]
-    """What describes the language model: all of it, or one of its tables."""
+    """The table that describes the language model, or the whole configuration."""
 
     @property
     def kind(self) -> str:
-        """Its architecture, such as `llama`; empty if missing."""
+        """The architecture, such as `llama`; empty if missing."""
         return str(self.get("model_type") or "")
 
     def get(self, *names: str) -> Any:  # noqa: ANN401 - whatever the JSON has
         """The value of the first of these names that has one; null counts as missing."""
-        held = (values.get(name) for values in (self.part, self.whole) for name in names)
-        return next((value for value in held if value is not None), None)
+        values = (table.get(name) for table in (self.part, self.whole) for name in names)
+        return next((value for value in values if value is not None), None)
 
     def count(self, *names: str, default: int | None = None) -> int:
         """A whole number from 0, or `default` if there is one and it is missing."""
@@ -276,7 +269,7 @@ class _Config(NamedTuple):
 
 
 def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> ModelShape:
-    """What a `config.json` describes, as far as it does; raises `ModelFileInvalid`."""
+    """The model that a `config.json` describes; raises `ModelFileInvalid`."""
     part = next((values[name] for name in _TEXT_PARTS if isinstance(values.get(name), dict)), None)
     config = _Config(path, values, part or values)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -289,30 +282,18 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     caches, is_exact = _caches(config, layers=layers, width=width)
 
     # 1. Parameters by kind.
-    dense_length = config.count(
-        "intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width
-    )
-    length = config.count("moe_intermediate_size", default=dense_length)
-    shared = config.product("shared_expert_intermediate_size")
-    shared = shared or config.product("n_shared_experts") * length
-    step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1) or 1
-    # Llama 4 has one expert that is for all tokens.
-    if llama_4 := config.product("intermediate_size_mlp"):
-        dense_length, shared = llama_4, length
-    experts = config.count(*_EXPERTS, default=0)
-    used = min(config.count(*_EXPERTS_USED, default=0), experts)
-    first = config.product("first_k_dense_replace")
-    sparse = len(range(first, layers, step)) if experts else 0
-    # Feed-forward layers have 3 matrices, or without a gate 2.
-    inner = (2 if config.kind in _UNGATED else 3) * width
-    dense_count = inner * ((layers - sparse) * dense_length + sparse * shared)
+    ffn = _feed_forward(config, layers=layers, width=width)
+    # Feed-forward layers have 3 matrices, or 2 without a gate.
+    matrices = (2 if config.kind in _UNGATED else 3) * width
+    dense_layers = layers - ffn.sparse_layers
+    always_used = dense_layers * ffn.dense_length + ffn.sparse_layers * ffn.shared_length
+    dense_count = matrices * always_used
+    expert_count = matrices * ffn.sparse_layers * ffn.experts * ffn.expert_length
+    routers = ffn.sparse_layers * ffn.experts * width
     attention_count = sum(_attention(config, cache, width) for cache in caches)
-    expert_count = inner * sparse * experts * length
-    share = used / experts if experts else 1.0
     output = config.product("vocab_size") * width
-    # One table for input and output, unless it says otherwise, as transformers read it.
+    # As transformers reads it, input and output share a table unless the configuration denies it.
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
-    routers = sparse * experts * width
 
     # 2. Bytes: parameters * bits / 8. Quantization often leaves attention out.
     dtype = str(config.get("dtype", "torch_dtype") or "").removeprefix("torch.")
@@ -324,14 +305,16 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     passed = weights - round((tables - output) * max(bits, 16) / 8)
     label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
     limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
-    rest = attention_count + dense_count + routers
+    share = ffn.experts_used / ffn.experts if ffn.experts else 1.0
+    longest = max(ffn.dense_length, ffn.experts_used * ffn.expert_length)
+    always_active = attention_count + dense_count + routers
     return ModelShape(
         title=title,
         family=config.kind,
         quantization=label and label.upper(),
         packing="safetensors",
-        parameters=rest + expert_count + tables,
-        active_parameters=rest + round(expert_count * share) + output,
+        parameters=always_active + expert_count + tables,
+        active_parameters=always_active + round(expert_count * share) + output,
         weight_bytes=weights,
         passed_bytes=passed,
         active_bytes=passed - round(expert_count * bits / 8 * (1 - share)),
@@ -340,10 +323,45 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
         output_parameters=output,
         fine_parameters=fine,
         heads=config.count(*_HEADS, default=0),
-        compute_bytes=2 * (3 * max(dense_length, used * length) + 5 * width),
+        compute_bytes=2 * (3 * longest + 5 * width),
         caches=caches,
         exact_caches=is_exact,
         context_limit=config.count(*limits, default=0) or None,
+    )
+
+
+class _FeedForward(NamedTuple):
+    """The feed-forward layers of a model; the sparse ones have experts."""
+
+    sparse_layers: int
+    experts: int
+    experts_used: int
+    dense_length: int
+    expert_length: int
+    shared_length: int  # of the experts that are for all tokens
+
+
+def _feed_forward(config: _Config, *, layers: int, width: int) -> _FeedForward:
+    dense_length = config.count(
+        "intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width
+    )
+    expert_length = config.count("moe_intermediate_size", default=dense_length)
+    shared_length = config.product("shared_expert_intermediate_size")
+    shared_length = shared_length or config.product("n_shared_experts") * expert_length
+    # Llama 4 has one expert that is for all tokens.
+    if llama_4_length := config.product("intermediate_size_mlp"):
+        dense_length = llama_4_length
+        shared_length = expert_length
+    experts = config.count(*_EXPERTS, default=0)
+    step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1) or 1
+    first_sparse = config.product("first_k_dense_replace")
+    return _FeedForward(
+        sparse_layers=len(range(first_sparse, layers, step)) if experts else 0,
+        experts=experts,
+        experts_used=min(config.count(*_EXPERTS_USED, default=0), experts),
+        dense_length=dense_length,
+        expert_length=expert_length,
+        shared_length=shared_length,
     )
 
 
@@ -360,17 +378,16 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     if kinds is None and interval:
         kinds = [_DELTA if (n + 1) % interval else "full_attention" for n in range(layers)]
     if isinstance(kinds, list) and len(kinds) == layers:
-        of_kind = dict.fromkeys(_WINDOWED, narrow) | {"full_attention": full, "attention": full}
+        by_kind = dict.fromkeys(_WINDOWED, narrow) | {"full_attention": full, "attention": full}
         if _DELTA in kinds and (state := _delta_state(config)):
-            of_kind[_DELTA] = LayerCache(state_elements=state)
-        caches = [of_kind.get(str(kind)) for kind in kinds]
+            by_kind[_DELTA] = LayerCache(state_elements=state)
+        caches = [by_kind.get(str(kind)) for kind in kinds]
         return tuple(cache or full for cache in caches), None not in caches
     names = config.part.keys() | config.whole.keys()
     is_recurrent = any(name in _RECURRENT or name.startswith("mamba_") for name in names)
     if not window:
         return (full,) * layers, kinds is None and not is_recurrent and not full.index_length
-    # Every layer of it has the window.
-    if config.kind == "mistral":
+    if config.kind == "mistral":  # every layer of which has the window
         return (narrow,) * layers, True
     period = config.get("sliding_window_pattern", "_sliding_window_pattern")
     if type(period) is not int or period < 1:
@@ -379,7 +396,7 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     return tuple(full if n % period == period - 1 else narrow for n in range(layers)), True
 
 
-# These have the keys of latent attention, but cache full keys and values.
+# Their configurations have the keys of latent attention, but they cache full keys and values.
 _LATENT_NOT_CACHED = frozenset({"minicpm3", "plm"})
 
 
@@ -397,9 +414,9 @@ def _full_cache(config: _Config, width: int) -> LayerCache:
     length = config.count("head_dim", "attention_head_dim", default=width // heads)
     if rank:
         length = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
-    # Falcon: its newer architecture has the key too, and ignores it.
-    is_one = config.get("multi_query") is True and not config.get("new_decoder_architecture")
-    kv_heads = config.count(*_KV_HEADS, default=1 if is_one else heads)
+    # Falcon's newer architecture also has the key `multi_query`, and ignores it.
+    has_one_head = config.get("multi_query") is True and not config.get("new_decoder_architecture")
+    kv_heads = config.count(*_KV_HEADS, default=1 if has_one_head else heads)
     return LayerCache(heads=kv_heads, key_length=length, value_length=length)
 
 
@@ -438,8 +455,7 @@ def _quantization(config: _Config) -> tuple[str | None, bool]:
         return None, True
     left_out = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
     has_attention = not any("self_attn" in str(module) for module in left_out)
-    groups = settings.get("config_groups")
-    # The form of compressed-tensors.
+    groups = settings.get("config_groups")  # as compressed-tensors writes it
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         if isinstance(weights, dict) and type(weights.get("num_bits")) is int:

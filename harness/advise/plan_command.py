@@ -1,4 +1,4 @@
-"""`harness models plan`: what each model of a pipeline takes, and how quick it is.
+"""`harness models plan`: the memory that each model of a pipeline takes, and how quick it is.
 
 Planning loads nothing.
 """
@@ -41,19 +41,17 @@ class PlannedModel:
     """An endpoint that the pipeline needs, or whose model is in memory in any case."""
 
     tag: str
-    roles: tuple[str, ...]
-    """The roles in which nodes ask it."""
+    roles: tuple[str, ...]  # the roles in which nodes call it
     layout: Layout | None
     """The layout of a file that fits, with the endpoint's device, context and slots."""
     need: Mapping[str, int]
-    """Bytes by device; empty if its server decides that, or if there is a problem."""
-    problem: str | None
-    """Why its size is unknown, or why a model that only stands in can never fit."""
+    """Device → bytes; empty if its server decides that, or if there is a problem."""
+    problem: str | None  # why its size is unknown, or why a fallback can never fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """The plan of a pipeline's models, before a run; those that it asks come first."""
+    """The plan of a pipeline's models, before a run; those that its nodes call come first."""
 
     pipeline: str
     devices: tuple[Device, ...]
@@ -90,7 +88,7 @@ def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: b
 
 
 def print_plan(plan: ModelPlan, console: Console) -> None:
-    """Prints a row for each model; below, the memory and the warnings."""
+    """Prints a row for each model, then the memory of each device, then the warnings."""
     rows: list[Sequence[str]] = [("model", "roles", *columns(), "takes")]
     for model in plan.models:
         figures = cells(model.layout) if model.layout else ["?" for _ in columns()]
@@ -115,16 +113,16 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 async def plan_models(
     graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
-    """Plans a run's use of its models; raises `HarnessError` where a run would be refused."""
-    # 1. Who is asked.
+    """Plans a run's use of its models; raises `HarnessError` if a run would be refused."""
+    # 1. Find the endpoints, and their roles.
     graph.check()
     endpoints = known_endpoints(settings)
     check_managed(endpoints.values())
     roles = cast_roles(endpoints, settings)
     roles_of = _roles_by_tag(graph, roles, settings, endpoints)
 
-    # 2. How large they are, and what there is room for. Servers are asked for the size of a managed
-    # model if its endpoint does not give it; the row of a silent one says so.
+    # 2. Find the sizes of their models, and which fit. A server is asked for the size of a managed
+    #    model if the endpoint does not give it; if it does not answer, the model's row says so.
     sizes = await asyncio.gather(*(_sized(endpoints[tag], environment) for tag in roles_of))
     tenants = {size.model: size for size in sizes if isinstance(size, Tenant)}
     named = [device for tenant in tenants.values() for device in tenant.need]
@@ -137,7 +135,7 @@ async def plan_models(
                 check_fits(tag, tenants, devices)
             except DoesNotFit as error:
                 problem = error
-        # A fallback that cannot fit is only told of: a run would go on without it.
+        # A fallback that cannot fit is only a warning, since a run would continue without it.
         is_needed = played or tag in roles.in_use or (tenant is not None and tenant.pin)
         if is_needed and isinstance(problem, DoesNotFit | ModelFileInvalid):
             raise problem
@@ -156,19 +154,20 @@ async def plan_models(
 def _roles_by_tag(
     graph: Graph, roles: Roles, settings: Settings, endpoints: Mapping[str, Endpoint]
 ) -> dict[str, list[str]]:
-    """The roles of each endpoint that a run needs or has in memory; those asked come first."""
-    demand, roles_of = demand_of(graph), dict[str, list[str]]()
-    # Each of a pool, since a run draws its evaluators when it begins.
+    """Tag of each endpoint that a run needs or has in memory → its roles; those called first."""
+    demand = demand_of(graph)
+    roles_of: dict[str, list[str]] = {}
+    # All evaluators of a pool, since a run draws from them when it begins.
     players = roles.with_evaluators(*(roles.pool or ()))
     nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
     for role, node in nodes.items():
         tags = models_of([role], players, settings.memory.models)
-        # Without an evaluator code alone checks, and without a memory's model wordllama embeds.
+        # These two may have no model: then only code checks drafts, and wordllama embeds.
         if not tags and role not in {EVALUATOR, MEMORY}:
             roles.required({role: node})
         for tag in tags:
             roles_of.setdefault(tag, []).append(role)
-    # A node that does not say whom it asks may ask any endpoint.
+    # A node that does not declare its models may call any endpoint.
     is_unknown = None in demand.values()
     for tag, endpoint in endpoints.items():
         if is_unknown or tag in roles.in_use or (endpoint.pin and is_managed(endpoint)):
@@ -182,7 +181,7 @@ def _roles_by_tag(
 async def _sized(
     endpoint: Endpoint, environment: Mapping[str, str]
 ) -> Tenant | HarnessError | None:
-    """What the budget would know of a model, or why not; None if it does not count it."""
+    """A model as the budget's tenant, or the error; None if the budget does not count it."""
     if not is_managed(endpoint):
         return None
     try:
@@ -193,23 +192,21 @@ async def _sized(
 
 
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
-    """The layout of a model from a file as the endpoint loads it; None if it does not fit so."""
+    """The layout in which an endpoint loads its file; None if it has none, or does not fit."""
     names = [*endpoint.shares]
     if endpoint.path is None:
         return None
     try:
         spec = this_machine() if names[0] == MACHINE else this_gpu(names[0])
-    # A device of the settings that the driver does not know.
-    except InvalidInput:
+    except InvalidInput:  # a device of the settings that the driver does not know
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
     spec = replace(spec, count=len(names), room_bytes=room, usd_per_hour=None)
-    # A fifth of the context is the reply, as in `Load`.
-    output = -(-endpoint.context_tokens // 5)
+    output = -(-endpoint.context_tokens // 5)  # a fifth of the context, as in `Load`
     prompt = max(endpoint.context_tokens - output, 1)
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
-    # In the precision of the file: other precisions would be other files.
+    # Only layouts in the precision of the file.
     rows = [row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes]
     return next((row for row in rows if row.stages == len(names)), None)

@@ -23,11 +23,11 @@ class Factors(NamedTuple):
     bandwidth: float = 1.0
     compute: float = 1.0
     cache: float | None = None
-    """The bandwidth's for KV caches; None for that of weights. On a CPU attention costs more."""
+    """The share of the bandwidth for KV caches, lower on a CPU; None if it is that for weights."""
 
 
 CEILING: Final = Factors()
-"""Upper bounds. No machine reaches them; one that is far slower has another bottleneck."""
+"""Factors of upper bounds. No machine reaches them; a far slower one has another bottleneck."""
 
 # Decoding of one sequence reached 0.27 (H100) to 0.81 (L4) of the bandwidth: the faster the memory,
 # the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute a
@@ -40,12 +40,12 @@ _MANY_EXPERTS: Final = 0.1
 
 
 def usual_factors(model: ModelShape) -> Factors:
-    """What to expect before anything is measured."""
+    """The factors to expect before anything is measured."""
     return USUAL_OF_EXPERTS if has_small_experts(model) else _USUAL
 
 
 def has_small_experts(model: ModelShape) -> bool:
-    """Whether a token uses few of many."""
+    """Whether a token uses only few of many experts."""
     return model.expert_share < _MANY_EXPERTS
 
 
@@ -68,7 +68,7 @@ class Rates:
     @property
     def stages_at_once(self) -> int:
         """Stages that work on different sequences at one moment."""
-        # As in vLLM; llama.cpp's stages wait for one another. No token comes sooner by either.
+        # As in vLLM; llama.cpp's stages wait for one another. Neither makes a single token faster.
         return self.stages if self.model.packing == "safetensors" else 1
 
     def weight_bytes(self, sequences: int) -> int:
@@ -85,19 +85,20 @@ class Rates:
         """Seconds for one token of each of B sequences of so many tokens so far: the ITL.
 
         max((weights + B * KV bytes) / bandwidth, 2 * N * B / F), for N active parameters and F
-        operations a second, of one GPU of those that divide a layer; on a CPU their sum. A
+        operations a second, both of one of the GPUs that divide a layer; on a CPU their sum. A
         pipeline's stages have B / stages sequences each.
         """
-        factors, batch = self.factors, -(-sequences // self.stages_at_once)
+        factors = self.factors
+        batch = -(-sequences // self.stages_at_once)
         cache_bytes = batch * self.on_rank.sequence_kv_bytes(tokens, self.kv_bits)
-        moved = self.weight_bytes(batch) / self.tensor_parallel / factors.bandwidth
-        moved += cache_bytes / (factors.cache or factors.bandwidth)
-        moving_s = moved / self.device.memory_bytes_per_s
+        effective_bytes = self.weight_bytes(batch) / self.tensor_parallel / factors.bandwidth
+        effective_bytes += cache_bytes / (factors.cache or factors.bandwidth)
+        reading_s = effective_bytes / self.device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
         computing_s = batch / rate if rate else 0.0
-        # A CPU's cores that compute are those that wait for the memory.
-        together_s = max(moving_s, computing_s) if self.device.is_gpu else moving_s + computing_s
-        return together_s + self.sending_s(batch)
+        # A CPU's cores cannot compute while they wait for the memory.
+        both_s = max(reading_s, computing_s) if self.device.is_gpu else reading_s + computing_s
+        return both_s + self.sending_s(batch)
 
     def prefill_tokens_per_s(self, tokens: int = 0) -> float | None:
         """Tokens a second of a prompt of so many: F / `prompt_flops`; None if F is unknown."""
@@ -108,12 +109,13 @@ class Rates:
         return rate * self.tensor_parallel
 
     def prefill_s(self, tokens: int, *, cached: int = 0) -> float | None:
-        """Seconds to read a prompt less its cached part; None if that speed is unknown."""
-        # One at least, for the first token of the reply to come from.
-        rate, computed = self.prefill_tokens_per_s(tokens), max(tokens - cached, 1)
+        """Seconds to read a prompt without its cached part; None if that speed is unknown."""
+        rate = self.prefill_tokens_per_s(tokens)
         if rate is None:
             return None
-        # Weights are read once.
+        # At least one token is computed, to make the first token of the reply.
+        computed = max(tokens - cached, 1)
+        # Weights are read once for all tokens.
         read_s = self.weight_bytes(computed) / self.tensor_parallel / self.device.memory_bytes_per_s
         return max(computed / rate, read_s / self.factors.bandwidth) + self.sending_s(computed)
 
@@ -141,12 +143,12 @@ def prompt_flops(model: ModelShape, tokens: int) -> float:
 
 
 def _width(model: ModelShape) -> float:
-    """By Kaplan's N = 12 * layers * width**2, for N active parameters."""
+    """The width by Kaplan's N = 12 * layers * width**2, for N active parameters."""
     return math.sqrt(model.active_parameters / (12 * max(model.layers, 1)))
 
 
 def mean_queue(rate_per_s: float, prefill_s: float) -> float:
-    """Prompts that one finds before it when they come at random: rho / (2 * (1 - rho)).
+    """The mean number of prompts that wait if they come at random: rho / (2 * (1 - rho)).
 
     For rho = rate * prefill (Pollaczek-Khinchine, service of constant length); infinite from 1 on.
     """

@@ -7,22 +7,9 @@ client.
 from harness.analysis.diagnosis import diagnose
 from harness.analysis.finding import LAYERS, Diagnosis, RunFinding, Severity
 from harness.analysis.rules import RULES
-from harness.analysis.run_report import (
-    Aside,
-    RunReport,
-    Targets,
-    report_of,
-)
+from harness.analysis.run_report import Aside, RunReport, Targets, report_of
 
 __all__ = [
-    "LAYERS",
-    "RULES",
-    "Aside",
-    "Diagnosis",
-    "RunFinding",
-    "RunReport",
-    "Severity",
-    "Targets",
-    "diagnose",
-    "report_of",
-]
+    "LAYERS", "RULES", "Aside", "Diagnosis", "RunFinding", "RunReport", "Severity", "Targets",
+    "diagnose", "report_of",
+]  # fmt: skip

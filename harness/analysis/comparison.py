@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from harness.analysis.diagnosis import diagnose
-from harness.analysis.facts import observe
+from harness.analysis.diagnosis import findings_of
+from harness.analysis.facts import Observed
 from harness.analysis.finding import RunFinding
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.analysis.time_budget import TimeKind
@@ -28,18 +28,16 @@ T = TypeVar("T")
 Difference = Literal[
     "only in a", "only in b", "status", "output", "code", "inputs", "models", "work", "time"
 ]
-"""How two calls of one node differ, most important first. `work`: calls of models, tokens, cost.
-`time`: by a share of the run that is worth a look; by less, all of them do."""
+"""How two calls of one node differ, most important first. `work`: in calls of models, tokens or
+cost. `time`: by a notable time."""
 
 FigureUnit = Literal["ns", "share", "tokens/s"]
 FindingChange = Literal["gone", "new", "moved", "same"]
-"""`moved`: of another severity, or by lost time that is worth a look."""
+"""`moved`: its severity is another one, or its lost time differs notably."""
 
-_FigureKey = tuple[str | None, str, FigureUnit]
-"""Model, name and unit."""
+_FigureKey = tuple[str | None, str, FigureUnit]  # model, name and unit
 
-# A node that took longer by both that share of the longer run and that time is named for it; less
-# than a tenth of a second is chance.
+# A difference in time is notable from this share of the longer run, and from this time on.
 _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
 
@@ -48,12 +46,9 @@ _NOTABLE_NS = 100_000_000
 class NodeDifference:
     """A call of a node in each run; None in a run that has none."""
 
-    node: str
-    """Its label, such as `findings[2]`."""
-    differs_in: tuple[Difference, ...]
-    """Empty when it is the same in both."""
-    changed_inputs: tuple[str, ...]
-    """Parameters that were given something else, or that only one of them has."""
+    node: str  # its label, such as `findings[2]`
+    differs_in: tuple[Difference, ...]  # empty when it is the same in both
+    changed_inputs: tuple[str, ...]  # parameters with another value, or in one run alone
     a: NodeRecord | None
     b: NodeRecord | None
 
@@ -63,10 +58,8 @@ class LoopDifference:
     """A revise loop in each run; None in a run that has none."""
 
     node: str | None
-    number: int
-    """Which of that node's loops, counted from 1."""
-    is_equal: bool
-    """Whether scores, the round that was returned, and the reason to stop are the same."""
+    number: int  # which of that node's loops, counted from 1
+    is_equal: bool  # whether the scores, the returned round and the stop reason are the same
     a: RecordedLoop | None
     b: RecordedLoop | None
 
@@ -79,8 +72,7 @@ class FigureDifference:
     unit: FigureUnit
     a: float | None
     b: float | None
-    model: str | None = None
-    """None for the whole run."""
+    model: str | None = None  # None for the whole run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,24 +92,18 @@ class RunComparison:
 
     a: RunReport
     b: RunReport
+    # The largest cause of time on each critical path; None for an empty path.
     bottlenecks: tuple[TimeKind | None, TimeKind | None]
-    """The largest cause of time on each critical path; None for an empty path."""
-    time: Mapping[TimeKind, tuple[int, int]]
-    """Where the time of both critical paths went, in nanoseconds; the biggest difference first."""
+    time: Mapping[TimeKind, tuple[int, int]]  # nanoseconds in each run; largest difference first
+    # Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset.
     settings: Mapping[str, tuple[object, object]]
-    """Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset."""
-    figures: tuple[FigureDifference, ...]
-    """Figures of either run: for all calls, then for each model."""
-    findings: tuple[FindingDifference, ...]
-    """Findings of the first run, worst first, then findings of the second alone."""
-    changed_inputs: tuple[str, ...]
-    """Inputs that were given differently, as far as they are recorded."""
-    nodes: tuple[NodeDifference, ...]
-    """Every call of a node, the biggest differences first, the equal ones last."""
-    loops: tuple[LoopDifference, ...]
-    """Every loop, in the order of the first run, then loops of the second alone."""
+    figures: tuple[FigureDifference, ...]  # for all calls, then for each model
+    findings: tuple[FindingDifference, ...]  # of the first run, then of the second alone
+    changed_inputs: tuple[str, ...]  # inputs with another value, as far as recorded
+    nodes: tuple[NodeDifference, ...]  # largest differences first, equal nodes last
+    loops: tuple[LoopDifference, ...]  # of the first run, then of the second alone
+    # By role, the models that played it in each run.
     roles: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """By role, the models that played it in each run."""
 
 
 def compare(first: Journal, second: Journal) -> RunComparison:
@@ -143,7 +129,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
     return RunComparison(
         a=a.report,
         b=b.report,
-        # They stand in the order of their lengths.
+        # `time` has the largest share first.
         bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
         time=dict(sorted(time.items(), key=lambda change: -abs(change[1][0] - change[1][1]))),
         settings={
@@ -169,7 +155,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
         changed_inputs=tuple(
             name
             for name, left, right in _paired(a.inputs, b.inputs)
-            # An empty digest was not recorded: it tells of no change.
+            # Whether a value has changed is unknown if its digest is empty: not recorded.
             if left != right and (None in (left, right) or "" not in (left, right))
         ),
         nodes=tuple(sorted(nodes, key=_rank)),
@@ -190,18 +176,22 @@ def compare(first: Journal, second: Journal) -> RunComparison:
 
 
 class _Side:
+    """What is compared of one run. The keys of dictionaries pair the values of both runs."""
+
     def __init__(self, journal: Journal) -> None:
-        observed = observe(journal)
-        seen, calls = observed.seen, observed.every_call
+        observed = Observed(journal)
+        recorded, calls = observed.recorded, observed.every_call
         self.report = report = report_of_observed(observed, Targets())
-        self.inputs = {entry.input: entry.digest or "" for entry in seen[events.InputEvent]}
+        self.inputs = {entry.input: entry.digest or "" for entry in recorded[events.InputEvent]}
         self.nodes = {node.label: node for node in node_records(journal)}
         self.loops = _numbered(report.loops)
         self.models = models_by_role(calls)
-        self.settings = dict(_settings(seen))
+        self.settings = dict(_settings(recorded))
         self.time = {share.kind: share.duration_ns for share in report.time}
         self.figures = dict(_figures(report, calls))
-        self.findings = {(each.rule, each.model): each for each in diagnose(journal).findings}
+        self.findings = {
+            (finding.rule, finding.model): finding for finding in findings_of(observed)
+        }
 
 
 def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:
@@ -263,7 +253,7 @@ def _differences(
     if a is None or b is None:
         yield "only in a" if b is None else "only in b"
         return
-    # In the order of `Difference`, of which the first decides where it stands (`_rank`).
+    # In the order of `Difference`: `_rank` sorts by the first of them.
     if a.status != b.status:
         yield "status"
     if _differ(a.digest, b.digest):
@@ -272,7 +262,7 @@ def _differences(
         yield "code"
     if _changed_inputs(a, b):
         yield "inputs"
-    # One that was not asked in one of the runs is no other model.
+    # A role that one of the runs did not ask has no other model.
     if any(_differ(a.models.get(role), b.models.get(role)) for role in a.models):
         yield "models"
     if _work(a) != _work(b):
@@ -282,13 +272,14 @@ def _differences(
 
 
 def _changed_inputs(a: NodeRecord | None, b: NodeRecord | None) -> tuple[str, ...]:
+    # Without a digest of the code, an earlier version wrote the journal: it has no inputs either.
     if a is None or b is None or a.code is None or b.code is None:
-        return ()  # not recorded: written by a version that did not
+        return ()
     return tuple(name for name, left, right in _paired(a.inputs, b.inputs) if left != right)
 
 
 def _differ(a: object, b: object) -> bool:
-    # What one of them did not record tells of no difference.
+    # None was not recorded, so whether it differs is unknown.
     return a is not None and b is not None and a != b
 
 
@@ -301,9 +292,10 @@ def _ending(loop: RecordedLoop) -> tuple[object, ...]:
 
 
 def _rank(node: NodeDifference) -> tuple[int, int]:
-    """Where it stands: by what matters most of its differences, and by how much longer it took."""
-    a_ns, b_ns = (record.duration_ns if record else 0 for record in (node.a, node.b))
+    """The key to sort nodes by: the most important difference, then the difference in time."""
+    a_ns = node.a.duration_ns if node.a else 0
+    b_ns = node.b.duration_ns if node.b else 0
     kinds: tuple[Difference, ...] = get_args(Difference)
     first = kinds.index(node.differs_in[0]) if node.differs_in else len(kinds)
-    # Those that only one run has stand together.
+    # The first two kinds, nodes that only one of the runs has, are sorted together.
     return max(1, first), -abs(a_ns - b_ns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,30 +30,23 @@ from harness.trace.records import (
 )
 from harness.trace.run_trace import RunLock
 
-_SHOWN = 20
-
-DAMAGED = ".damaged"
-"""The ending of a kept damaged file's name."""
+# The most problems of a file that are listed.
+_MOST_PROBLEMS = 20
+DAMAGED = ".damaged"  # the ending of a kept damaged file's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
     """The check of one file, the record of one part of a run."""
 
-    is_whole: bool
-    """Whether nothing is missing: it came to its end, and so did its last line."""
-    is_readable: bool
-    """Whether every whole line is valid; a torn last line is no damage."""
+    is_whole: bool  # whether nothing is missing: it came to its end, and so did its last line
+    is_readable: bool  # whether every whole line is valid; a torn last line is no damage
     path: str
-    part: int
-    """Which part of the run, from 0."""
-    run_id: str | None
-    """None if the first line does not show it."""
+    part: int  # which part of the run, from 0
+    run_id: str | None  # None if the first line does not show it
     records: dict[str, int]
-    ended: str | None
-    """How it ended; None if it was killed, or is still going."""
-    torn_bytes: int
-    """Bytes of an incomplete last line."""
+    ended: str | None  # how it ended; None if it was killed, or is still going
+    torn_bytes: int  # bytes of an incomplete last line
     problems: tuple[Problem, ...]
 
 
@@ -61,12 +54,9 @@ class FileCheck:
 class JournalCheck:
     """The check of all files of a run."""
 
-    is_whole: bool
-    """Whether the run came to its end and nothing is missing from its last part."""
-    is_readable: bool
-    """Whether timelines and reports can be made of it."""
-    run_id: str | None
-    """None if the first file does not say."""
+    is_whole: bool  # whether the run came to its end and nothing is missing from its last part
+    is_readable: bool  # whether timelines and reports can be made of it
+    run_id: str | None  # None if the first file does not say
     parts: int
     files: tuple[FileCheck, ...]
 
@@ -97,7 +87,7 @@ def check_journal(path: Path) -> JournalCheck:
 
 
 def _check_file(path: Path, *, part: int) -> FileCheck:
-    """What a file's lines show, as far as they can be decoded; `part` is that of its name."""
+    """What a file's lines show, as far as they can be decoded; its name says which `part` it is."""
     started: RunStarted | None = None
     ended: RunEnded | None = None
     counts: Counter[str] = Counter()
@@ -121,7 +111,7 @@ def _check_file(path: Path, *, part: int) -> FileCheck:
                 elif isinstance(record, RunEnded):
                     ended = record
             problems += [Problem(path=path, line=number, **asdict(each)) for each in mistakes]
-            del problems[_SHOWN:]
+            del problems[_MOST_PROBLEMS:]
     if not line:
         problem = Problem(path=path, line=None, message="the file is empty", code="journal.empty")
         problems.append(problem)
@@ -140,7 +130,7 @@ def _check_file(path: Path, *, part: int) -> FileCheck:
 
 
 def _mistakes(record: Record, *, line: int, part: int, open_spans: set[int]) -> Iterator[Notice]:
-    """What is wrong with a record at its place; notes in `open_spans` what it begins or ends."""
+    """What is wrong with a record at its place. Adds its span to `open_spans`, or removes it."""
     if line == 1 and not isinstance(record, RunStarted):
         yield Notice(message="it does not begin with a run", code="journal.no-run")
     match record:
@@ -162,13 +152,13 @@ def _mistakes(record: Record, *, line: int, part: int, open_spans: set[int]) -> 
             )
 
 
-# --- going on without what is lost ---------------------------------------------------------------
+# --- salvage --------------------------------------------------------------------------------------
 
 
 def salvage_run(path: Path) -> None:
-    """Reduces a run's journal to its trustworthy records, among them what each part has lost.
+    """Reduces each damaged part of a run to its trustworthy records, and adds what it has lost.
 
-    Damaged files are kept beside it.
+    Damaged files are kept beside the journal.
 
     Raises:
         InvalidInput: The run is still going.
@@ -185,53 +175,57 @@ def salvage_run(path: Path) -> None:
             started = beginning_of(part)
             run_id = run_id or (started and started.run_id)
             if started is not None and started.run_id == run_id:
-                records, lost = _trusted(part)
-                damaged += [(part, records, lost)] if lost else []
+                records, gaps = _trusted(part)
+                if gaps:
+                    damaged.append((part, records, gaps))
         # 2. A damaged file keeps its content under another name.
-        for part, records, lost in damaged:
-            uncertain = _uncertain(records, lost)
-            loss = _loss(part, lost, outputs=dict.fromkeys(uncertain.values()))
+        for part, records, gaps in damaged:
+            uncertain = _uncertain(records, gaps)
+            loss = _loss(part, gaps, outputs=dict.fromkeys(uncertain.values()))
+            certain = [record for line, record in records.items() if line not in uncertain]
             # A link, not a move: there is a journal at every moment, should the process be killed.
             os.link(part, _free_name(part))
             with whole_file(part) as file:
-                rest = _without({n: r for n, r in records.items() if n not in uncertain}, loss)
-                file.writelines(seal(encode(r), n) for n, r in enumerate(rest, start=1))
+                salvaged = enumerate(_with_loss(certain, loss), start=1)
+                file.writelines(seal(encode(record), line) for line, record in salvaged)
     finally:
         lock.release()
 
 
 def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
-    """The records of a part that can be trusted, by line number, and the lines that are lost.
+    """Line number → trustworthy record of a part; and the ranges of lines that are lost.
 
     Raises:
         JournalInvalid: The record of the part's beginning is lost.
     """
     records: dict[int, Record] = {}
-    lost: list[range] = []
-    last, is_lost = 0, False
+    gaps: list[range] = []
+    last = 0
+    ends_damaged = False
     for number, record in _lines(path):
-        # A number that was there before is that of a line that was copied or moved.
+        # A line with a number that is not new was copied or moved here.
         if record is None or number <= last:
-            is_lost = True
+            ends_damaged = True
             continue
-        # Lines are numbered, so that missing ones are noticed too.
+        # Lines have numbers, so that missing lines are noticed too.
         if number > last + 1:
-            lost.append(range(last + 1, number))
-        last, is_lost = number, False
+            gaps.append(range(last + 1, number))
+        last = number
+        ends_damaged = False
         records[number] = record
-    # Damage at the end: how many lines it took, nothing after it tells.
-    if is_lost:
-        lost.append(range(last + 1, last + 2))
-    # Among a part's first lines, it says what the run was started with.
-    if lost and not any(map(PipelineEvent.of, records.values())):
+    if ends_damaged:
+        # No number after the damage shows how many lines are lost: at least one.
+        gaps.append(range(last + 1, last + 2))
+    # This event, among a part's first lines, says what the run was started with.
+    if gaps and not any(map(PipelineEvent.of, records.values())):
         raise JournalInvalid(
             "the first line of this part of the run is lost; begin a new run, or, if it is not "
             "the first part, move the file away to resume from the part before it",
             code="journal.beginning-lost",
             path=path,
-            line=lost[0].start,
+            line=gaps[0].start,
         )
-    return records, lost
+    return records, gaps
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
@@ -239,34 +233,35 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
     with open_journal(path) as file:
         for line in file:
             if not line.endswith(b"\n"):
-                return  # cut off by a crash, as the journals of killed runs are
+                return  # Cut off by a crash, as the journals of killed runs are.
             number = sealed_number(line)
             try:
-                # Not compared with its place in the file: lines before it may be gone.
+                # The number need not be its place in the file: lines before it may be gone.
                 yield number or 0, None if number is None else decode(line)
             except ValueError:
                 yield 0, None
 
 
-def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int, str]:
-    """The calls whose outputs may be incomplete, by the line of the output."""
+def _uncertain(records: Mapping[int, Record], gaps: Sequence[range]) -> dict[int, str]:
+    """Line number of an output that may be incomplete → the label of its call."""
     labels = {}
-    begins: dict[object, int] = {}
+    # (node, item) → the line at which the call began.
+    starts: dict[object, int] = {}
     for number, record in records.items():
         if call := NodeAttempt.of(record):
-            begins.setdefault((call.node, call.item), number)
+            starts.setdefault((call.node, call.item), number)
         elif isinstance(record, NodeOutput):
-            # What a call generates item by item has the call's own span.
-            began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
-            # A lost line might hold what the call remembered, or how its loops ended.
-            if any(began < gap.start < number for gap in lost):
+            # The items that one call generates have no spans of their own, but the call's.
+            start = starts.get((record.node, record.item), starts.get((record.node, None), 0))
+            # A lost line in between might hold what the call remembered, or how its loops ended.
+            if any(start < gap.start < number for gap in gaps):
                 labels[number] = label_of(record.node, record.item)
     return labels
 
 
-def _loss(part: Path, lost: Sequence[range], *, outputs: Collection[str]) -> str:
-    """In words; of what is lost at a file's end, only the first line is known."""
-    ranges = (f"{gap.start}" if len(gap) == 1 else f"{gap.start} to {gap.stop - 1}" for gap in lost)
+def _loss(part: Path, gaps: Sequence[range], *, outputs: Collection[str]) -> str:
+    """What a part has lost, in a sentence."""
+    ranges = (f"{gap.start}" if len(gap) == 1 else f"{gap.start} to {gap.stop - 1}" for gap in gaps)
     sentence = f"{part.name}: lines that cannot be read: {', '.join(ranges)}"
     if outputs:
         sentence += f"; these outputs are made again: {', '.join(outputs)}"
@@ -281,14 +276,14 @@ def _free_name(path: Path) -> Path:
     return name
 
 
-def _without(records: Mapping[int, Record], loss: str) -> Iterator[Record]:
-    """The records to keep; the second says what is lost."""
+def _with_loss(records: Iterable[Record], loss: str) -> Iterator[Record]:
+    """The records to keep; the second of them says what is lost."""
     begun = set()
-    for record in records.values():
+    for record in records:
         if isinstance(record, SpanStarted):
             begun.add(record.id)
-        # Its beginning is lost, and an end alone would be damage to readers.
         elif isinstance(record, SpanEnded) and record.id not in begun:
+            # The beginning of this span is lost, and readers call an end alone damage.
             continue
         yield record
         if isinstance(record, RunStarted):

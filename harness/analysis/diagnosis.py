@@ -11,22 +11,24 @@ from harness.analysis import (  # noqa: F401 - each puts its rules into the tabl
     rules_prompts,
     rules_waiting,
 )
-from harness.analysis.facts import Observed, observe
-from harness.analysis.finding import SEVERITIES, Diagnosis, RunFinding, counted, named
+from harness.analysis.facts import Observed
+from harness.analysis.finding import SEVERITIES, Diagnosis, RunFinding, counted, quoted
 from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import length_ns
 from harness.trace.journal_reader import Journal
 
 
 def diagnose(journal: Journal) -> Diagnosis:
     """The findings of a run, and what could not be examined."""
-    observed = observe(journal)
-    findings = _findings(observed)
+    observed = Observed(journal)
+    findings = findings_of(observed)
     explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
+    # The shares stand in the order of their lengths.
+    unexplained = [share for share in observed.shares if share.kind not in explained]
     return Diagnosis(
         run_id=journal.started.run_id,
         status=journal.ended.status if journal.ended else "unfinished",
@@ -35,18 +37,20 @@ def diagnose(journal: Journal) -> Diagnosis:
         speed_limits=observed.limits,
         findings=findings,
         checked=tuple(RULES),
-        unexplained=next((share for share in observed.shares if share.kind not in explained), None),
-        remarks=tuple(remarks(observed)),
-        not_examined=tuple(not_examined(observed)),
+        unexplained=unexplained[0] if unexplained else None,
+        remarks=tuple(_remarks(observed)),
+        not_examined=tuple(_not_examined(observed)),
     )
 
 
-def _findings(observed: Observed) -> tuple[RunFinding, ...]:
-    findings = [f for code, rule in RULES.items() if (f := rule.finding(code, observed))]
-    unexplained = [f for f in findings if not any(_explains(cause, f) for cause in findings)]
-    return tuple(
-        sorted(unexplained, key=lambda f: (SEVERITIES.index(f.severity), -(f.lost_ns or 0)))
-    )
+def findings_of(observed: Observed) -> tuple[RunFinding, ...]:
+    """The findings of all rules, worst first, without those that another finding explains."""
+    results = [rule.finding(code, observed) for code, rule in RULES.items()]
+    findings = [finding for finding in results if finding is not None]
+    causes = [
+        finding for finding in findings if not any(_explains(cause, finding) for cause in findings)
+    ]
+    return tuple(sorted(causes, key=lambda f: (SEVERITIES.index(f.severity), -(f.lost_ns or 0))))
 
 
 def _explains(cause: RunFinding, finding: RunFinding) -> bool:
@@ -58,15 +62,15 @@ def _explains(cause: RunFinding, finding: RunFinding) -> bool:
     )
 
 
-def remarks(observed: Observed) -> Iterator[Notice]:
-    """Facts that may be intended, a sentence for each."""
-    cpu, used = observed.cores
+def _remarks(observed: Observed) -> Iterator[Notice]:
     # An engine that the run started is one of the programs that take the cores.
-    if observed.is_starved and not any(s.is_in_process for s in observed.servers.values()):
+    has_engine = any(server.is_in_process for server in observed.servers.values())
+    if observed.is_starved and not has_engine:
         yield Notice(
             code="diagnosis.foreign-load",
-            message=f"Other programs kept this machine busy: {used:.0%} of its cores were in use "
-            f"while calls ran, and this process took {cpu:.2f} of one. Times may be longer for it.",
+            message="Other programs kept this machine busy: "
+            f"{observed.machine_load:.0%} of its cores were in use while calls ran, and this "
+            f"process took {observed.process_cores:.2f} of one. Times may be longer for it.",
         )
     if observed.calls and all(call.from_cache for call in observed.calls):
         yield Notice(
@@ -74,20 +78,19 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
             "from the cache.",
         )
-    rounds: dict[int, list[events.RoundEvent]] = {}
-    for evaluated in observed.seen[events.RoundEvent]:
-        rounds.setdefault(evaluated.id, []).append(evaluated)
-    if failed := [its for its in rounds.values() if not any(r.passed for r in its)]:
+    rounds_by_loop = grouped(observed.recorded[events.RoundEvent], by=lambda scored: scored.id)
+    failed = [rounds for rounds in rounds_by_loop.values() if not any(r.passed for r in rounds)]
+    if failed:
         scores = ", ".join(f"{r.composite:.3g}" for r in failed[0])
         yield Notice(
             code="diagnosis.loops-not-passed",
-            message=f"{len(failed)} of {counted(len(rounds), 'loop')} had no draft that passed; of "
-            f"the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
+            message=f"{len(failed)} of {counted(len(rounds_by_loop), 'loop')} had no draft that "
+            f"passed; of the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
         )
-    if reused := [reuse.node for reuse in observed.seen[events.Reuse]]:
+    if reused := [reuse.node for reuse in observed.recorded[events.Reuse]]:
         yield Notice(
             code="diagnosis.outputs-reused",
-            message=f"{counted(len(reused), 'call')} of {named(reused)} took the output of an "
+            message=f"{counted(len(reused), 'call')} of {quoted(reused)} took the output of an "
             "earlier run, or of an earlier part of this one.",
         )
     for model, calls in observed.by_model.items():
@@ -97,26 +100,34 @@ def remarks(observed: Observed) -> Iterator[Notice]:
                 message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' "
                 "reached max_output_tokens.",
             )
-        again = _repeated(calls)
-        if observed.matters(lost_ns := length_ns(again)):
+        repeated = _repeated(calls)
+        lost_ns = length_ns(repeated)
+        if observed.matters(lost_ns):
             yield Notice(
                 code="diagnosis.calls-repeated",
-                message=f"{counted(len(again), 'call')} to '{model}' asked what an earlier one "
-                f'asked, and got the same reply ({observed.said(lost_ns)}): cache = "run" at the '
-                "top of harness.toml answers greedy and seeded ones at once.",
+                message=f"{counted(len(repeated), 'call')} to '{model}' asked what an earlier one "
+                f'asked, and got the same reply ({observed.share(lost_ns)}): cache = "run" at the '
+                "top of harness.toml answers them at once.",
             )
 
 
 def _repeated(calls: Sequence[Call]) -> list[Call]:
-    """Those with a prompt and a reply of an earlier one, as far as texts are recorded."""
-    firsts: dict[object, Call] = {}
+    """The calls that a cache of replies would have answered, as far as texts are recorded."""
+    answered: set[object] = set()
+    repeated: list[Call] = []
     for call in calls:
-        firsts.setdefault((call.prompt_sha256, call.reply_sha256), call)
-    return [c for c in calls if c.reply_sha256 and firsts[c.prompt_sha256, c.reply_sha256] is not c]
+        # The cache leaves out replies that are sampled without a seed: they are meant to differ.
+        is_cacheable = call.seed is not None or not call.temperature
+        if call.reply_sha256 is None or not is_cacheable:
+            continue
+        question = call.prompt_sha256, call.reply_sha256, call.temperature, call.seed
+        if question in answered:
+            repeated.append(call)
+        answered.add(question)
+    return repeated
 
 
-def not_examined(observed: Observed) -> Iterator[Notice]:
-    """What could not be examined, a phrase for each."""
+def _not_examined(observed: Observed) -> Iterator[Notice]:
     answered = [call for calls in observed.by_model.values() for call in calls]
     if len(answered) > 1 and not observed.texts:
         yield Notice(

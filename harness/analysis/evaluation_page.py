@@ -29,8 +29,10 @@ from harness.trace import Journal
 from harness.trace.journal_reader import JOURNAL_SUFFIX
 from harness.trace.node_records import node_records
 
-_OBJECTS = frozenset({"inputs", "scores", "reasons", "findings", "models", "target", "sources"})
-_KEPT = ("output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated", "no_score")
+# Columns whose values are JSON, also in files of text.
+_JSON = frozenset({"inputs", "scores", "reasons", "findings", "models", "target", "sources"})
+# Columns that each epoch of a row has of its own.
+_EPOCH = ("output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated", "no_score")
 
 
 def is_evaluation_file(path: Path) -> bool:
@@ -44,10 +46,10 @@ def is_evaluation_file(path: Path) -> bool:
 def evaluation_json(
     paths: Sequence[Path], *, traces: Path, clean: Callable[[bytes], bytes] = bytes
 ) -> Iterator[bytes]:
-    """The page's JSON, in pieces: by file its name, failures, figures and rows with epochs.
+    """The page's JSON, in pieces: for each file its name, failures, figures and rows with epochs.
 
-    Time and cost are from the run's journal in `traces`, if it is there. `clean` changes each
-    piece, itself JSON.
+    Times and costs are from the run's journal in `traces`, if it is there. `clean` changes each
+    piece, which is JSON itself.
 
     Raises:
         InvalidInput: A file has no rows of an evaluation.
@@ -55,8 +57,8 @@ def evaluation_json(
     yield b'{"sides":['
     for number, path in enumerate(paths):
         rows = _rows_of(path, _spent_in(path, traces))
-        file = failures_of(path)
-        failed = read_rows([str(file)]) if file.is_file() else ()
+        failures_file = failures_of(path)
+        failed = read_rows([str(failures_file)]) if failures_file.is_file() else ()
         failures = [dict(row.fields) for row in failed if isinstance(row, Row)]
         head = {"name": path.name, "failures": failures, **_figures(path, rows)}
         yield b"," if number else b""
@@ -65,37 +67,41 @@ def evaluation_json(
 
 
 def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """The rows of a file in their order, each with its epochs; `spent` as `_spent_in` returns."""
     rows: dict[str, dict[str, Any]] = {}
-    numbers: dict[str, int] = {}
+    first_numbers: dict[str, int] = {}  # id of a row → the lowest number of its epochs in the run
     names = PairNames()
-    for row in read_rows([str(path)], whole=_OBJECTS):
+    for row in read_rows([str(path)], whole=_JSON):
         if isinstance(row, InvalidInput):
             raise row
-        fields = {**row.fields, **{name: object_in(row.fields, name) for name in _OBJECTS}}
+        fields = {**row.fields, **{name: object_in(row.fields, name) for name in _JSON}}
         if "epoch" not in fields:
             raise row.refusal("it is no row of an evaluation", code="evaluation.not-rows")
-        shared = {name: fields[name] for name in ("target", "inputs")}
-        shared["group"] = fields.get("group", "")
-        if (name := names.assign(row, fields["inputs"] or {})) != row.id:
-            shared["name"] = name
-        entry = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
-        own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}
+        name = names.assign(row, fields["inputs"] or {})
+        if row.id not in rows:
+            entry = {"id": row.id, "target": fields["target"], "inputs": fields["inputs"]}
+            entry |= {"group": fields.get("group", "")} | ({"name": name} if name != row.id else {})
+            rows[row.id] = entry | {"epochs": []}
         number = int(fields.get("row", -1))
-        numbers[row.id] = min(number, numbers.get(row.id, number))
-        took = spent.get(number, {})
-        entry["epochs"].append(
-            {**took, **own, "epoch": int(fields["epoch"]), "scores": scores_in(row)}
-        )
+        first_numbers[row.id] = min(number, first_numbers.get(row.id, number))
+        epoch: dict[str, Any] = dict(spent.get(number, {}))
+        epoch |= {
+            column: fields[column]
+            for column in _EPOCH
+            if fields.get(column) not in (None, "", {}, [])
+        }
+        epoch |= {"epoch": int(fields["epoch"]), "scores": scores_in(row)}
+        rows[row.id]["epochs"].append(epoch)
     for entry in rows.values():
         entry["epochs"].sort(key=lambda epoch: epoch["epoch"])
-    # A file that grew has its lines in the order in which they ended.
-    return sorted(rows.values(), key=lambda entry: numbers[entry["id"]])
+    # In a file that a later command has added to, lines stand in the order in which rows ended.
+    return sorted(rows.values(), key=lambda entry: first_numbers[entry["id"]])
 
 
 def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Figures of each score. Epochs are reduced as in the evaluation, by the mean if unknown."""
-    how = manifest_of(path).get("evaluation", {})
-    reduce = how.get("reduce", "mean")
+    settings = manifest_of(path).get("evaluation", {})
+    reduce = settings.get("reduce", "mean")
     valid = [(row, epoch) for row in rows for epoch in row["epochs"] if not epoch.get("outdated")]
     names = dict.fromkeys(chain.from_iterable(epoch["scores"] for _, epoch in valid))
     samples = [
@@ -108,18 +114,18 @@ def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for row, epoch in valid
     ]
     epochs = max((len(row["epochs"]) for row in rows), default=1)
-    with suppress(InvalidInput):  # fewer epochs than it needs are left
+    with suppress(InvalidInput):  # too few epochs are left for the reducer
         figures = summaries(
             samples,
             reducer=Reducer.named(reduce, epochs=epochs),
-            success=dict.fromkeys(names, 1.0) | how.get("success", {}),
+            success=dict.fromkeys(names, 1.0) | settings.get("success", {}),
         )
-        return {"reduce": reduce, "figures": [asdict(of) for of in figures]}
+        return {"reduce": reduce, "figures": [asdict(figure) for figure in figures]}
     return {"reduce": reduce, "figures": []}
 
 
 def _spent_in(path: Path, traces: Path) -> dict[int, dict[str, float]]:
-    """By the row's number in its run, seconds of making its output, and cost with its scores."""
+    """Number of a row in its run → the seconds that its output took, and the cost of the row."""
     spent: defaultdict[int, dict[str, float]] = defaultdict(dict)
     with suppress(OSError, ValueError, KeyError, TypeError):
         journal = traces / Path(str(manifest_of(path)["run"])).with_suffix(JOURNAL_SUFFIX).name

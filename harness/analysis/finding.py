@@ -14,11 +14,10 @@ from harness.trace.event_forms import SpanEvent
 from harness.trace.records import RunState
 
 Severity = Literal["error", "warning", "hint"]
-"""Something did not work; time was lost; time may have been lost, and the journal cannot prove
-it."""
+"""`error`: something did not work. `warning`: time was lost. `hint`: time may have been lost, and
+the journal cannot prove it."""
 
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")
-"""Worst first."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "hint")  # worst first
 
 Layer = Literal["L0", "L1", "L2", "L3", "L4a", "L4b", "L5", "L6"]
 """A part of the stack, from the silicon up."""
@@ -39,7 +38,7 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a change does to one figure, computed from the run: see the rule's functions."""
+    """The effect of a change on one figure, computed from the run."""
 
     figure: str
     before: float
@@ -49,7 +48,7 @@ class Expected:
     def __str__(self) -> str:
         """For people: `time to first token 4.1 s -> about 0.6 s`."""
         before, after = (
-            said_ns(value * 1e9) if self.unit == "s" else f"{round(value, 1):g} {self.unit}"
+            ns_text(value * 1e9) if self.unit == "s" else f"{round(value, 1):g} {self.unit}"
             for value in (self.before, self.after)
         )
         return f"{self.figure} {before} -> about {after}"
@@ -57,65 +56,58 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The observation of a rule; `rules.RULES` adds its meaning and remedies."""
+    """What a rule returns; `Rule.finding` makes a `RunFinding` of it, where more is said."""
 
     seen: str
     spans: tuple[int, ...] = ()
     severity: Severity = "warning"
     model: str | None = None
-    server: str | None = None
-    """Tag of the endpoint whose server to change, if no model is named."""
+    server: str | None = None  # tag of the endpoint whose server to change, if no model is named
     lost_ns: float | None = None
-    case: str = ""
-    first: tuple[str, ...] = ()
-    """Changes that were computed from this run; they come before the others."""
-    wanted: tuple[Aim, str] | None = None
-    """What to change at the server, and how far, as far as the run shows it (often "")."""
-    expected: Expected | None = None
-    """The expected effect of `wanted` or, without it, of the first change."""
+    case: str = ""  # key of the rule's `cases`; empty for the rule's usual advice
+    first_moves: tuple[str, ...] = ()  # computed from this run; they come before the rule's moves
+    aim: Aim | None = None  # the move that the next two fields are about; None: the first
+    aim_target: str = ""  # how far to go, such as `8,192 tokens`; empty if unknown
+    expected: Expected | None = None  # the expected effect of that move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinding:
     """One thing that was wrong."""
 
-    rule: str
-    """Which rule found it, and its stable code: `cold-start`."""
+    rule: str  # the stable code of the rule that found it: `cold-start`
     severity: Severity
     model: str | None
     seen: str
-    spans: tuple[int, ...]
-    """Ids of spans that show it, at most 20."""
+    spans: tuple[int, ...]  # ids of spans that show it, at most 20
     meaning: str
     layer: Layer
-    move: tuple[str, ...]
-    """What to change, the most likely to help first."""
-    lost_ns: int | None = None
-    """The run's time that it cost, which is the most that a remedy can save; None if unknown."""
-    expected: Expected | None = None
-    """Stands in `move` too, after the change that it is of; None where it cannot be computed."""
+    move: tuple[str, ...]  # what to change, the most likely to help first
+    lost_ns: int | None = None  # the run's time that it cost at most; None if unknown
+    expected: Expected | None = None  # the effect of the one `move` whose text ends with it
 
 
-def ids(spans: Iterable[SpanEvent]) -> tuple[int, ...]:
-    """The spans of these calls, nodes or other events."""
+def span_ids(spans: Iterable[SpanEvent]) -> tuple[int, ...]:
+    """The ids of the spans of calls, nodes or other events."""
     return tuple(span.id for span in spans)
 
 
-def counted(count: float, noun: str, several: str = "") -> str:
+def counted(count: float, noun: str, plural: str = "") -> str:
     """A number of things for people: `1 call`, `3 calls`."""
-    return f"{count:,.0f} {noun if count == 1 else several or f'{noun}s'}"
+    return f"{count:,.0f} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-def named(names: Iterable[str]) -> str:
+def quoted(names: Iterable[str]) -> str:
     """Names for people, each once: `'a' and 'b'`, `'a', 'b', 'c' and 2 more`."""
-    quoted = [f"'{name}'" for name in dict.fromkeys(names)]
-    shown, rest = quoted[:_MOST_NAMES], len(quoted) - _MOST_NAMES
-    if rest > 0:
-        return f"{', '.join(shown)} and {rest} more"
-    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+    distinct = [f"'{name}'" for name in dict.fromkeys(names)]
+    left_out = len(distinct) - _MOST_NAMES
+    if left_out > 0:
+        return f"{', '.join(distinct[:_MOST_NAMES])} and {left_out} more"
+    *before, last = distinct or [""]
+    return f"{', '.join(before)} and {last}" if before else last
 
 
-def said_ns(duration_ns: float) -> str:
+def ns_text(duration_ns: float) -> str:
     """A duration for people: `210 ms`, `4.3 s`."""
     return f"{duration_ns / 1e9:.1f} s" if duration_ns >= 1e9 else f"{duration_ns / 1e6:.0f} ms"
 
@@ -125,21 +117,13 @@ class Diagnosis:
     """The findings of a run, and what could not be examined."""
 
     run_id: str
-    status: RunState
-    """How it ended; `unfinished` when it was killed, or is not over."""
-    duration_ns: int
-    """From its first record to its last, without the pauses before it was resumed."""
-    time: tuple[TimeShare, ...] = ()
-    """Causes of time on its critical path, largest first; they add up to the run."""
+    status: RunState  # how it ended; `unfinished` when it was killed, or is not over
+    duration_ns: int  # from its first record to its last, without the pauses before it was resumed
+    time: tuple[TimeShare, ...] = ()  # causes of time on the critical path, largest first
+    # The speed of models against the machine's limits, as far as known.
     speed_limits: tuple[SpeedLimit, ...] = ()
-    """The speed of models against the machine's limits, as far as known."""
-    findings: tuple[RunFinding, ...] = ()
-    """Worst first: errors, then what took the most time."""
-    checked: tuple[str, ...] = ()
-    """The rules that were asked."""
-    unexplained: TimeShare | None = None
-    """The largest share of the critical path that no finding accounts for."""
-    remarks: tuple[Notice, ...] = ()
-    """Facts that may be intended, a sentence for each."""
-    not_examined: tuple[Notice, ...] = ()
-    """What no rule could examine, and why, a phrase for each."""
+    findings: tuple[RunFinding, ...] = ()  # worst first: errors, then what took the most time
+    checked: tuple[str, ...] = ()  # the codes of all rules
+    unexplained: TimeShare | None = None  # the largest of `time` without a finding
+    remarks: tuple[Notice, ...] = ()  # facts that may be intended, in a sentence each
+    not_examined: tuple[Notice, ...] = ()  # what no rule could examine, and why, in a phrase each

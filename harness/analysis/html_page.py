@@ -19,15 +19,15 @@ _BATCH = 500
 
 
 def object_json(
-    few: Mapping[str, object],
-    many: Mapping[str, Sequence[object]],
+    fields: Mapping[str, object],
+    lists: Mapping[str, Sequence[object]],
     *,
     clean: Callable[[bytes], bytes],
 ) -> Iterator[bytes]:
-    """A JSON object in pieces: fields, then lists in batches; `clean` changes each, itself JSON."""
-    # Without the closing brace: the lists follow.
-    yield clean(dump_json(few)).rstrip()[:-1]
-    for name, items in many.items():
+    """A JSON object in pieces: `fields`, then `lists` in batches; `clean` changes each as JSON."""
+    # Without the closing brace, since the lists follow.
+    yield clean(dump_json(fields)).rstrip()[:-1]
+    for name, items in lists.items():
         yield b',"%b":[' % name.encode()
         for start in range(0, len(items), _BATCH):
             batch = clean(dump_json(items[start : start + _BATCH])).strip()
@@ -55,7 +55,7 @@ def html_of(
         for half in _part(f"{kind}.html").split("{{data}}")
     )
     yield before
-    # No text can end the element that the JSON stands in, or begin a comment there.
+    # Without `<`, no text can end the element that the JSON stands in, or begin a comment there.
     yield from (piece.replace(b"<", rb"\u003c") for piece in page)
     yield after
 

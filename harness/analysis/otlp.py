@@ -112,14 +112,14 @@ def send_otlp(
         timeout=httpx2.Timeout(30.0, connect=5.0),
         # Servers drop a connection after 5 s idle: let it go before they do.
         limits=httpx2.Limits(keepalive_expiry=3.0),
-        # As for models: no proxy of the environment's between us and this machine.
         # Without TLS no certificates are loaded, which takes 40 ms.
         verify=url.scheme == "https",
+        # As for models, no proxy of the environment stands between us and this machine.
         trust_env=url.host not in _LOOPBACK,
     ) as client:
         for spans in _batches(otlp_spans(journal, content=content), batch):
-            # Protocol buffers, since some collectors refuse JSON. Without the time that gzip would
-            # put in, the same spans are the same bytes.
+            # Protocol buffers, since some collectors refuse JSON. Without a time from gzip, the
+            # same spans are the same bytes.
             body = gzip.compress(_request(spans), mtime=0)
             response = _post(client, url, body, sleep=sleep)
             # A web page at the address answers any request with success.
@@ -158,8 +158,7 @@ def _batches(spans: Iterable[Span], limit: int) -> Iterator[list[Span]]:
     batch: list[Span] = []
     size = 0
     for span in spans:
-        # A span that is larger alone goes alone: only the collector can say whether it is too
-        # large.
+        # A span that is larger alone goes alone: only the collector knows if it is too large.
         if batch and (len(batch) >= limit or size + span.ByteSize() > _BATCH_BYTES):
             yield batch
             batch, size = [], 0
@@ -187,7 +186,7 @@ def _request(spans: Iterable[Span]) -> bytes:
 def _post(
     client: httpx2.Client, url: httpx2.URL, body: bytes, *, sleep: Callable[[float], None]
 ) -> httpx2.Response:
-    """The collector's answer to a request, which a busy one gets a few times.
+    """The collector's answer to a request, which is sent again a few times if it is busy.
 
     Raises:
         ExportFailed: No answer came.

@@ -15,12 +15,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from harness.inference.providers import provider_named
 from harness.metrics import model_attributes
 from harness.trace import events
+from harness.trace.calls import grouped
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, error_class, title
+from harness.trace.records import Attributes, Content, Instant, SpanRecord, error_class, title
 from harness.trace.tracer import span_id, trace_id
 
-# Events and links of one span, as in OpenTelemetry's own libraries.
+# The most events and links of one span, as in OpenTelemetry's own libraries.
 _MOST = 128
 _STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -38,7 +39,7 @@ _OPERATIONS = {
         events.ToolEvent: "execute_tool",
     }.items()
 }
-"""`gen_ai.operation.name` of our spans."""
+"""Name of a span → its `gen_ai.operation.name`."""
 
 _NAMES = {
     "temperature": "gen_ai.request.temperature",
@@ -81,30 +82,29 @@ QUOTING = frozenset(
 
 
 def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
-    """The spans in the journal's order, which is read twice.
+    """The spans of a journal, which is read twice, in its order.
 
-    Holds what happened in spans, and with `content` the run's texts.
+    Keeps the instants in spans in memory, and with `content` the run's texts.
     """
     run = _RunSpans(journal, content=content)
     return (run.span(record) for record in journal.spans())
 
 
 class _RunSpans:
+    """Makes OpenTelemetry's spans of a run's records."""
+
     def __init__(self, journal: Journal, *, content: bool) -> None:
         started = journal.started
         # Ids are derived from the run's: a run that is sent twice is one trace.
         self._trace_id = trace_id(started.run_id)
         self._run_id = started.run_id
-        # From the run's clock to Unix time.
-        self._shift_ns = started.wall_ns - started.time_ns
+        self._shift_ns = started.wall_ns - started.time_ns  # from the run's clock to Unix time
         self._content = content
-        self._texts: dict[object, str] = {}
-        self._models: dict[str, events.EndpointEvent] = {}
-        self._instants: dict[int, list[Instant]] = {}
-        self._verdicts: dict[int, events.Evaluate] = {}
-        self._flows: dict[int, list[Flow]] = {}
-        for flow in journal.flows:
-            self._flows.setdefault(flow.target, []).append(flow)
+        self._texts: dict[object, str] = {}  # SHA-256 → text
+        self._endpoints: dict[str, events.EndpointEvent] = {}  # tag → endpoint
+        self._instants: dict[int, list[Instant]] = {}  # span → the instants in it
+        self._verdicts: dict[int, events.Evaluate] = {}  # span that wrote a draft → its verdict
+        self._flows = grouped(journal.flows, by=lambda flow: flow.target)
         for item in journal.items():
             if verdict := events.Evaluate.of(item):
                 # GenAI wants a verdict at the span that wrote the draft.
@@ -115,8 +115,8 @@ class _RunSpans:
             elif isinstance(item, Instant) and item.span is not None:
                 self._instants.setdefault(item.span, []).append(item)
             elif endpoint := events.EndpointEvent.of(item):
-                self._models[endpoint.model] = endpoint
-            # Texts leave only on request: the viewer is often on another's machine.
+                self._endpoints[endpoint.model] = endpoint
+            # Texts are sent only on request, since a viewer is often on another's machine.
             elif isinstance(item, Content) and content:
                 self._texts[item.sha256] = item.text
 
@@ -125,7 +125,7 @@ class _RunSpans:
         is_remote = False
         request = events.request_of(record)
         if request is not None:
-            endpoint = self._models.get(request.model)
+            endpoint = self._endpoints.get(request.model)
             model = model_attributes(request.model, endpoint)
             backend = endpoint.backend if endpoint else events.EndpointEvent.backend
             is_local = provider_named(backend).loading is not None or backend == "scripted"
@@ -137,7 +137,7 @@ class _RunSpans:
             "harness.status": None if record.status == "ok" else record.status,
             "session.id": self._run_id,
         }
-        happened, links = self._events(record), self._links(record)
+        span_events, links = self._events(record), self._links(record)
         return Span(
             trace_id=self._trace_id,
             span_id=span_id(self._run_id, record.id),
@@ -147,12 +147,11 @@ class _RunSpans:
             start_time_unix_nano=record.start_ns + self._shift_ns,
             end_time_unix_nano=record.end_ns + self._shift_ns,
             attributes=key_values(values),
-            events=happened[:_MOST],
-            dropped_events_count=len(happened[_MOST:]),
+            events=span_events[:_MOST],
+            dropped_events_count=len(span_events[_MOST:]),
             links=links[:_MOST],
             dropped_links_count=len(links[_MOST:]),
-            # Unset for a span that was cut short. An error's words may quote a text; its class
-            # does not.
+            # Unset for a span that was cut short. An error's message may quote a text.
             status=Status(
                 code=_STATUS_CODES.get(record.status, Status.STATUS_CODE_UNSET),
                 message=_clean(
@@ -162,62 +161,60 @@ class _RunSpans:
         )
 
     def _attributes(self, record: SpanRecord) -> dict[str, object]:
-        """A span's attributes by all their names; None stands for an unknown value."""
-        ours = record.attributes
+        """A span's attributes, under our names and GenAI's; None stands for an unknown value."""
+        attributes = record.attributes
         values = {
             "harness.span": record.name,
             "gen_ai.operation.name": _OPERATIONS.get(record.name),
-            **_own_attributes(ours, texts=self._content),
+            **_own_attributes(attributes, texts=self._content),
         }
         if events.request_of(record) is not None:
-            values |= {
-                theirs: _CONVERTED[name](ours[name]) if name in _CONVERTED else ours[name]
-                for name, theirs in _NAMES.items()
-                if ours.get(name) is not None
-            }
+            for name, genai_name in _NAMES.items():
+                value = attributes.get(name)
+                if value is not None:
+                    values[genai_name] = _CONVERTED[name](value) if name in _CONVERTED else value
         if run := events.RunSpanEvent.of(record):
-            # The second since the conventions have a repository of their own.
+            # Since the conventions have a repository of their own, a workflow is an agent, too.
             values["gen_ai.workflow.name"] = values["gen_ai.agent.name"] = run.label
         elif record.name == events.name_of(events.Agent):
             values["gen_ai.agent.name"] = title(record)
         elif tool := events.ToolEvent.of(record):
             values["gen_ai.tool.name"] = tool.tool
         if self._content:
-            for name, (theirs, role) in _TEXTS.items():
-                if text := self._texts.get(str(ours.get(name))):
+            for name, (genai_name, role) in _TEXTS.items():
+                if text := self._texts.get(str(attributes.get(name))):
                     message: dict[str, object] = {
                         "role": role,
                         "parts": [{"type": "text", "content": text}],
                     }
                     if role == "assistant":
                         message["finish_reason"] = events.Chat.read(record).finish_reason
-                    values[theirs] = dump_json([message]).decode()
+                    values[genai_name] = dump_json([message]).decode()
             values["harness.draft"] = self._texts.get(events.Evaluate.read(record).draft_sha256)
             if recall := events.Recall.of(record):
                 values["gen_ai.retrieval.query.text"] = recall.query
         return values
 
     def _events(self, record: SpanRecord) -> list[Span.Event]:
-        happened = [
+        """A span's instants, and the scores of the draft that it wrote."""
+        named_values = [
             (event.name, event.time_ns, _own_attributes(event.attributes, texts=self._content))
             for event in self._instants.get(record.id, ())
         ]
         if verdict := self._verdicts.get(record.id):
-            happened += [
-                ("gen_ai.evaluation.result", verdict.end_ns, result)
-                for result in _evaluation_results(verdict, texts=self._content)
-            ]
+            results = _evaluation_results(verdict, texts=self._content)
+            named_values += [("gen_ai.evaluation.result", verdict.end_ns, r) for r in results]
         return [
             Span.Event(
                 name=_clean(name),
                 time_unix_nano=time_ns + self._shift_ns,
                 attributes=key_values(values),
             )
-            for name, time_ns, values in happened
+            for name, time_ns, values in named_values
         ]
 
     def _links(self, record: SpanRecord) -> list[Span.Link]:
-        """To the spans that led to this one; its parent is known by its id."""
+        """Links to the spans that led to this one, except its parent, which has a field."""
         return [
             Span.Link(
                 trace_id=self._trace_id,
@@ -258,7 +255,7 @@ def _any_value(value: object) -> AnyValue:
 
 
 def _clean(text: str) -> str:
-    # Without lone surrogates, which protocol buffers cannot hold.
+    # Protocol buffers cannot hold lone surrogates.
     return text.encode("utf-8", "replace").decode()
 
 
@@ -267,8 +264,9 @@ def _span_name(span: SpanRecord, model: object) -> str:
     operation = _OPERATIONS.get(span.name)
     if operation is None:
         return title(span)
-    of = title(span) if events.RunSpanEvent.of(span) or events.ToolEvent.of(span) else model
-    return f"{operation} {of}" if of else operation
+    is_titled = events.RunSpanEvent.of(span) or events.ToolEvent.of(span)
+    target = title(span) if is_titled else model
+    return f"{operation} {target}" if target else operation
 
 
 def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]:
@@ -284,16 +282,17 @@ def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[di
     """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension."""
     if verdict.composite is None or verdict.scores is None:
         return
-    yield _result("composite", verdict.composite, label="pass" if verdict.passed else "fail")
-    # Explanations may quote the draft.
+    yield {
+        "gen_ai.evaluation.name": "composite",
+        "gen_ai.evaluation.score.value": verdict.composite,
+        "gen_ai.evaluation.score.label": "pass" if verdict.passed else "fail",
+    }
+    # Reasons may quote the draft. `reasons_in` writes them as `name: reason`.
     findings = verdict.findings if texts else ()
-    # As `reasons_in` writes them: `name: reason`.
     reasons = dict(str(finding).partition(": ")[::2] for finding in findings)
     for name, score in verdict.scores.items():
-        yield _result(name, score, explanation=reasons.get(name))
-
-
-def _result(name: str, score: object, **parts: object) -> dict[str, object]:
-    result = {"name": name, "score.value": score}
-    result |= {f"score.{key}" if key == "label" else key: value for key, value in parts.items()}
-    return {f"gen_ai.evaluation.{key}": value for key, value in result.items()}
+        yield {
+            "gen_ai.evaluation.name": name,
+            "gen_ai.evaluation.score.value": score,
+            "gen_ai.evaluation.explanation": reasons.get(name),
+        }

@@ -1,14 +1,13 @@
-"""The table of rules, and what several of them say.
+"""The table of rules, and the remedies that several of them name.
 
 Each rule stands in a `rules_…` file: a function, and above it in `@rule(…)` its code, its meaning,
-the layer of its cause and the remedies. A new one needs a recording in the tests that shows it.
+the layer of its cause and the remedies. A new rule needs a recording in the tests that shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from harness.analysis.facts import Observed, Server
 from harness.analysis.finding import Expected, Layer, Observation, RunFinding
@@ -24,38 +23,38 @@ SMALLER_MODEL = "use smaller weights, or a device with more memory bandwidth"
 LESS_TO_COMPUTE = "use a smaller model, or a processor or GPU that computes more"
 SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
-
-
-# So many places are enough to look at.
+# A person looks at no more spans of one finding.
 MOST_SPANS = 20
 
 
-class Remedy(NamedTuple):
-    """The meaning of a finding, and its remedies."""
+class Remedy:
+    """The meaning of a finding, the layer of its cause, and the moves that help."""
 
-    meaning: str
-    layer: Layer
-    moves: tuple[str | Aim, ...]
-    """Most likely to help first; an aim stands for what the server's provider offers for it."""
+    def __init__(self, meaning: str, layer: Layer, *moves: str | Aim) -> None:
+        self.meaning: str = meaning
+        self.layer: Layer = layer
+        # Most likely to help first. An aim stands for what the server's provider offers for it.
+        self.moves: tuple[str | Aim, ...] = moves
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Check = Callable[[Observed], Observation | None]  # looks for one fault in a run
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, with the meaning and remedies of its findings."""
+    """A check, with the meaning and remedies of its findings."""
 
-    look: Callable[[Observed], Observation | None]
+    check: Check
     advice: Remedy
-    cases: Mapping[str, Remedy]
-    """Other advice, by the rule's `case`."""
-    explains: tuple[TimeKind, ...]
-    """The kinds of time on the critical path that a finding accounts for."""
+    cases: Mapping[str, Remedy]  # `Observation.case` → the advice in place of `advice`
+    explains: tuple[TimeKind, ...]  # kinds of time that a finding accounts for
+    # Codes of rules that name the cause of this one's findings. A finding is left out next to one
+    # of theirs on the same model; a finding on the whole run, next to any of theirs.
     explained_by: Collection[str]
-    """Rules that name the cause of this: next to one of theirs on the same model, or on the whole
-    run, this finding is left out."""
 
     def finding(self, code: str, observed: Observed) -> RunFinding | None:
-        """The findings of the rule with this code in a run."""
-        observation = self.look(observed)
+        """The fault in a run; `code` is this rule's."""
+        observation = self.check(observed)
         if observation is None:
             return None
         advice = self.cases.get(observation.case, self.advice)
@@ -75,10 +74,7 @@ class Rule:
         )
 
 
-RULES: dict[str, Rule] = {}
-"""By the stable code that findings bear."""
-
-Look = Callable[[Observed], Observation | None]
+RULES: dict[str, Rule] = {}  # stable code → rule
 
 
 def rule(
@@ -89,18 +85,13 @@ def rule(
     cases: Mapping[str, Remedy] | None = None,
     explains: tuple[TimeKind, ...] = (),
     explained_by: Collection[str] = (),
-) -> Callable[[Look], Look]:
-    """Puts a function into the table, with what its findings mean and what to change."""
+) -> Callable[[Check], Check]:
+    """Puts a check into `RULES`, with what its findings mean and the moves that help."""
 
-    def put(look: Look) -> Look:
-        RULES[code] = Rule(
-            look=look,
-            advice=Remedy(meaning, layer, moves),
-            cases=cases or {},
-            explains=explains,
-            explained_by=explained_by,
-        )
-        return look
+    def put(check: Check) -> Check:
+        advice = Remedy(meaning, layer, *moves)
+        RULES[code] = Rule(check, advice, cases or {}, explains, explained_by)
+        return check
 
     return put
 
@@ -108,18 +99,18 @@ def rule(
 def _moves(
     observation: Observation, moves: tuple[str | Aim, ...], server: Server
 ) -> tuple[tuple[str, ...], Expected | None]:
-    """What to change, and what the change that the rule has computed is expected to do."""
-    # `computed` is the change that `expected` is of: the first, or, where the rule wants one at the
-    # server, that one; none if the server offers no such thing.
-    aim, how_far = observation.wanted or (None, "")
-    changes, computed = list(observation.first), None if observation.wanted else 0
+    """The texts of all moves, and the expected effect; None if no text ends with it."""
+    texts = list(observation.first_moves)
+    # Position of the text that `expected` is about; None if the server offers nothing for the aim.
+    expected_at = 0 if observation.aim is None else None
     for move in moves:
-        offered = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]
-        if move == aim and offered:
-            computed = len(changes)
-            offered[0] += f", for {how_far}" if how_far else ""
-        changes += offered
-    if computed is None or not changes or observation.expected is None:
-        return tuple(changes), None
-    changes[computed] += f": {observation.expected}"
-    return tuple(changes), observation.expected
+        offers = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]
+        if offers and move == observation.aim:
+            expected_at = len(texts)
+            if observation.aim_target:
+                offers[0] += f", for {observation.aim_target}"
+        texts += offers
+    if expected_at is None or observation.expected is None:
+        return tuple(texts), None
+    texts[expected_at] += f": {observation.expected}"
+    return tuple(texts), observation.expected

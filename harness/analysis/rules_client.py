@@ -13,33 +13,29 @@ from harness.analysis.facts import (
     SEVERAL,
     TEXTS_OF_CALLS,
     Observed,
+    batching_helps,
     busy_ns,
-    gains_by_company,
     per_model,
     queues_in_server,
-    tells_of_queues,
+    reports_queue,
 )
-from harness.analysis.finding import Observation, counted, ids, named, said_ns
+from harness.analysis.finding import Observation, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
-from harness.analysis.rules_waiting import FULL_KV, had_places
+from harness.analysis.rules_waiting import FULL_KV, server_had_places
 from harness.analysis.time_budget import lost_to_places_ns
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import common, depths, length_ns, most_at_once, parts_within
 from harness.trace.records import Interval
 
-# Calls that could have been made at once; two or three are often written one after another for
-# clarity, and little is lost.
+# Two or three calls are often written one after another for clarity, and little is lost.
 LEAST_SERIAL_CALLS = 4
-
 # This share of the critical path is worth a finding, whatever the time went into.
 LARGE_SHARE = 0.4
-
-# The scheduler lets a process wait less, however many want the cores.
+# The scheduler never lets a process wait for so long, however many programs want the cores.
 LONGEST_STARVED_NS = 1_000_000_000
-
-# A call that comes later after the one before waited for something: a person, a tool.
+# After a longer pause, a call had waited for something else than a call: a person, a tool.
 LONGEST_GAP_NS = 1_000_000_000
 
 
@@ -55,45 +51,47 @@ LONGEST_GAP_NS = 1_000_000_000
             "The items could run side by side, and something lets one through at a time: a limit "
             "on them, or a lock or semaphore in their code.",
             "L6",
-            ("let more through; to bound calls, use max_parallel under [endpoints.{tag}]",),
-        ),
+            "let more through; to bound calls, use max_parallel under [endpoints.{tag}]",
+        )
     },
     explains=("decode", "prefill", "overhead"),
 )
 def serial_client(observed: Observed) -> Observation | None:
     """Calls that do not need each other went one after another, none beside another."""
-    alone = _alone(observed.calls)
-    first = alone[:TEXTS_OF_CALLS]
+    serial = _calls_alone(observed.calls)
+    # These calls, whose texts are known, stand for all.
+    first = serial[:TEXTS_OF_CALLS]
     # At an account's limit, more calls at once would only be refused.
-    if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {r.reason for r in observed.retries}:
+    is_limited = any(retry.reason == "RateLimited" for retry in observed.retries)
+    if len(first) < LEAST_SERIAL_CALLS or is_limited:
         return None
     independent, shortest_ns = _independent(observed, first)
     if len(independent) < LEAST_SERIAL_CALLS:
         return None
     server = observed.server(independent[0].model)
-    # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
-    lost_ns = round((1 - shortest_ns / in_turn_ns) * sum(map(busy_ns, alone)))
+    lost_ns = round((1 - shortest_ns / in_turn_ns) * sum(map(busy_ns, serial)))
     # An engine in this process shares its cores among calls: several at once may be no faster.
     if server.is_in_process or not observed.matters(lost_ns):
         return None
-    nodes = named(call.node for call in independent if call.node)
+    nodes = quoted(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
-    # Items that ran together, with calls one after another, are held back by code of their own.
-    is_held = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
+    # Code of their own, such as a lock, holds back the calls of items that ran at once.
+    has_lock = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
+    # The span around a call: the function that made it.
     functions = {observed.parents.get(call.id) for call in independent}
     waited_for_places = functions & observed.place_waits.keys()
     if waited_for_places and _places(observed):
-        return None  # `max-parallel` tells of it.
+        return None  # The rule `max-parallel` reports it.
     more_places = observed.more_places if waited_for_places else ""
-    # Whether calls of one function need each other shows only in texts, and code may use no text.
+    # Texts alone show whether calls of one function need each other, and they may not show all.
     is_certain = len(functions) == len(independent)
     return Observation(
         severity="warning" if is_certain else "hint",
-        case="held" if is_held or more_places else "",
+        case="held" if has_lock or more_places else "",
         model=server.model,
-        seen=f"{len(alone)} calls ran one after another, and {len(independent)} of "
-        + ("them" if first == alone else f"the first {len(first)}")
+        seen=f"{len(serial)} calls ran one after another, and {len(independent)} of "
+        + ("them" if first == serial else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
         + (
             " do not depend on each other. They"
@@ -101,18 +99,18 @@ def serial_client(observed: Observed) -> Observation | None:
             else " quote no more than a few words of each other's replies. Unless their code needs "
             "one reply for the next call, they"
         )
-        + f" could have run at once and saved up to {observed.said(lost_ns)}, if the server has "
+        + f" could have run at once and saved up to {observed.share(lost_ns)}, if the server has "
         "places for them.",
-        first=(more_places,) if more_places else (),
-        spans=ids(independent),
+        first_moves=(more_places,) if more_places else (),
+        spans=span_ids(independent),
         lost_ns=lost_ns,
     )
 
 
 def _independent(observed: Observed, calls: Sequence[Call]) -> tuple[list[Call], int]:
-    """Calls that could have run at once, and how long all would have taken then."""
-    # When each could have ended, had it begun as soon as those it needs had, and how many calls one
-    # after another it needs at most.
+    """Calls that could have run at once, and how long all calls would have taken then."""
+    # For each call: when it would have ended, had it begun at the end of the last call it needs,
+    # and its rank, the length of the longest chain of calls that ends with it.
     ends_ns: list[int] = []
     ranks: list[int] = []
     last_before_pause: set[int] = set()
@@ -128,16 +126,17 @@ def _independent(observed: Observed, calls: Sequence[Call]) -> tuple[list[Call],
     return [c for c, rank in zip(calls, ranks, strict=True) if rank == common_rank], max(ends_ns)
 
 
-def _alone(calls: Sequence[Call]) -> list[Call]:
+def _calls_alone(calls: Sequence[Call]) -> list[Call]:
+    """The calls that succeeded with no other call beside them."""
     alone: list[Call] = []
-    end_ns = 0
+    last_end_ns = 0
     for call in calls:
-        # It began beside the last: neither was alone.
         if alone and call.start_ns < alone[-1].end_ns:
+            # This call began beside the one before it, so neither was alone.
             alone.pop()
-        elif call.status == "ok" and call.start_ns >= end_ns:
+        elif call.status == "ok" and call.start_ns >= last_end_ns:
             alone.append(call)
-        end_ns = max(end_ns, call.end_ns)
+        last_end_ns = max(last_end_ns, call.end_ns)
     return alone
 
 
@@ -151,40 +150,45 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
         "no models": Remedy(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
-            ("make them faster, or do such work for several items in one call of a node",),
-        ),
+            "make them faster, or do such work for several items in one call of a node",
+        )
     },
     explains=("place", "turn"),
     explained_by=("client-lag",),
 )
 def max_parallel(observed: Observed) -> Observation | None:
     """Calls waited for a turn at an endpoint, or calls of nodes for a place, under a limit."""
-    waits = [wait for wait in (_turns(observed), _places(observed)) if wait is not None]
-    return max(waits, key=lambda wait: wait.lost_ns or 0, default=None)
+    return observed.worst([_turns(observed), _places(observed)])
 
 
 @per_model
 def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
     turns = [turn for call in calls for turn in call.turns]
-    waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
+    waiting = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
     lost_ns = length_ns(turns)
-    if len(waited) < SEVERAL or not observed.matters(lost_ns) or _is_full(observed, model, calls):
+    if len(waiting) < SEVERAL or not observed.matters(lost_ns) or _is_full(observed, model, calls):
         return None
     server = observed.server(model)
-    certain = tells_of_queues(observed, calls) or server.is_in_process
-    limit, deepest = server.max_parallel, most_at_once(calls)
-    at_most = "" if limit is None else f" (max_parallel = {limit})"
-    # Twice the limit at most: how a server takes more is seen step by step.
-    enough = min(deepest, 2 * (limit or deepest))
+    is_certain = reports_queue(observed, calls) or server.is_in_process
+    advised = most_at_once(calls)
+    limit_text = ""
+    if server.max_parallel is not None:
+        # Twice the limit at most: how a server takes more calls is best seen step by step.
+        advised = min(advised, 2 * server.max_parallel)
+        limit_text = f" (max_parallel = {server.max_parallel})"
     longest_ns = max(turn.duration_ns for turn in turns)
     return Observation(
-        severity="warning" if certain else "hint",
-        seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
-        f"turn{at_most}, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
-        + ("while none waited in its server." if certain else "and the server's queue is unknown."),
-        spans=ids(waited),
-        first=(f"max_parallel = {enough} under [endpoints.{model}]",) if certain else (),
+        severity="warning" if is_certain else "hint",
+        seen=f"{len(waiting)} of {len(calls)} calls to '{model}' waited in this process for their "
+        f"turn{limit_text}, up to {ns_text(longest_ns)} ({observed.share(lost_ns)}), "
+        + (
+            "while none waited in its server."
+            if is_certain
+            else "and the server's queue is unknown."
+        ),
+        spans=span_ids(waiting),
+        first_moves=(f"max_parallel = {advised} under [endpoints.{model}]",) if is_certain else (),
         lost_ns=lost_ns,
     )
 
@@ -192,47 +196,51 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
 def _places(observed: Observed) -> Observation | None:
     """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
-    gain_ns = lost_to_places_ns(observed.seen[events.NodeAttempt], observed.journal.flows)
+    gain_ns = lost_to_places_ns(observed.recorded[events.NodeAttempt], observed.journal.flows)
     if len(waits) < SEVERAL or not observed.matters(gain_ns):
         return None
-    at_work = [*observed.calls, *observed.seen[events.Embed]]
-    # Places that nodes without models hold are a matter of their code, and of no server.
-    calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
+    requests = [*observed.calls, *observed.recorded[events.Embed]]
+    # If the nodes in the places call no model, only their code can be changed, and no server.
+    calls_models = length_ns(common(waits.values(), requests)) > length_ns(waits.values()) / 2
     models = observed.by_model if calls_models else {}
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
-        return None  # They would wait in the server, or for this process.
-    certain = all(tells_of_queues(observed, calls) for calls in models.values())
+        return None
+    is_certain = all(reports_queue(observed, calls) for calls in models.values())
     places = f"the places of the pipeline (max_parallel={observed.max_parallel})"
-    if of_node := observed.node_of_places:
-        places = f"the places of their node, '{of_node}', under its Concurrency(n)"
+    if node := observed.node_with_own_limit:
+        places = f"the places of their node, '{node}', under its Concurrency(n)"
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
     return Observation(
-        severity="warning" if certain else "hint",
+        severity="warning" if is_certain else "hint",
         case="" if calls_models else "no models",
         seen=f"{len(waits)} calls of nodes waited for one of {places}, up to "
-        f"{said_ns(waits[longest_first[0]].duration_ns)}. They held the run up for "
-        f"{observed.said(gain_ns)}" + ("." if certain else ", and servers' queues are unknown."),
+        f"{ns_text(waits[longest_first[0]].duration_ns)}. They held the run up for "
+        f"{observed.share(gain_ns)}"
+        + ("." if is_certain else ", and servers' queues are unknown."),
         spans=tuple(longest_first),
-        first=(observed.more_places,) if certain else (),
+        first_moves=(observed.more_places,) if is_certain else (),
         lost_ns=gain_ns,
     )
 
 
 def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
-    """Whether more calls at once would only have waited elsewhere."""
-    kv = observed.highest(model, "KV cache") or 0.0
-    queues = queues_in_server(observed, calls).values() if tells_of_queues(observed, calls) else ()
-    queued = [queue for queue in queues if queue.duration_ns >= LEAST_LOST_NS]
+    """Whether more calls at once would only have waited in the server, or for this process."""
+    if observed.is_process_slow or batching_helps(observed, calls) is False:
+        return True
+    if any(retry.model == model and retry.reason == "RateLimited" for retry in observed.retries):
+        return True
     server = observed.server(model)
-    return (
-        observed.is_late
-        or gains_by_company(observed, calls) is False
-        or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
-        or bool(observed.highest(model, "waiting"))
-        or kv > FULL_KV
-        or (len(queued) >= SEVERAL and not had_places(observed, calls))
-        or (server.is_in_process and server.places <= (server.max_parallel or server.places))
-    )
+    if server.is_in_process and (
+        server.max_parallel is None or server.places <= server.max_parallel
+    ):
+        return True
+    kv_share = observed.highest(model, "KV cache") or 0.0
+    if kv_share > FULL_KV or observed.highest(model, "waiting"):
+        return True
+    if not reports_queue(observed, calls) or server_had_places(observed, calls):
+        return False
+    queues = queues_in_server(observed, calls).values()
+    return sum(queue.duration_ns >= LEAST_LOST_NS for queue in queues) >= SEVERAL
 
 
 @rule(
@@ -248,78 +256,79 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
             "A Python process computes with one core, and this one's was full: the run made as "
             "many calls a second as it can.",
             "L6",
-            (
-                "divide the rows over several processes, or run nodes on workers (--on ray)",
-                "more calls at once gain nothing",
-            ),
-        ),
+            "divide the rows over several processes, or run nodes on workers (--on ray)",
+            "more calls at once gain nothing",
+        )
     },
     explains=("client lag",),
 )
 def client_lag(observed: Observed) -> Observation | None:
     """The process stood still, while calls were under way or other nodes could have gone on."""
-    at_work = [*observed.calls, *observed.seen[events.Embed]]
-    side_by_side = [stretch for stretch, depth in depths(_innermost(observed)) if depth > 1]
-    # A lag in which nothing else could have gone on cost nothing.
-    every_lag = observed.seen[events.ClientLag]
-    held_up = parts_within(every_lag, [*at_work, *side_by_side])
-    lags = [lag for lag, parts in zip(every_lag, held_up, strict=True) if parts]
-    lost_ns = length_ns(part for parts in held_up for part in parts)
+    requests = [*observed.calls, *observed.recorded[events.Embed]]
+    parallel_nodes = [time for time, depth in depths(_innermost_nodes(observed)) if depth > 1]
+    # A lag costs nothing if nothing else could have gone on in it.
+    every_lag = observed.recorded[events.ClientLag]
+    costly_parts = parts_within(every_lag, [*requests, *parallel_nodes])
+    lags = [lag for lag, parts in zip(every_lag, costly_parts, strict=True) if parts]
+    lost_ns = length_ns(part for parts in costly_parts for part in parts)
     if not observed.matters(lost_ns):
         return None
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
-    place = _place_of_most(observed, longest_first)
-    if place is None and not observed.is_core_full:
-        return None  # A remark tells of other programs.
+    culprit = _lag_of_culprit(observed, lags)
+    if culprit is None and not observed.is_core_full:
+        return None  # If other programs took the cores, a remark of the diagnosis says so.
     return Observation(
-        # Many short ones are what a busy process looks like.
-        severity="warning" if place is None or place.duration_ns >= LEAST_LOST_NS else "hint",
-        case="" if place else "core full",
-        seen=f"The event loop of this process stood still for {said_ns(longest_ns)}"
+        # Many short lags are usual in a busy process.
+        severity="warning" if culprit is None or culprit.duration_ns >= LEAST_LOST_NS else "hint",
+        case="" if culprit else "core full",
+        seen=f"The event loop of this process stood still for {ns_text(longest_ns)}"
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
-        + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
-        + f" under way ({observed.said(lost_ns)})"
-        + (f": {_said_place(observed, place)}." if place else ", at no one place."),
-        spans=ids(longest_first),
+        + (" while calls to models were" if common(lags, requests) else " while other nodes were")
+        + f" under way ({observed.share(lost_ns)})"
+        + (f": {_place_text(observed, culprit)}." if culprit else ", at no one place."),
+        spans=span_ids(longest_first),
         lost_ns=lost_ns,
     )
 
 
-def _innermost(observed: Observed) -> list[Interval]:
+def _innermost_nodes(observed: Observed) -> list[Interval]:
     """Calls of nodes in which no other node was called."""
-    around = {span for node in observed.nodes for span in _around(observed, node)}
-    return [attempt for node, attempt in observed.nodes.items() if node not in around]
+    callers = {span for node in observed.nodes for span in _around(observed, node)}
+    return [attempt for node, attempt in observed.nodes.items() if node not in callers]
 
 
-def _place_of_most(observed: Observed, lags: Sequence[events.ClientLag]) -> events.ClientLag | None:
-    """The longest lag in the function that answers for most of the time; None without such one."""
-    by_function: Counter[str | None] = Counter()
+def _lag_of_culprit(
+    observed: Observed, lags: Sequence[events.ClientLag]
+) -> events.ClientLag | None:
+    """The longest lag in the function that caused most of the time in lags; None if none did."""
+    # Function → time in its lags. A pause of the interpreter, such as garbage collection, has None.
+    lag_ns: Counter[str | None] = Counter()
     for lag in lags:
-        # A pause of the interpreter, such as a collection of garbage, is at no line of anyone's.
-        by_function[lag.function if lag.at else None] += lag.duration_ns
-    function, most_ns = by_function.most_common(1)[0]
-    if function is None or most_ns < MOSTLY * by_function.total():
+        lag_ns[lag.function if lag.at else None] += lag.duration_ns
+    function, most_ns = lag_ns.most_common(1)[0]
+    if function is None or most_ns < MOSTLY * lag_ns.total():
         return None
-    longest, *shorter = [lag for lag in lags if lag.function == function]
-    # Where other programs have the cores, the process may stand still anywhere: one short lag in a
-    # function tells nothing of it.
-    is_chance = observed.is_starved and not shorter and longest.duration_ns < LONGEST_STARVED_NS
-    return None if is_chance else longest
+    in_function = [lag for lag in lags if lag.function == function]
+    longest = max(in_function, key=lambda lag: lag.duration_ns)
+    # While other programs have the cores, one short lag may be in any function, by chance.
+    is_single = len(in_function) == 1 and longest.duration_ns < LONGEST_STARVED_NS
+    return None if observed.is_starved and is_single else longest
 
 
 def _nodes_during(observed: Observed, lag: events.ClientLag) -> list[events.NodeAttempt]:
-    # Its ends are known to a heartbeat only.
+    # The ends of a lag are only as exact as the heartbeat that noticed it; its middle is in it.
     middle_ns = lag.start_ns + lag.duration_ns // 2
     nodes = observed.nodes.values()
     return [node for node in nodes if node.start_ns <= middle_ns <= node.end_ns]
 
 
-def _said_place(observed: Observed, lag: events.ClientLag) -> str:
-    during = [node.node for node in _nodes_during(observed, lag)]
-    if blocked := [name for name in during if name.split("/")[-1] == lag.function]:
-        return f"in node {named(blocked)} ({lag.at})"
-    return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
+def _place_text(observed: Observed, lag: events.ClientLag) -> str:
+    """The place of a lag for people: `in node 'parse' (parse.py:12)`."""
+    nodes = [node.node for node in _nodes_during(observed, lag)]
+    if blocking := [name for name in nodes if name.split("/")[-1] == lag.function]:
+        return f"in node {quoted(blocking)} ({lag.at})"
+    return f"in '{lag.function}' ({lag.at})" + (f", while {quoted(nodes)} ran" if nodes else "")
 
 
 @rule(
@@ -333,24 +342,29 @@ def _said_place(observed: Observed, lag: events.ClientLag) -> str:
 @per_model
 def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls that followed each other opened a connection each."""
-    # After a longer pause, and with many at once, this process closes connections itself.
-    after = [b for a, b in pairwise(calls) if 0 <= b.start_ns - a.end_ns < LONGEST_GAP_NS]
-    new = [call for call in after if call.connecting_ns is not None]
-    lost_ns = sum(call.connecting_ns or 0 for call in new)
-    is_few = len(new) < LEAST_SERIAL_CALLS or len(new) <= MOSTLY * len(after)
-    if is_few or observed.server(model).is_in_process:
+    followers = [
+        call
+        for before, call in pairwise(calls)
+        # After a longer pause, or with many calls at once, this process closes connections itself.
+        if 0 <= call.start_ns - before.end_ns < LONGEST_GAP_NS
+    ]
+    connecting = [call for call in followers if call.connecting_ns is not None]
+    lost_ns = sum(call.connecting_ns or 0 for call in connecting)
+    count = len(connecting)
+    is_rare = count < LEAST_SERIAL_CALLS or count <= MOSTLY * len(followers)
+    if is_rare or observed.server(model).is_in_process:
         return None
     return Observation(
         severity="warning" if observed.matters(lost_ns) else "hint",
-        seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
-        f"connection, which took {said_ns(lost_ns / len(new))} each ({observed.said(lost_ns)}).",
-        spans=ids(new),
+        seen=f"{count} of {len(followers)} calls to '{model}' that followed another opened a new "
+        f"connection, which took {ns_text(lost_ns / count)} each ({observed.share(lost_ns)}).",
+        spans=span_ids(connecting),
         lost_ns=lost_ns,
     )
 
 
-# A shorter reply may well be a decision: what follows it need not repeat it.
-_CONDITION_CHARS = 24
+# A shorter reply may be a decision, which the prompts after it need not repeat.
+_DECISION_CHARS = 24
 
 
 @rule(
@@ -363,100 +377,99 @@ _CONDITION_CHARS = 24
         "beyond the result": Remedy(
             "The result does not need these nodes: they are there for what else they do.",
             "L6",
-            (
-                "leave them out if nobody reads what they do, or run them on their own afterwards",
-                "make them shorter: a lower max_output_tokens",
-            ),
+            "leave them out if nobody reads what they do, or run them on their own afterwards",
+            "make them shorter: a lower max_output_tokens",
         )
     },
     explains=("decode", "prefill"),
 )
 def unused_dependency(observed: Observed) -> Observation | None:
     """A node that waited for one whose output it does not use, or that the result does not use."""
-    return _beyond_result(observed) or _unquoted(observed)
+    return _beyond_result(observed) or observed.worst(_unquoted(observed))
 
 
 def _beyond_result(observed: Observed) -> Observation | None:
-    """Nodes that ran on when the result was there, and that it does not need."""
-    # Only of a pipeline that names its result: else the last node is the result.
-    results = {pipeline.result for pipeline in observed.seen[events.PipelineEvent]} - {None}
+    """Nodes that ran on when the result was there, so that it does not need them."""
+    # Empty for a pipeline that names no result: its last node is the result.
+    results = {pipeline.result for pipeline in observed.recorded[events.PipelineEvent]} - {None}
     outermost = [node for node in observed.nodes.values() if "/" not in node.node]
     ready_ns = max((node.end_ns for node in outermost if node.node in results), default=None)
-    later = [node for node in outermost if ready_ns is not None and node.end_ns > ready_ns]
-    if ready_ns is None or not later:
+    if ready_ns is None:
         return None
-    lost_ns = max(node.end_ns for node in later) - ready_ns
+    later = [node for node in outermost if node.end_ns > ready_ns]
+    lost_ns = max((node.end_ns for node in later), default=ready_ns) - ready_ns
     if not observed.matters(lost_ns):
         return None
     return Observation(
         severity="hint",
         case="beyond the result",
-        seen=f"The result, {named(map(str, results))}, was there "
-        f"{said_ns(ready_ns - observed.run.start_ns)} into the run, which went on for "
-        f"{observed.said(lost_ns)} with {named(node.node for node in later)}.",
-        spans=ids(later),
+        seen=f"The result, {quoted(map(str, results))}, was there "
+        f"{ns_text(ready_ns - observed.run.start_ns)} into the run, which went on for "
+        f"{observed.share(lost_ns)} with {quoted(node.node for node in later)}.",
+        spans=span_ids(later),
         lost_ns=lost_ns,
     )
 
 
-def _unquoted(observed: Observed) -> Observation | None:
-    """A node on the critical path whose prompts quote nothing of the node that it waited for."""
-    calls: dict[int, list[Call]] = {}
-    for call in observed.calls[:TEXTS_OF_CALLS]:
-        if call.node_span is not None and call.status == "ok":
-            calls.setdefault(call.node_span, []).append(call)
-    # What a `when=` was given has done its work without a place in a prompt.
+def _unquoted(observed: Observed) -> Iterator[Observation]:
+    """Nodes on the critical path whose prompts quote nothing of the node that they waited for."""
+    succeeded = (call for call in observed.calls[:TEXTS_OF_CALLS] if call.status == "ok")
+    calls = grouped(succeeded, by=lambda call: call.node_span)
+    # Pairs of spans: a condition of `when=` needs no place in a prompt.
     flows = observed.journal.flows
-    decided = {(flow.source, flow.target) for flow in flows if flow.name == "condition"}
-    worst: Observation | None = None
+    conditions = {(flow.source, flow.target) for flow in flows if flow.name == "condition"}
     for before, step in pairwise(observed.path.steps):
+        nodes = observed.nodes
         sources = observed.sources.get(step.span, ())
-        is_edge = before.span in sources and (before.span, step.span) not in decided
+        if before.span not in sources or (before.span, step.span) in conditions:
+            continue
         replies = [observed.reply(call) or "" for call in calls.get(before.span, ())]
         prompts = [observed.prompt(call) or "" for call in calls.get(step.span, ())]
-        if not (is_edge and replies and prompts and all(replies) and all(prompts)):
+        # A mapped node uses the other's output by running once for each of its items.
+        if nodes[step.span].item is not None or not _is_unquoted(replies, prompts):
             continue
-        # As calls in a row: the one node's, which only reply, then the other's, which only ask.
-        uses = needed_replies(
-            [*([""] * len(replies)), *prompts], [*replies, *([""] * len(prompts))]
+        # Without this source, the node could have begun when the last of the others had ended.
+        others_ns = (nodes[n].end_ns for n in sources if n in nodes and n != before.span)
+        could_start_ns = max(others_ns, default=nodes[before.span].start_ns)
+        lost_ns = min(nodes[step.span].start_ns - could_start_ns, step.duration_ns)
+        yield Observation(
+            severity="hint",
+            seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
+            f"of what the models replied there. Side by side they would save at most "
+            f"{observed.share(lost_ns)}.",
+            spans=(before.span, step.span),
+            lost_ns=lost_ns,
         )
-        # A decision may reach a prompt as one word of a reply.
-        pieces = set().union(*map(pieces_of, replies))
-        quotes = any(piece in prompt for piece in pieces for prompt in prompts)
-        is_item = observed.nodes[step.span].item is not None
-        if any(uses) or quotes or is_item or max(map(len, replies)) < _CONDITION_CHARS:
-            continue
-        others_ns = [observed.nodes[n].end_ns for n in sources if n in observed.nodes]
-        # Without this source, it could have begun when the last of the others had ended.
-        others_ns.remove(observed.nodes[before.span].end_ns)
-        could_ns = max(others_ns, default=observed.nodes[before.span].start_ns)
-        lost_ns = min(observed.nodes[step.span].start_ns - could_ns, step.duration_ns)
-        if observed.matters(lost_ns) and (worst is None or lost_ns > (worst.lost_ns or 0)):
-            worst = Observation(
-                severity="hint",
-                seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
-                f"of what the models replied there. Side by side they would save at most "
-                f"{observed.said(lost_ns)}.",
-                spans=(before.span, step.span),
-                lost_ns=lost_ns,
-            )
-    return worst
+
+
+def _is_unquoted(replies: Sequence[str], prompts: Sequence[str]) -> bool:
+    """Whether the prompts certainly hold nothing of the replies; unknown texts are empty."""
+    if not (replies and prompts and all(replies) and all(prompts)):
+        return False
+    # A decision may reach a prompt as one word of a reply.
+    pieces = set().union(*map(pieces_of, replies))
+    is_decision = max(map(len, replies)) < _DECISION_CHARS
+    if is_decision or any(piece in prompt for piece in pieces for prompt in prompts):
+        return False
+    # Compared as calls in a row: first those that only reply, then those that only ask.
+    no_prompts, no_replies = [""] * len(replies), [""] * len(prompts)
+    return not any(needed_replies([*no_prompts, *prompts], [*replies, *no_replies]))
 
 
 def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
-    """For each call, the positions of those before it that it needs, or may for all we know."""
-    # Its time grows with the square of the number of calls.
+    """For each call, the positions of the earlier calls that it needs, or may need."""
+    # The time that this takes grows with the square of the number of calls.
     around = [frozenset(_around(observed, call.id)) for call in calls]
     upstream = [_upstream_of(observed, spans) for spans in around]
     prompts = [observed.prompt(call) or "" for call in calls]
     replies = [observed.reply(call) or "" for call in calls]
-    quoted = needed_replies(prompts, replies)
+    quoted_calls = needed_replies(prompts, replies)
     return [
         {
             earlier
             for earlier in range(number)
             if not around[earlier].isdisjoint(upstream[number])
-            or earlier in quoted[number]
+            or earlier in quoted_calls[number]
             or _may_need(observed, calls[earlier], call)
         }
         for number, call in enumerate(calls)
@@ -473,21 +486,21 @@ def _around(observed: Observed, inside: int) -> Iterator[int]:
 
 def _upstream_of(observed: Observed, spans: frozenset[int]) -> set[int]:
     """All spans upstream of `spans`, following flows backwards."""
-    sources: set[int] = set()
-    open_ends = list(spans)
-    while open_ends:
-        for source in observed.sources.get(open_ends.pop(), ()):
-            if source not in sources:
-                sources.add(source)
-                open_ends.append(source)
-    return sources
+    upstream: set[int] = set()
+    unvisited = list(spans)
+    while unvisited:
+        for source in observed.sources.get(unvisited.pop(), ()):
+            if source not in upstream:
+                upstream.add(source)
+                unvisited.append(source)
+    return upstream
 
 
 def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
-    # The same question again is asked because of what the first answer was.
+    # A question is asked again because of its first answer.
     if later.prompt_sha256 is not None and later.prompt_sha256 == earlier.prompt_sha256:
         return True
-    # Texts of one function's calls are all that could rule it out.
+    # Of calls by one function, only their texts could show that the later does not need the other.
     is_unread = observed.reply(earlier) is None or observed.prompt(later) is None
     return is_unread and observed.parents.get(earlier.id) == observed.parents.get(later.id)
 
@@ -504,10 +517,8 @@ def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
             "A tool that an agent's model asked for. For each of its calls the model also replies, "
             "unless it asks for several at once.",
             "L6",
-            (
-                "make the tool faster, or let it take a list, so that one call does for several",
-                "see where its time goes: with run.span(…) around its parts, or a profiler",
-            ),
+            "make the tool faster, or let it take a list, so that one call does for several",
+            "see where its time goes: with run.span(…) around its parts, or a profiler",
         )
     },
     explains=("code", "tool", "client lag"),
@@ -515,38 +526,43 @@ def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
 )
 def slow_code(observed: Observed) -> Observation | None:
     """A tool, or a node's own code, took much of the critical path."""
-    lags = observed.seen[events.ClientLag]
-    blocked = _place_of_most(observed, lags) if lags else None
-    kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
+    lags = observed.recorded[events.ClientLag]
+    culprit = _lag_of_culprit(observed, lags) if lags else None
+    kinds = {"code", "tool", "client lag"} if culprit else {"code", "tool"}
     shares = [share for share in observed.shares if share.kind in kinds]
     taken_ns = sum(share.duration_ns for share in shares)
     if sum(share.share for share in shares) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
-    # Whose code: where the loop stood still, else what took most of the path, else its steps.
-    names = (
-        (blocked and [node.caption for node in _nodes_during(observed, blocked)])
-        or [part.most_of for part in shares if part.kind == "code" and part.most_of]
-        or [step.node for step in observed.path.steps]
-    )
-    case = ""
-    if shares[0].kind == "tool" and (tool := shares[0].most_of):
-        calls = [call for call in observed.seen[events.ToolEvent] if call.tool == tool]
+    tool = shares[0].most_of if shares[0].kind == "tool" else None
+    if tool is not None:
+        calls = [call for call in observed.recorded[events.ToolEvent] if call.tool == tool]
         spans = [call.id for call in sorted(calls, key=lambda call: -call.duration_ns)]
-        case, what = "tool", f"The tool '{tool}' took in {counted(len(spans), 'call')}"
-    elif names:
-        where = f", in the function '{blocked.function}'" if blocked else ""
-        verb = "took" if len(set(names)) == 1 else "took most of"
-        what = f"Code of {named(names[:1])}{where}, with its waits, {verb}"
-        spans = [step.span for step in observed.path.steps if step.node in names[:1]]
+        subject = f"The tool '{tool}' took in {counted(len(spans), 'call')}"
     else:
-        return None
-    answered = (answer.span or 0 for answer in observed.seen[events.AnswerEvent])
-    if any(spans[:1] == [node] for span in answered for node in (span, *_around(observed, span))):
+        nodes = _nodes_with_code(observed, culprit)
+        if not nodes:
+            return None
+        where = f", in the function '{culprit.function}'" if culprit else ""
+        verb = "took" if len(set(nodes)) == 1 else "took most of"
+        subject = f"Code of '{nodes[0]}'{where}, with its waits, {verb}"
+        spans = [step.span for step in observed.path.steps if step.node == nodes[0]]
+    # Spans in which a person answered, and the spans around them.
+    answers = [answer.span or 0 for answer in observed.recorded[events.AnswerEvent]]
+    with_answers = {outer for span in answers for outer in (span, *_around(observed, span))}
+    if spans and spans[0] in with_answers:
         return None  # It waited for a person.
     return Observation(
-        severity="hint",  # only its author knows whether it has to be there, and can be quicker
-        case=case,
-        seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
+        # Only the author of the code knows whether it is needed, and can be quicker.
+        severity="hint",
+        case="" if tool is None else "tool",
+        seen=f"{subject} {observed.share(taken_ns)}: no model worked for it in that time.",
         spans=tuple(spans[:1]),
         lost_ns=taken_ns,
     )
+
+
+def _nodes_with_code(observed: Observed, culprit: events.ClientLag | None) -> list[str]:
+    """The nodes during a lag, else the node with most code on the critical path, else all on it."""
+    during = [node.caption for node in _nodes_during(observed, culprit)] if culprit else []
+    with_most = [s.most_of for s in observed.shares if s.kind == "code" and s.most_of]
+    return during or with_most or [step.node for step in observed.path.steps]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.analysis.facts import (
     ALONE,
@@ -21,40 +20,32 @@ from harness.analysis.facts import (
     queues_in_server,
     ttft,
 )
-from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
+from harness.analysis.finding import Expected, Observation, counted, ns_text, span_ids
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
-from harness.analysis.speed_limits import SpeedLimit, company_of
+from harness.analysis.speed_limits import concurrency_of
 from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import length_ns, most_at_once
 
-# Readers see each token come when they are so far apart.
+# Readers see each token come if tokens are at least so far apart.
 TYPEWRITER_NS = 100_000_000
-
+# The longest acceptable time between tokens.
 TARGET_ITL_NS = 50_000_000
-"""The longest acceptable time between tokens."""
-
+# From so many times `TYPEWRITER_NS` on, a call is slow however many run beside it.
 SLOW_FACTOR = 2.0
-"""From so many times that on, a call is slow whatever the company."""
-
+# A reply stands still if a gap is at least so many times the run's median time between tokens.
 STALL_FACTOR = 20
-"""And for so many times as long as the run's tokens are apart in the median."""
-
+# Fewer calls show no change over the run.
 LEAST_TREND = 6
-"""Calls that show a change over the run."""
-
+# A measure has changed if the median of the later half is at least so many times the first half's,
 CHANGED = 1.8
-"""How many times as much the second half of them has, in the median, as the first."""
-
-SAME = 1.3
-"""Up to so many times as much, company and prompts are as they were."""
-
+# and if the later call has more in at least this share of all pairs of an early and a later call.
 LARGER_PAIRS = 0.85
-"""A measure has grown if the later call has more in this share of all pairs of calls."""
-
-# Time to the first token of replies that came in one piece.
-LEAST_KEPT_BACK_NS = 300_000_000
+# Up to so many times the first half's median, concurrency and prompts are the same as before.
+SAME = 1.3
+# A reply in one piece was held back if it came at least so long after the call was sent.
+LEAST_HELD_BACK_NS = 300_000_000
 
 
 @rule(
@@ -72,39 +63,54 @@ LEAST_KEPT_BACK_NS = 300_000_000
 def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Replies stood still in their middle for far longer than tokens are apart in this run."""
     timed = [call for call in calls if call.itl_max_ns and call.itl_mean_ns]
-    # The mean of a short reply is mostly its gap; the 95th percentile leaves that out.
-    paces_ns = (min(c.itl_mean_ns or 0, c.itl_p95_ns or c.itl_mean_ns or 0) for c in timed)
-    usual_ns = statistics.median([*paces_ns] or [0])
+    if not timed:
+        return None
+    usual_ns = statistics.median(map(_usual_itl_ns, timed))
     least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
     stalls_ns = [call.itl_max_ns or 0 for call in stalled]
-    company = company_of(calls) if stalled else {}
+    replies_at_once = concurrency_of(calls) if stalled else {}
     lost_ns = sum(
-        # Replies that stand still together lose one time, of which each gets its part.
-        stall_ns / max(1.0, company.get(call.id, 1.0))
-        for call, stall_ns in zip(stalled, stalls_ns, strict=True)
+        # Replies that stand still together lose the same time, so each counts a part of it.
+        (call.itl_max_ns or 0) / max(1.0, replies_at_once.get(call.id, 1.0))
+        for call in stalled
     )
-    if not stalled or not observed.matters(lost_ns):
+    if not observed.matters(lost_ns):
         return None
     return Observation(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
-        f"{said_ns(statistics.median(stalls_ns))} in the median and {said_ns(max(stalls_ns))} at "
-        f"most ({observed.said(lost_ns)}); tokens of this run are {said_ns(usual_ns)} apart.",
-        spans=ids(stalled),
+        f"{ns_text(statistics.median(stalls_ns))} in the median and {ns_text(max(stalls_ns))} at "
+        f"most ({observed.share(lost_ns)}); tokens of this run are {ns_text(usual_ns)} apart.",
+        spans=span_ids(stalled),
         lost_ns=lost_ns,
     )
 
 
-_TRENDS: Mapping[str, tuple[str, Callable[[Call], Any], str]] = {
-    "slower": (
-        "Tokens of '{model}'{where} came further apart",
-        attrgetter("itl_mean_ns"),
-        "decode",
+def _usual_itl_ns(call: Call) -> int:
+    """The usual time between two tokens of a reply, without its longest gap."""
+    mean_ns = call.itl_mean_ns or 0
+    # The mean of a short reply is mostly its longest gap; the 95th percentile leaves that out.
+    return min(mean_ns, call.itl_p95_ns or mean_ns)
+
+
+class _Trend(NamedTuple):
+    """A measure of calls that may grow while the run goes on."""
+
+    text: str
+    measure: Callable[[Call], Any]
+    phase: str  # the phase that takes longer for it
+
+
+# Case of the rule → the trend.
+_TRENDS: Mapping[str, _Trend] = {
+    "slower": _Trend(
+        "Tokens of '{model}'{where} came further apart", attrgetter("itl_mean_ns"), "decode"
     ),
-    "longer": ("Replies of '{model}'{where} grew", attrgetter("output_tokens"), "decode"),
-    "later": ("First tokens of '{model}'{where} came later", attrgetter("ttft_ns"), "prefill"),
+    "longer": _Trend("Replies of '{model}'{where} grew", attrgetter("output_tokens"), "decode"),
+    "later": _Trend(
+        "First tokens of '{model}'{where} came later", attrgetter("ttft_ns"), "prefill"
+    ),
 }
-"""By case: what is said, what is compared, and the phase that takes longer for it."""
 
 
 @rule(
@@ -119,10 +125,8 @@ _TRENDS: Mapping[str, tuple[str, Callable[[Call], Any], str]] = {
             "Replies got longer from call to call. Each token takes its time, and what grows is "
             "often what is sent back.",
             "L6",
-            (
-                "limit them: max_output_tokens, or a length in the prompt",
-                "see whether prompts carry the earlier replies along",
-            ),
+            "limit them: max_output_tokens, or a length in the prompt",
+            "see whether prompts carry the earlier replies along",
         )
     },
     explains=("decode", "prefill"),
@@ -130,25 +134,27 @@ _TRENDS: Mapping[str, tuple[str, Callable[[Call], Any], str]] = {
 )
 @per_model
 def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> Observation | None:
-    """Later calls of one kind were slower, or longer, than earlier ones, in the same company."""
-    kinds: dict[tuple[str | None, str | None], list[Call]] = {}
-    queued, company = queues_in_server(observed, calls), company_of(calls)
-    for call in calls:
-        # `queueing` tells of those that queued.
-        if call.id not in queued and call.id in company:
-            # By node and role, since prompts of other kinds are of other lengths.
-            kinds.setdefault((call.node and call.node.split("[")[0], call.role), []).append(call)
-    trends = (_trend(its, case, company) for its in kinds.values() for case in _TRENDS)
-    worth_telling = [trend for trend in trends if trend and observed.matters(trend.lost_ns or 0)]
-    worst = max(worth_telling, key=lambda trend: trend.lost_ns or 0, default=None)
-    return worst and replace(worst, seen=f"{worst.seen} ({observed.said(worst.lost_ns or 0)}).")
+    """Later calls of one kind were slower or longer than earlier ones, with as many beside them."""
+    queued = queues_in_server(observed, calls)
+    replies_at_once = concurrency_of(calls)
+    # The rule `queueing` reports the calls that queued.
+    timed = (call for call in calls if call.id not in queued and call.id in replies_at_once)
+    # By node and role, since the prompts of each kind have a length of their own.
+    kinds = grouped(timed, by=lambda call: ((call.node or "").split("[")[0], call.role))
+    return observed.worst(
+        _trend(observed, kind, case, replies_at_once) for kind in kinds.values() for case in _TRENDS
+    )
 
 
-def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Observation | None:
-    phrase, measure, phase = _TRENDS[case]
+def _trend(
+    observed: Observed, calls: Sequence[Call], case: str, replies_at_once: Mapping[int, float]
+) -> Observation | None:
+    """The growth of the case's measure from the first half of the calls to the later one."""
+    text, measure, phase = _TRENDS[case]
     measured = [call for call in calls if measure(call)]
-    first, later = measured[: len(measured) // 2], measured[len(measured) // 2 :]
-    if len(measured) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
+    half = len(measured) // 2
+    first, later = measured[:half], measured[half:]
+    if len(measured) < LEAST_TREND or _grew(first, later, lambda call: replies_at_once[call.id]):
         return None
     # If all calls were sent together, the later ones only wait for the others.
     sent_ns = statistics.median((ttft(call) or call).start_ns for call in later)
@@ -156,31 +162,34 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
         return None
     if case == "later" and _grew(first, later, lambda call: call.input_tokens or 0):
         return None
-    before, after = (statistics.median(map(measure, part)) for part in (first, later))
+    before = statistics.median(map(measure, first))
+    after = statistics.median(map(measure, later))
     ascending = sorted(map(measure, first))
-    # Pairs in which the later call has more, as the Mann-Whitney U test counts them: a few
-    # long calls move a median, and not this.
+    # The Mann-Whitney U test's count of pairs: unlike a median, a few long calls do not move it.
     larger = sum(bisect_left(ascending, measure(call)) for call in later)
     if after < CHANGED * before or larger < LARGER_PAIRS * len(first) * len(later):
         return None
-    lost_ns = sum(
-        call.phase_ns(phase) * max(0.0, 1 - before / measure(call)) / max(1.0, company[call.id])
-        for call in later
-    )
-    unit = "{:.0f} tokens".format if case == "longer" else said_ns
-    model, where = measured[0].model, f" in '{measured[0].node}'" if measured[0].node else ""
+    lost_ns = 0.0
+    for call in later:
+        excess = max(0.0, 1 - before / measure(call))
+        # Calls that are answered together lose the same time, so each counts a part of it.
+        lost_ns += call.phase_ns(phase) * excess / max(1.0, replies_at_once[call.id])
+    unit = "{:.0f} tokens".format if case == "longer" else ns_text
+    where = f" in '{measured[0].node}'" if measured[0].node else ""
     return Observation(
         case=case,
-        severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
-        seen=f"{phrase.format(model=model, where=where)} as the run went on: {unit(after)} in the "
-        f"later half of {len(measured)} calls, {unit(before)} in the first",
-        spans=ids(later),
+        # A longer reply may be what the task needs.
+        severity="hint" if case == "longer" else "warning",
+        seen=f"{text.format(model=measured[0].model, where=where)} as the run went on: "
+        f"{unit(after)} in the later half of {len(measured)} calls, {unit(before)} in the first "
+        f"({observed.share(lost_ns)}).",
+        spans=span_ids(later),
         lost_ns=lost_ns,
     )
 
 
-def _grew(first: Sequence[Call], later: Sequence[Call], of: Callable[[Call], float]) -> bool:
-    return statistics.median(map(of, later)) > SAME * statistics.median(map(of, first))
+def _grew(first: Sequence[Call], later: Sequence[Call], measure: Callable[[Call], float]) -> bool:
+    return statistics.median(map(measure, later)) > SAME * statistics.median(map(measure, first))
 
 
 @rule(
@@ -198,19 +207,20 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     thinking = [call for call in calls if observed.hidden_tokens(call) and call.output_tokens]
     tokens = sum(call.output_tokens or 0 for call in calls)
     hidden = sum(map(observed.hidden_tokens, thinking))
-    taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
     share = hidden / max(1, tokens)
-    if share < MOSTLY or not observed.matters(taken_ns * share):
+    taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
+    lost_ns = taken_ns * share
+    if share < MOSTLY or not observed.matters(lost_ns):
         return None
     is_counted = any(call.reasoning_tokens for call in thinking)
-    least = "" if is_counted else "At least "
     return Observation(
         severity="hint",
-        seen=f"{least}{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), "
-        f"about {observed.said(taken_ns * share)}."
+        seen=("" if is_counted else "At least ")
+        + f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
+        f"{observed.share(lost_ns)}."
         + ("" if is_counted else " Not counted apart: replies have fewer bytes than tokens."),
-        spans=ids(thinking),
-        lost_ns=taken_ns * share,
+        spans=span_ids(thinking),
+        lost_ns=lost_ns,
     )
 
 
@@ -229,29 +239,27 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
 def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Streams whose tokens all came together, long after the call was sent."""
     long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
-    at_once = [
-        call
-        for call in long
-        if call.phase_ns("prefill") >= LEAST_KEPT_BACK_NS
-        # This process may have stood still while it read a reply that was all there.
-        and (
-            observed.came_at_once(call)
-            or (
-                "decode" in call.unreliable
-                and call.phase_ns("prefill") > 10 * call.phase_ns("decode")
-            )
-        )
-    ]
-    waited_ns = length_ns(times_in("prefill", at_once))
-    if len(at_once) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
+    held_back = [call for call in long if _came_whole(observed, call)]
+    waited_ns = length_ns(times_in("prefill", held_back))
+    if len(held_back) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
         return None
-    tokens = statistics.median(call.output_tokens or 0 for call in at_once)
+    tokens = statistics.median(call.output_tokens or 0 for call in held_back)
+    wait_ns = statistics.median(call.phase_ns("prefill") for call in held_back)
     return Observation(
-        seen=f"{len(at_once)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
-        f"median, came whole {said_ns(statistics.median(c.phase_ns('prefill') for c in at_once))} "
-        "after they were asked for, with no time from the first token to the last.",
-        spans=ids(at_once),
+        seen=f"{len(held_back)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
+        f"median, came whole {ns_text(wait_ns)} after they were asked for, with no time from the "
+        "first token to the last.",
+        spans=span_ids(held_back),
     )
+
+
+def _came_whole(observed: Observed, call: Call) -> bool:
+    prefill_ns = call.phase_ns("prefill")
+    if prefill_ns < LEAST_HELD_BACK_NS:
+        return False
+    # This process may have stood still while it read a reply that was all there.
+    was_read_late = "decode" in call.unreliable and prefill_ns > 10 * call.phase_ns("decode")
+    return was_read_late or observed.was_held_back(call)
 
 
 @rule(
@@ -267,20 +275,16 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
             "Memory bandwidth: each token reads all the weights once, and memory delivers them no "
             "faster, unless other programs used the machine at the same time.",
             "L0",
-            (
-                Aim.WRITE_FASTER,
-                SMALLER_MODEL,
-                "decode several calls at once: one reading of the weights then serves all of them",
-            ),
+            Aim.WRITE_FASTER,
+            SMALLER_MODEL,
+            "decode several calls at once: one reading of the weights then serves all of them",
         ),
         "compute": Remedy(
             "Compute: the processor is fully used for each token, and memory could deliver more.",
             "L0",
-            (
-                Aim.COMPUTE_FASTER,
-                LESS_TO_COMPUTE,
-                "several calls at once gain little here: they share what is computed",
-            ),
+            Aim.COMPUTE_FASTER,
+            LESS_TO_COMPUTE,
+            "several calls at once gain little here: they share what is computed",
         ),
     },
     explains=("decode",),
@@ -288,53 +292,60 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
 )
 @per_model
 def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
-    """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
+    """Tokens came far apart: of calls that ran alone, or of most calls."""
     if sum((call.itl_mean_ns or 0) >= TYPEWRITER_NS for call in calls) < LEAST_COMPARED:
         return None
-    # Other models of the run share the machine, for all that is known.
-    company = company_of([call for call in observed.calls if call.status == "ok"])
+    # Replies of all models count, since they may share the machine.
+    replies_at_once = concurrency_of([call for call in observed.calls if call.status == "ok"])
     timed = [
         call
         for call in calls
-        if call.id in company and call.itl_mean_ns and (call.output_tokens or 0) >= LEAST_OF_PACE
+        if call.id in replies_at_once
+        and call.itl_mean_ns
+        and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
-    alone = [call for call in timed if company[call.id] <= ALONE]
-    slow = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
-    limits = (cap for cap in observed.limits if cap.model == model and cap.bound != "unknown")
-    limit: SpeedLimit | None = next(limits, None)
-    # Alone and far from both limits, it is not the machine that is slow.
-    is_alone = _is_slow(alone) and (limit is None or limit.bound != "neither")
-    if not is_alone and 2 * len(slow) <= len(timed):
-        return None
-    examples = alone if is_alone else slow
-    if not _is_slow(examples):
-        return None
+    limits = [cap for cap in observed.limits if cap.model == model and cap.bound != "unknown"]
+    limit = limits[0] if limits else None
+    case = ""
+    first_moves: tuple[str, ...] = ()
+    expected: Expected | None = None
+    # 1. Calls that ran alone show the machine's limits.
+    examples = [call for call in timed if replies_at_once[call.id] <= ALONE]
+    # A call alone that is far from both limits is slow for another reason than the machine.
+    if _are_slow(examples) and (limit is None or limit.bound != "neither"):
+        case = limit.bound if limit else "bandwidth"
+        if limit is not None and limit.bound == "bandwidth":
+            first_moves = ("use weights of half the size",)
+            half = limit.with_weights(limit.weight_bytes // 2)
+            expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
+    # 2. Else most calls are so slow that the calls beside them are no excuse.
+    else:
+        examples = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
+        if 2 * len(examples) <= len(timed) or not _are_slow(examples):
+            return None
     itl_ns = statistics.median(call.itl_mean_ns or 0 for call in examples)
-    at_once = statistics.median(company[call.id] for call in examples)
+    at_once = statistics.median(replies_at_once[call.id] for call in examples)
     lost_ns = length_ns(times_in("decode", examples)) * (1 - TARGET_ITL_NS / itl_ns)
     if not observed.matters(lost_ns):
         return None
-    expected = None
-    if is_alone and limit is not None and limit.bound == "bandwidth":
-        half = limit.with_weights(limit.weight_bytes // 2)
-        expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
-    fewer = (FEWER_CALLS,) if at_once > ALONE else ()
+    if at_once > ALONE:
+        first_moves = (FEWER_CALLS,)
     return Observation(
-        case=(limit.bound if limit else "bandwidth") if is_alone else "",
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(examples)} of {len(timed)} "
+        case=case,
+        seen=f"Tokens of '{model}' came {ns_text(itl_ns)} apart in {len(examples)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
-        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        spans=ids(examples),
-        first=fewer if expected is None else ("use weights of half the size",),
+        f"{ns_text(TARGET_ITL_NS)} would have saved {observed.share(lost_ns)}.",
+        spans=span_ids(examples),
+        first_moves=first_moves,
         expected=expected,
         lost_ns=lost_ns,
     )
 
 
-def _is_slow(calls: Sequence[Call]) -> bool:
-    """Whether there are enough, and readers would see each token come."""
-    paces_ns = [call.itl_mean_ns or 0 for call in calls]
-    return len(paces_ns) >= LEAST_COMPARED and statistics.median(paces_ns) >= TYPEWRITER_NS
+def _are_slow(calls: Sequence[Call]) -> bool:
+    """Whether there are enough calls, and readers would see each of their tokens come."""
+    itl_ns = [call.itl_mean_ns or 0 for call in calls]
+    return len(itl_ns) >= LEAST_COMPARED and statistics.median(itl_ns) >= TYPEWRITER_NS
 
 
 @rule(
@@ -348,15 +359,15 @@ def _is_slow(calls: Sequence[Call]) -> bool:
 def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """The server threw out replies that were under way, to compute them again later."""
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
-    # The server counts from its own start.
+    # The server counts from its own start, not from the run's.
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
         return None
-    seats = most_at_once(times_in("decode", calls))
     fewer = f"{FEWER_CALLS}: lower max_parallel under [endpoints.{model}] until none is preempted"
+    has_several = most_at_once(times_in("decode", calls)) > 1
     return Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",
-        first=(fewer,) if seats > 1 else (),
+        first_moves=(fewer,) if has_several else (),
     )

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
-from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
+from harness.analysis.finding import Expected, Observation, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, grouped
 from harness.trace.intervals import length_ns, most_at_once
 from harness.trace.records import Interval
 
 _OUT_OF_MEMORY = re.compile(
-    # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
+    # By llama.cpp and CUDA, Ollama, vLLM, and the embedded engine, which gives no reason.
     r"out of memory|(?:failed to|unable to|cannot) allocate|requires more system memory"
     r"|no available memory|less than desired \w+ memory|^DoesNotFit|^ModelFileInvalid: .* memory",
     re.IGNORECASE | re.DOTALL,
@@ -26,50 +27,45 @@ _OUT_OF_MEMORY = re.compile(
 
 _OR_DAMAGED = " Or the file is damaged: the engine does not say which."
 _MORE_BUDGET = "raise [budget] capacity in harness.toml, if the machine has more memory"
-
-
-_OTHER_ERROR = Remedy(
+# The advice for calls that ended with an error that is not in `_ERRORS`.
+_OTHER_ERROR: Final = (
     "The server failed, or the connection to it broke.",
     "L3",
-    ("see the server's log for that moment",),
+    "see the server's log for that moment",
 )
 _ERRORS: Mapping[str, Remedy] = {
     "RateLimited": Remedy(
         "The account is at its limit: of calls or tokens a minute, or of calls at once.",
         "L5",
-        (
-            "make fewer or shorter calls a minute: the pauses are what is over the limit",
-            "have the account's limit raised",
-        ),
+        "make fewer or shorter calls a minute: the pauses are what is over the limit",
+        "have the account's limit raised",
     ),
     "Overloaded": Remedy(
         "The server was loading, or had more calls than it takes, of this run or of others.",
         "L4a",
-        (
-            "begin when the server has loaded",
-            "see what else the server answers, if this run makes one call at a time",
-            FEWER_CALLS,
-            Aim.ANSWER_MORE_AT_ONCE,
-        ),
+        "begin when the server has loaded",
+        "see what else the server answers, if this run makes one call at a time",
+        FEWER_CALLS,
+        Aim.ANSWER_MORE_AT_ONCE,
     ),
     "ContextOverflow": Remedy(
         "Prompt and reply together are longer than the model's context.",
         "L6",
-        ("shorten the prompt, or lower max_output_tokens", Aim.LONGER_CONTEXT),
+        "shorten the prompt, or lower max_output_tokens",
+        Aim.LONGER_CONTEXT,
     ),
     "CallTimeout": Remedy(
         "A call took longer than the limit of time that the error names.",
         "L3",
-        (
-            "raise that limit under [endpoints.{tag}]",
-            "ask for less in one call: a lower max_output_tokens, a shorter prompt",
-            "see the server's log for what it did meanwhile",
-        ),
+        "raise that limit under [endpoints.{tag}]",
+        "ask for less in one call: a lower max_output_tokens, a shorter prompt",
+        "see the server's log for what it did meanwhile",
     ),
     "EndpointUnreachable": Remedy(
         "Nothing answered: the server was not started, has gone, or is somewhere else.",
         "L3",
-        ("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
+        "see the server's log for why it ended",
+        "check url under [endpoints.{tag}]",
     ),
     **dict.fromkeys(
         # Their messages say what is wrong, and how it is mended.
@@ -83,32 +79,29 @@ _ERRORS: Mapping[str, Remedy] = {
         Remedy(
             "The endpoint's settings do not fit its server or file.",
             "L5",
-            ("check what the error names: under [endpoints.{tag}], or the variable",),
+            "check what the error names: under [endpoints.{tag}], or the variable",
         ),
     ),
 }
-"""By the class of the error that ended calls, or by its code where that says more."""
+"""Class of the error that ended a call, or its code if that is more exact → the advice."""
 
 
-UNREACHED = "EndpointUnreachable"
-"""The error of a call that no server received."""
-_OF_REPLIES = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
+UNREACHED = "EndpointUnreachable"  # the error of a call that no server received
+_REPLY_ERRORS = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
 """Errors of replies that came, and were not what was asked for."""
 
 
 def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
-    """By endpoint, the calls that did not reach it; one or two missed calls are left out."""
-    missed: defaultdict[str, list[Call]] = defaultdict(list)
-    for call in observed.calls:
-        if call.status == "error" and _error_of(call) == UNREACHED:
-            missed[call.model].append(call)
+    """Endpoint → the calls that did not reach it. Endpoints with one or two are left out."""
+    failed = (call for call in observed.calls if call.status == "error")
+    missed = grouped((c for c in failed if _error_key(c) == UNREACHED), by=lambda call: call.model)
     return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
 
 
-def _error_of(call: Call) -> str:
-    """The class of the error that ended a call, or its code where that says more."""
-    code = call.error_code or ""
-    return code if code in _ERRORS else call.error_class
+def _error_key(call: Call) -> str:
+    """The key in `_ERRORS` of the error that ended a call; its class if it has none there."""
+    code = call.error_code
+    return code if code is not None and code in _ERRORS else call.error_class
 
 
 @rule(
@@ -123,23 +116,21 @@ def _error_of(call: Call) -> str:
             "Out of memory later: the KV cache grows from call to call, with the length of prompts "
             "and the number of calls at once.",
             "L3",
-            (
-                Aim.FIT_LATER,
-                "cap what a call can take: fewer passages, a lower max_output_tokens",
-            ),
+            Aim.FIT_LATER,
+            "cap what a call can take: fewer passages, a lower max_output_tokens",
         )
     },
 )
 def out_of_memory(observed: Observed) -> Observation | None:
     """A model could not be brought into memory, or ran out of it after calls that came through."""
-    failed = [c for c in observed.calls if c.status == "error" and _ran_out(c)]
+    failed = [call for call in observed.calls if call.status == "error" and _ran_out(call)]
     if not failed:
         return None
     server = observed.server(failed[0].model)
     answered = observed.by_model.get(server.model, ())
-    # Whether it ever worked tells memory at start from memory that grew.
+    # If the model ever replied, it fitted into memory at start, and what it needs grew later.
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
-    damaged = "" if before or failed[0].error_class != "ModelFileInvalid" else _OR_DAMAGED
+    may_be_damaged = not before and failed[0].error_class == "ModelFileInvalid"
     return Observation(
         severity="error",
         model=server.model,
@@ -150,17 +141,16 @@ def out_of_memory(observed: Observed) -> Observation | None:
             if before
             else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
         )
-        + damaged,
-        spans=ids(failed),
-        first=(_MORE_BUDGET,) if server.is_in_process and not before else (),
+        + (_OR_DAMAGED if may_be_damaged else ""),
+        spans=span_ids(failed),
+        first_moves=(_MORE_BUDGET,) if server.is_in_process and not before else (),
         lost_ns=length_ns(failed),
     )
 
 
 @rule(
     "retries",
-    *_OTHER_ERROR[:2],
-    *_OTHER_ERROR.moves,
+    *_OTHER_ERROR,
     cases=_ERRORS,
     explains=("retry", "failed"),
     explained_by=("out-of-reach",),
@@ -171,77 +161,93 @@ def retries(observed: Observed) -> Observation | None:
 
 
 def _paused(observed: Observed) -> Observation | None:
-    pauses = observed.retries
-    causes = {(pause.model, pause.reason) for pause in pauses}
-    tried = [
-        c for c in observed.calls if c.status == "error" and (c.model, c.error_class) in causes
+    """Calls were refused, and made again after a pause."""
+    retries = observed.retries
+    causes = {(retry.model, retry.reason) for retry in retries}
+    refused = [
+        call
+        for call in observed.calls
+        if call.status == "error" and (call.model, call.error_class) in causes
     ]
-    lost_ns = length_ns([*(retry.pause for retry in pauses), *tried])
-    if len(pauses) < SEVERAL or not observed.matters(lost_ns):
+    lost_ns = length_ns([*(retry.pause for retry in retries), *refused])
+    if len(retries) < SEVERAL or not observed.matters(lost_ns):
         return None
-    reason, listed = _commonest(pause.reason for pause in pauses)
-    model, _ = _commonest(str(pause.model) for pause in pauses if pause.reason == reason)
-    failed = [call for call in tried if call.model == model]
+    reason, counts = _commonest(retry.reason for retry in retries)
+    model, _ = _commonest(str(retry.model) for retry in retries if retry.reason == reason)
+    failed = [call for call in refused if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
-    # A limit of calls at once lets in as many as were answered together.
-    let_in = most_at_once(observed.by_model.get(model, ()))
-    crowd = most_at_once(call for call in observed.calls if call.model == model)
-    bound = f"if it limits calls at once: max_parallel = {let_in} under [endpoints.{model}]"
+    first_moves: tuple[str, ...] = ()
+    if reason == "RateLimited":
+        # A limit of calls at once lets in as many as were answered together.
+        answered = most_at_once(observed.by_model.get(model, ()))
+        under_way = most_at_once(call for call in observed.calls if call.model == model)
+        if 0 < answered < under_way:
+            first_moves = (
+                f"if it limits calls at once: max_parallel = {answered} under [endpoints.{model}]",
+            )
     return Observation(
         model=model,
         case=reason,
-        seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
-        f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
-        first=(bound,) if reason == "RateLimited" and 0 < let_in < crowd else (),
-        spans=ids(failed),
+        seen=f"Calls were retried {len(retries)} times ({counts}), most of them to '{model}'. The "
+        f"calls that failed and the pauses took {observed.share(lost_ns)}.{error}",
+        first_moves=first_moves,
+        spans=span_ids(failed),
         lost_ns=lost_ns,
     )
 
 
-@rule("failed-calls", *_OTHER_ERROR[:2], *_OTHER_ERROR.moves, cases=_ERRORS, explains=("failed",))
+@rule("failed-calls", *_OTHER_ERROR, cases=_ERRORS, explains=("failed",))
 def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
-    # What failed in an earlier part was made again.
-    over = observed.journal.resumed_after
-    failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
-    failed = [call for call in failed if not over(call.end_ns)]
-    retries = [retry for retry in observed.retries if not over(retry.time_ns)]
-    fallbacks = [event for event in observed.seen[events.Fallback] if not over(event.time_ns)]
+    # What failed in an earlier part of the run was made again.
+    was_repeated = observed.journal.resumed_after
+    failed = [
+        call
+        for call in observed.calls
+        if call.status == "error" and not _ran_out(call) and not was_repeated(call.end_ns)
+    ]
+    # (endpoint, class of the error) → calls that were not tried again, nor answered elsewhere.
     final = Counter((call.model, call.error_class) for call in failed)
-    # A call that was tried again, or answered elsewhere, did not fail for good.
-    final -= Counter((str(retry.model), retry.reason) for retry in retries)
-    final -= Counter((_failed_endpoint(observed, event), event.reason) for event in fallbacks)
+    for retry in observed.retries:
+        if not was_repeated(retry.time_ns):
+            final[str(retry.model), retry.reason] -= 1
+    for fallback in observed.recorded[events.Fallback]:
+        if not was_repeated(fallback.time_ns):
+            final[_failed_endpoint(observed, fallback), fallback.reason] -= 1
     for model in out_of_reach_calls(observed):
-        # `out-of-reach` tells of these.
+        # The rule `out-of-reach` reports these.
         del final[model, UNREACHED]
+    final = +final  # without counts of 0 and below
     if not final:
         return None
-    ((model, kind), count), *_ = final.most_common()
-    alike = [call for call in failed if (call.model, call.error_class) == (model, kind)]
+    ((model, error_class), count), *_ = final.most_common()
+    alike = [call for call in failed if (call.model, call.error_class) == (model, error_class)]
+    context = _context_for(alike) if error_class == "ContextOverflow" else ""
     return Observation(
         severity="error",
         model=model,
-        case=_error_of(alike[-1]),
-        seen=f"{counted(sum(final.values()), 'call')} failed for good; {count} of '{model}' with "
+        case=_error_key(alike[-1]),
+        seen=f"{counted(final.total(), 'call')} failed for good; {count} of '{model}' with "
         f"this: {alike[-1].error}",
-        spans=ids(alike),
-        wanted=(aim := _context_for(alike) if kind == "ContextOverflow" else None),
-        expected=Expected("such failures", count, 0, "calls") if aim else None,
+        spans=span_ids(alike),
+        aim=Aim.LONGER_CONTEXT if context else None,
+        aim_target=context,
+        expected=Expected("such failures", count, 0, "calls") if context else None,
     )
 
 
-def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
-    """For each prompt and the reply that was allowed; None where they are unsaid."""
+def _context_for(calls: Sequence[Call]) -> str:
+    """The context that each prompt and its longest reply fit into; empty if they are unknown."""
     needed = []
     for call in calls:
-        room, prompt_tokens = call.max_output_tokens, call.input_tokens
-        # A server that refuses a prompt says how long it is.
+        prompt_tokens = call.input_tokens
         if prompt_tokens is None:
+            # A server that refuses a prompt says how long it is.
             prompt_tokens = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
-        if prompt_tokens is None or room is None:
-            return None
-        needed.append(prompt_tokens + room)
-    return Aim.LONGER_CONTEXT, f"{max(needed):,} tokens"
+        if prompt_tokens is None or call.max_output_tokens is None:
+            return ""
+        needed.append(prompt_tokens + call.max_output_tokens)
+    return f"{max(needed):,} tokens"
 
 
 @rule(
@@ -253,16 +259,14 @@ def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
         "unfinished": Remedy(
             "The process was killed, or the run is still going.",
             "L6",
-            ("see what ended the process: its terminal, or the system's log",),
+            "see what ended the process: its terminal, or the system's log",
         ),
         "reply": Remedy(
             "A model replied, and not with what was asked for: cut off, empty, or not of the type.",
             "L6",
-            (
-                "ask again after a wrong reply: attempts=3, or Retry(3) of the node",
-                "for replies that are cut: a higher max_output_tokens, or on_cut",
-                "take a model or a server that constrains what it writes by the schema",
-            ),
+            "ask again after a wrong reply: attempts=3, or Retry(3) of the node",
+            "for replies that are cut: a higher max_output_tokens, or on_cut",
+            "take a model or a server that constrains what it writes by the schema",
         ),
     },
     explained_by=("failed-calls", "out-of-memory", "out-of-reach"),
@@ -274,21 +278,25 @@ def failed_run(observed: Observed) -> Observation | None:
         return None
     if ended is not None:
         failed = [node for node in observed.nodes.values() if node.status == "error"]
-        of_reply = any(node.error_class in _OF_REPLIES for node in failed)
+        is_reply_error = any(node.error_class in _REPLY_ERRORS for node in failed)
         return Observation(
             severity="error",
-            case="reply" if of_reply else "",
+            case="reply" if is_reply_error else "",
             seen=f"The run ended with: {ended.error}",
-            spans=ids(failed),
+            spans=span_ids(failed),
         )
-    unfinished = (call for call in observed.calls if call.status == "unfinished")
-    open_calls = [call for call in unfinished if not observed.journal.resumed_after(call.end_ns)]
+    open_calls = [
+        call
+        for call in observed.calls
+        # Calls that were open when an earlier part was killed were made again.
+        if call.status == "unfinished" and not observed.journal.resumed_after(call.end_ns)
+    ]
     return Observation(
         severity="hint",
         case="unfinished",
         seen="The journal has no end"
         + (f", and {counted(len(open_calls), 'call')} had not ended." if open_calls else "."),
-        spans=ids(open_calls),
+        spans=span_ids(open_calls),
     )
 
 
@@ -299,20 +307,22 @@ def _ran_out(call: Call) -> bool:
 def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
     """The endpoint that could not answer: the intended one, or one asked in its place."""
     fallbacks = observed.server(fallback.model).fallback
-    # Each is asked when the one before it in the list has failed.
-    in_order = (fallback.model, *fallbacks)
-    is_known = fallback.to in fallbacks
-    return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
+    if fallback.to not in fallbacks:
+        return fallback.model
+    # Each endpoint is asked when the one before it in the list has failed.
+    place = fallbacks.index(fallback.to)
+    return fallbacks[place - 1] if place else fallback.model
 
 
 def _fell_back(observed: Observed) -> Observation | None:
-    if not observed.seen[events.Fallback]:
+    """Calls were answered by another model than the intended one."""
+    fallbacks = observed.recorded[events.Fallback]
+    if not fallbacks:
         return None
-    hops = observed.seen[events.Fallback]
-    model, _ = _commonest(_failed_endpoint(observed, hop) for hop in hops)
-    of_model = [hop for hop in hops if _failed_endpoint(observed, hop) == model]
-    reasons = [hop.reason for hop in of_model]
-    reason, listed = _commonest(reasons)
+    model, _ = _commonest(_failed_endpoint(observed, fallback) for fallback in fallbacks)
+    moved = [fallback for fallback in fallbacks if _failed_endpoint(observed, fallback) == model]
+    reasons = [fallback.reason for fallback in moved]
+    reason, counts = _commonest(reasons)
     failed = [
         call
         for call in observed.calls
@@ -322,11 +332,11 @@ def _fell_back(observed: Observed) -> Observation | None:
     return Observation(
         model=model,
         case=reason,
-        seen=f"{counted(len(of_model), 'call')} to '{model}' went to "
-        f"{named(hop.to for hop in of_model)} instead ({listed}), after {observed.said(lost_ns)} "
-        "in calls that failed. The replies come from another model, which writes and judges "
-        "differently.",
-        spans=ids(failed),
+        seen=f"{counted(len(moved), 'call')} to '{model}' went to "
+        f"{quoted(fallback.to for fallback in moved)} instead ({counts}), after "
+        f"{observed.share(lost_ns)} in calls that failed. The replies come from another model, "
+        "which writes and judges differently.",
+        spans=span_ids(failed),
         lost_ns=lost_ns,
     )
 
@@ -346,35 +356,42 @@ def out_of_reach(observed: Observed) -> Observation | None:
     if not failures:
         return None
     model = max(failures, key=lambda tag: len(failures[tag]))
-    failed, tags = failures[model], [tag for tag in failures if tag != model]
+    failed = failures[model]
+    others = [tag for tag in failures if tag != model]
     pauses = [retry.pause for retry in observed.retries if retry.model == model]
-    later = (c for c in observed.calls if c.model == model and c.end_ns > failed[-1].end_ns)
-    back = next((call for call in later if call.status == "ok"), None)
-    hops = observed.seen[events.Fallback]
-    replaced = sum(_failed_endpoint(observed, hop) == model for hop in hops)
-    since_ns, until_ns, waits = failed[0].start_ns, failed[-1].end_ns, [*failed, *pauses]
-    if back is not None:  # it waits until the server is looked for again
-        # Until it was sent: its wait before that was for the server to be back.
-        until_ns = max(until_ns, (ttft(back) or back).start_ns)
-        waits.append(Interval(start_ns=min(back.start_ns, until_ns), end_ns=until_ns))
+    fallbacks = observed.recorded[events.Fallback]
+    replaced = sum(_failed_endpoint(observed, fallback) == model for fallback in fallbacks)
+    since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
+    lost: list[Interval] = [*failed, *pauses]
+    # The calls that the server answered when it was back.
+    answered = [
+        call
+        for call in observed.calls
+        if call.model == model and call.status == "ok" and call.end_ns > until_ns
+    ]
+    if answered:
+        # Until the first of them was sent, it had waited for the server to be back.
+        until_ns = max(until_ns, (ttft(answered[0]) or answered[0]).start_ns)
+        lost.append(Interval(start_ns=min(answered[0].start_ns, until_ns), end_ns=until_ns))
+        until = f"until {ns_text(until_ns - observed.run.start_ns)}"
+    else:
+        until = "to its end"
     return Observation(
-        # It came back, or each call was answered elsewhere: then only time was lost.
-        severity="warning" if back or replaced >= len(failed) else "error",
+        # Only time was lost if the server came back, or others answered each call.
+        severity="warning" if answered or replaced >= len(failed) else "error",
         model=model,
-        # With a fallback already, the advice to name one would be idle.
+        # The advice to name a fallback is of no use if there is one.
         case="replaced" if replaced else "",
-        seen=f"'{model}' could not be reached from {said_ns(since_ns - observed.run.start_ns)} "
-        "into the run "
-        + (f"until {said_ns(until_ns - observed.run.start_ns)}" if back else "to its end")
-        + f". {counted(len(failed), 'call')} to it failed, of which {replaced} went to another "
-        "endpoint." + (f" The same holds for {named(tags)}." if tags else ""),
-        spans=ids(failed),
-        lost_ns=length_ns(waits),
+        seen=f"'{model}' could not be reached from {ns_text(since_ns - observed.run.start_ns)} "
+        f"into the run {until}. {counted(len(failed), 'call')} to it failed, of which {replaced} "
+        "went to another endpoint." + (f" The same holds for {quoted(others)}." if others else ""),
+        spans=span_ids(failed),
+        lost_ns=length_ns(lost),
     )
 
 
 def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
-    """The most frequent, and all with their numbers, for people."""
+    """The most frequent reason, and all with their counts: `3 for Overloaded, 1 for Cut`."""
     counts = Counter(reasons).most_common()
     return counts[0][0], ", ".join(f"{count} for {reason}" for reason, count in counts)
 
@@ -392,10 +409,8 @@ def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
             "The server held the replies to their schema, and the type refused what they say, as a "
             "validator does: each is asked for again, which costs a whole call.",
             "L6",
-            (
-                "say in the prompt what the type accepts, with an example",
-                "put into the type's schema what can be put there: an enum, a pattern",
-            ),
+            "say in the prompt what the type accepts, with an example",
+            "put into the type's schema what can be put there: an enum, a pattern",
         )
     },
     explains=("decode", "prefill"),
@@ -404,18 +419,18 @@ def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
 def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls that follow a reply which could not be used."""
     typed = [call for call in calls if call.structured]
-    again = [call for call in typed if call.asks_again]
-    lost_ns = length_ns(again)
-    if not again or not observed.matters(lost_ns):
+    repeated = [call for call in typed if call.asks_again]
+    lost_ns = length_ns(repeated)
+    if not observed.matters(lost_ns):
         return None
-    loose = sum(call.schema in {"advisory", "ignored"} for call in typed)
-    enforced = sum(call.schema == "enforced" for call in again)
+    unenforced = sum(call.schema in {"advisory", "ignored"} for call in typed)
+    enforced = sum(call.schema == "enforced" for call in repeated)
     return Observation(
-        case="enforced" if 2 * enforced > len(again) else "",
-        seen=f"{len(again)} of {counted(len(typed), 'call')} to '{model}' for a typed reply asked "
-        f"again after one that could not be used ({observed.said(lost_ns)})"
-        + (f"; the server did not enforce the schema of {loose}." if loose else "."),
-        spans=ids(again),
+        case="enforced" if 2 * enforced > len(repeated) else "",
+        seen=f"{len(repeated)} of {counted(len(typed), 'call')} to '{model}' for a typed reply "
+        f"asked again after one that could not be used ({observed.share(lost_ns)})"
+        + (f"; the server did not enforce the schema of {unenforced}." if unenforced else "."),
+        spans=span_ids(repeated),
         lost_ns=lost_ns,
     )
 
@@ -433,20 +448,23 @@ def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
     if not cut:
         return None
+    context = _context_for(cut)
     return Observation(
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
         "because the model's context was full.",
-        spans=ids(cut),
-        wanted=(aim := _context_for(cut)),
-        expected=Expected("cut replies", len(cut), 0, "calls") if aim else None,
+        spans=span_ids(cut),
+        aim=Aim.LONGER_CONTEXT if context else None,
+        aim_target=context,
+        expected=Expected("cut replies", len(cut), 0, "calls") if context else None,
     )
 
 
 def reached_own_limit(call: Call) -> bool:
-    """Whether a reply that was cut is as long as its call allows, as far as that is known."""
-    limit, wrote = call.max_output_tokens, call.output_tokens
-    return limit is not None and (wrote is None or wrote >= limit)
+    """Whether a reply that was cut is as long as its call allows; True if its length is unknown."""
+    if call.max_output_tokens is None:
+        return False
+    return call.output_tokens is None or call.output_tokens >= call.max_output_tokens
 
 
 @rule(
@@ -460,34 +478,32 @@ def reached_own_limit(call: Call) -> bool:
             "A node's timeout is shorter than its work takes: each attempt starts over, and what "
             "its calls had written is lost.",
             "L6",
-            (
-                "raise the node's Timeout(…)",
-                "ask for less in one call: a lower max_output_tokens, a shorter prompt",
-            ),
+            "raise the node's Timeout(…)",
+            "ask for less in one call: a lower max_output_tokens, a shorter prompt",
         )
     },
     explains=("node retry",),
 )
 def node_retries(observed: Observed) -> Observation | None:
-    """Attempts of nodes that failed and were repeated, with the pauses; or that a timeout ended."""
-    pauses = [retry for retry in observed.seen[events.RetryEvent] if retry.node is not None]
-    again = {node.caption for node in observed.nodes.values() if node.attempt}
-    lost = [
+    """Attempts at nodes that failed and were made again, or that a timeout ended."""
+    pauses = [r.pause for r in observed.recorded[events.RetryEvent] if r.node is not None]
+    repeated = {node.caption for node in observed.nodes.values() if node.attempt}
+    failed = [
         node
         for node in observed.nodes.values()
         if node.error_class == NodeTimedOut.__name__
-        or (node.status == "error" and node.caption in again)
+        or (node.status == "error" and node.caption in repeated)
     ]
-    lost_ns = length_ns([*(retry.pause for retry in pauses), *lost])
-    if not lost or not observed.matters(lost_ns):
+    lost_ns = length_ns([*pauses, *failed])
+    if not failed or not observed.matters(lost_ns):
         return None
-    reasons = Counter(node.error_class for node in lost)
+    errors = Counter(node.error_class for node in failed)
     return Observation(
-        case="timeout" if NodeTimedOut.__name__ in reasons else "",
-        seen=f"{counted(len(lost), 'attempt')} at {named(node.caption for node in lost)} failed "
-        f"({', '.join(f'{count} with {name}' for name, count in reasons.most_common())}). The "
-        f"attempts and {said_ns(length_ns(retry.pause for retry in pauses))} of pauses took "
-        f"{observed.said(lost_ns)}.",
-        spans=ids(lost),
+        case="timeout" if NodeTimedOut.__name__ in errors else "",
+        seen=f"{counted(len(failed), 'attempt')} at {quoted(node.caption for node in failed)} "
+        f"failed ({', '.join(f'{count} with {name}' for name, count in errors.most_common())}). "
+        f"The attempts and {ns_text(length_ns(pauses))} of pauses took "
+        f"{observed.share(lost_ns)}.",
+        spans=span_ids(failed),
         lost_ns=lost_ns,
     )

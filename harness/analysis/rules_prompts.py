@@ -20,9 +20,9 @@ from harness.analysis.facts import (
     first_token_ns,
     per_model,
     queues_in_server,
-    tells_of_queues,
+    reports_queue,
 )
-from harness.analysis.finding import Expected, Observation, ids, said_ns
+from harness.analysis.finding import Expected, Observation, ns_text, span_ids
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in
@@ -30,13 +30,11 @@ from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
 
-# Shorter prompts gain nothing from a prefix cache worth telling.
+# For shorter prompts, a prefix cache gains too little.
 LONG_PROMPT_TOKENS = 256
-
+# The reading of such a prompt takes long, whatever runs beside it.
 VERY_LONG_TOKENS = 2048
-"""Prompts whose reading is what takes the time, in company too."""
-
-# More queue than this share of the time to the first token, and the prompt is not what is slow.
+# If calls queue for a larger share of the time to their first token, prompts are not what is slow.
 LITTLE_QUEUE = 0.2
 
 
@@ -53,28 +51,17 @@ LITTLE_QUEUE = 0.2
 @per_model
 def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Long prompts, read one after another without much queue, and slowly."""
-    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not observed.came_at_once(c)]
-    if timed and not tells_of_queues(observed, calls):
-        # A queue may hide in the time to the first token, but not of a call without company.
-        company = mean_depths(timed)
-        inferred = queues_in_server(observed, calls)
-        timed = [
-            call
-            for call, depth in zip(timed, company, strict=True)
-            if depth <= ALONE
-            or (call.id not in inferred and _input_tokens(call) >= VERY_LONG_TOKENS)
-        ]
+    timed = _with_known_prefill(observed, calls)
     lost_ns = length_ns(times_in("prefill", timed))
-    # Fewer calls than three count if reading them took more than half of the run.
+    # One or two calls count only if reading their prompts took half of the run.
     if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
     tokens = statistics.median(map(computed_tokens, timed))
     waited_ns = sum(call.ttft_ns or 0 for call in timed)
     queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, timed).values())
-    prefill_ns, decode_ns = (
-        sum(call.phase_ns(name) for call in timed) for name in ("prefill", "decode")
-    )
+    prefill_ns = sum(call.phase_ns("prefill") for call in timed)
+    decode_ns = sum(call.phase_ns("decode") for call in timed)
     if (
         ttft_ns < LONG_NS
         or tokens < LONG_PROMPT_TOKENS
@@ -83,32 +70,43 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         or not observed.matters(lost_ns)
     ):
         return None
-    slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
-    # The rate at which all prompts that are read together are read.
+    slowest_first = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
+    # Over the time in which any prompt was read: prompts that are read together share it.
     rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
     return Observation(
-        seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token: it "
-        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.said(lost_ns)}).",
-        spans=ids(slowest),
+        seen=f"Calls to '{model}' wait {ns_text(ttft_ns)} in the median for their first token: it "
+        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.share(lost_ns)}).",
+        spans=span_ids(slowest_first),
         lost_ns=lost_ns,
     )
+
+
+def _with_known_prefill(observed: Observed, calls: Sequence[Call]) -> list[Call]:
+    """The calls whose time to the first token is known to go into reading their prompts."""
+    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not observed.was_held_back(c)]
+    if not timed or reports_queue(observed, calls):
+        return timed
+    # The time to the first token may hide an unreported queue, but not of a call that ran alone.
+    inferred = queues_in_server(observed, calls)
+    return [
+        call
+        for call, depth in zip(timed, mean_depths(timed), strict=True)
+        if depth <= ALONE or (call.id not in inferred and _input_tokens(call) >= VERY_LONG_TOKENS)
+    ]
 
 
 def _input_tokens(call: Call) -> int:
     return call.input_tokens or 0
 
 
-# Less of a prompt than this was cached: about nothing, a chat template apart.
+# If the server cached no more of a prompt, it was the chat template at most.
 LITTLE_CACHED = 0.2
-
+# A prompt was read whole if a token took at least this share of the slowest reading of a token.
 READ_WHOLE = 0.7
-"""From this share of the slowest reading on, a prompt was read whole."""
-
-# The least time for reading a prompt's repeated part; less may be the way to the server.
+# If reading the repeated part of a prompt took less, it may have been the way to the server.
 LEAST_READING_NS = 100_000_000
-
+# A call's predecessor is looked for among so many calls before it.
 LOOKED_BACK = 32
-"""Calls before one among which its predecessor is looked for."""
 
 
 @rule(
@@ -123,114 +121,138 @@ LOOKED_BACK = 32
             "The server kept nothing: its prefix cache is off, too small, or was used by other "
             "calls in between.",
             "L4b",
-            (Aim.KEEP_PREFIXES, "see whether the server has a prefix cache, and whether it is on"),
-        ),
+            Aim.KEEP_PREFIXES,
+            "see whether the server has a prefix cache, and whether it is on",
+        )
     },
     explains=("prefill",),
 )
 @per_model
 def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
-    # 1. What a cache could have served of each prompt, and did not.
-    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
-    # Per token: the slowest was most surely read whole.
-    slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
-    pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
+    # 1. Prompts that follow a similar one, and that the server has not served from its cache.
+    pairs = [(before, call) for before, call in _successive(calls) if _is_uncached(call)]
     compared = _compared(observed, pairs)
-    # 2. Those that have much in common, but not from the beginning; those that began alike.
+    # The texts of the first calls are known; these calls stand for all.
+    scale = len(pairs) / max(1, len(compared))
+    # 2. Prompts that have much in common, but not from the beginning.
     drifted = [
-        (call, like, like.shared_share - like.prefix_share)
+        _Reread(call, like, like.shared_share - like.prefix_share)
         for call, like in compared
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
-    same = [
-        (call, like, like.prefix_share)
+    # 3. Prompts that begin alike.
+    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
+    # Time per token; the prompt that was read most slowly was most surely read whole.
+    slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
+    uncached = [
+        _Reread(call, like, like.prefix_share)
         for call, like in compared
         if like.prefix_share >= MOSTLY
-        # Its server says so, or it was read about as slowly as any: nothing of it was cached.
+        # Nothing was cached if the server says so, or if it read the prompt as slowly as any.
         and (
             call.cached_tokens is not None
             or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
         )
     ]
-    # 3. The first of both that cost enough.
-    for case, again in ("", drifted), ("uncached", same):
-        shares = [(call, share) for call, _, share in again]
-        # The first calls, whose texts are known, stand for all.
-        lost_ns = len(pairs) / max(1, len(compared)) * _read_again_ns(calls, shares)
-        if len(again) < SEVERAL or not observed.matters(lost_ns):
+    # 4. The first of both that cost enough.
+    for case, rereads in ("", drifted), ("uncached", uncached):
+        lost_ns = scale * _reread_ns(calls, rereads)
+        if len(rereads) < SEVERAL or not observed.matters(lost_ns):
             continue
-        prefix_share = statistics.median(like.prefix_share for _, like, _ in again)
-        shared_share = statistics.median(like.shared_share for _, like, _ in again)
-        counts = [call.cached_tokens for call, _ in shares if call.cached_tokens is not None]
-        tokens = sum(_input_tokens(call) for call, _ in shares)
-        is_told, cached = bool(counts), f"{sum(counts)} of their {tokens} tokens were cached"
-        if len(counts) < len(shares):
-            cached = "what was cached of them the server does not say"
-        lost = f"{'' if is_told else 'at most '}{observed.said(lost_ns)}"
+        is_counted = _counts_cached(rereads)
+        lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
+        prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
+        shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
+        cached = _cached_text(rereads)
         return Observation(
             case=case,
-            severity="warning" if case or is_told else "hint",
-            seen=f"{len(again)} prompts to '{model}' "
+            severity="warning" if case == "uncached" or is_counted else "hint",
+            seen=f"{len(rereads)} prompts to '{model}' "
             + (
-                f"began with the same {prefix_share:.0%} of their text as the one answered just "
-                f"before, and {cached}. Reading it again took {lost}."
-                if case
-                else f"shared {shared_share:.0%} of their text with the one before, but differed "
-                f"after the first {prefix_share:.0%}; {cached}. Reading the rest again took {lost}."
-                f" The first difference is at {again[0][1].difference}."
+                f"began with the same {prefix} of their text as the one answered just before, and "
+                f"{cached}. Reading it again took {lost}."
+                if case == "uncached"
+                else f"shared {shared} of their text with the one before, but differed after the "
+                f"first {prefix}; {cached}. Reading the rest again took {lost}. The first "
+                f"difference is at {rereads[0].likeness.difference}."
             ),
-            spans=ids(call for call, _ in shares),
-            expected=_cached_before(shares) if is_told else None,
+            spans=span_ids(reread.call for reread in rereads),
+            expected=_ttft_if_cached(rereads) if is_counted else None,
             lost_ns=lost_ns,
         )
     return None
 
 
+class _Reread(NamedTuple):
+    """A call whose server read again what it had read before."""
+
+    call: Call
+    likeness: Likeness
+    share: float  # the part of the prompt that was read again
+
+
+def _counts_cached(rereads: Sequence[_Reread]) -> bool:
+    """Whether the server says what it cached, at least of some prompts."""
+    return any(reread.call.cached_tokens is not None for reread in rereads)
+
+
+def _cached_text(rereads: Sequence[_Reread]) -> str:
+    cached = [reread.call.cached_tokens for reread in rereads]
+    counts = [count for count in cached if count is not None]
+    if len(counts) < len(rereads):
+        return "what was cached of them the server does not say"
+    tokens = sum(_input_tokens(reread.call) for reread in rereads)
+    return f"{sum(counts)} of their {tokens} tokens were cached"
+
+
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
-    """Each call with a long prompt, after the last one whose prompt had been read before it."""
+    """Each call with a long prompt, after the last call whose prompt had been read before it."""
     pairs = []
-    for number, later in enumerate(calls):
-        first_ns = first_token_ns(later)
-        if _input_tokens(later) < LONG_PROMPT_TOKENS:
+    for number, call in enumerate(calls):
+        if _input_tokens(call) < LONG_PROMPT_TOKENS:
             continue
-        for call in reversed(calls[max(0, number - LOOKED_BACK) : number]):
-            # Answered before this was sent or, of calls side by side, with a first token well
-            # before: prompts that are read together are answered together. Another role or node
-            # has other prompts.
-            if (call.role, call.node) == (later.role, later.node) and (
-                call.end_ns <= later.start_ns or _well_before(first_token_ns(call), first_ns)
-            ):
-                pairs.append((call, later))
+        for before in reversed(calls[max(0, number - LOOKED_BACK) : number]):
+            # Another role or node has other prompts.
+            is_alike = (before.role, before.node) == (call.role, call.node)
+            if is_alike and _was_read_before(before, call):
+                pairs.append((before, call))
                 break
     return pairs
 
 
-def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
-    if earlier_ns is None or later_ns is None:
+def _was_read_before(before: Call, call: Call) -> bool:
+    if before.end_ns <= call.start_ns:
+        return True
+    # Side by side, the first tokens must be well apart: prompts read together end together.
+    before_ns, call_ns = first_token_ns(before), first_token_ns(call)
+    if before_ns is None or call_ns is None:
         return False
-    return earlier_ns + LEAST_LOST_NS <= later_ns
+    return before_ns + LEAST_LOST_NS <= call_ns
 
 
-def _read_again_ns(calls: Sequence[Call], again: Sequence[tuple[Call, float]]) -> float:
-    """How long the server read what it had read before, by the share of each prompt."""
-    reading = times_in("prefill", [call for call, _ in again])
-    read_ns = length_ns(reading) * (statistics.fmean(share for _, share in again) if again else 0)
-    if any(call.cached_tokens is not None for call, _ in again):
+def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
+    """How long the server read what it had read before; `calls` are all to the model."""
+    if not rereads:
+        return 0
+    reading = times_in("prefill", [reread.call for reread in rereads])
+    read_ns = length_ns(reading) * statistics.fmean(reread.share for reread in rereads)
+    if _counts_cached(rereads):
         return read_ns
-    # Where a server says nothing of its cache, the time to the first token may have other reasons:
-    # the quickest reading of a token among all its calls counts for each, if that is long.
-    paces = [c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens]
-    again_ns = [min(paces, default=0) * _input_tokens(call) * share for call, share in again]
-    return min(read_ns, sum(again_ns)) if max(again_ns, default=0) >= LEAST_READING_NS else 0
+    # Without a count of cached tokens, the time to the first token may have other reasons than
+    # reading. Each token counts with the quickest reading of a token in any call, if that is long.
+    token_ns = min(c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens)
+    least_ns = [token_ns * _input_tokens(reread.call) * reread.share for reread in rereads]
+    return min(read_ns, sum(least_ns)) if max(least_ns) >= LEAST_READING_NS else 0
 
 
-def _cached_before(shares: Sequence[tuple[Call, float]]) -> Expected:
-    """Without the time that reading these shares of the prompts took; medians."""
-    read = [((call.ttft_ns or 0) / 1e9, call.phase_ns("prefill") * s / 1e9) for call, s in shares]
-    before_s = statistics.median(ttft_s for ttft_s, _ in read)
-    after_s = statistics.median(max(0.0, ttft_s - again_s) for ttft_s, again_s in read)
-    return Expected("time to first token of these calls", before_s, after_s, "s")
+def _ttft_if_cached(rereads: Sequence[_Reread]) -> Expected:
+    """The median time to first token, and without the time that the repeated reading took."""
+    before_s = [(reread.call.ttft_ns or 0) / 1e9 for reread in rereads]
+    reading_s = [reread.call.phase_ns("prefill") * reread.share / 1e9 for reread in rereads]
+    after_s = [max(0.0, ttft - read) for ttft, read in zip(before_s, reading_s, strict=True)]
+    medians_s = statistics.median(before_s), statistics.median(after_s)
+    return Expected("time to first token of these calls", *medians_s, "s")
 
 
 def _compared(
@@ -239,122 +261,124 @@ def _compared(
     """The later call of each pair, and how much of its prompt the earlier one has."""
     compared = []
     for earlier, later in pairs:
-        texts = [observed.prompt(call) for call in (earlier, later)]
-        if texts[0] is not None and texts[1] is not None:
-            compared.append((later, likeness(texts[0], texts[1])))
+        earlier_prompt, later_prompt = observed.prompt(earlier), observed.prompt(later)
+        if earlier_prompt is not None and later_prompt is not None:
+            compared.append((later, likeness(earlier_prompt, later_prompt)))
     return compared
 
 
-def _uncached(call: Call) -> bool:
+def _is_uncached(call: Call) -> bool:
     return (call.cached_tokens or 0) <= LITTLE_CACHED * _input_tokens(call)
 
 
-# A prompt that shares so many characters in a row with a reply has them from it: four words.
+# A prompt quotes a reply if it shares so many characters in a row with it: about four words.
 WINDOW_CHARS = 24
-
-# Up to here a reply's pieces are looked for: a decision, a label, a name.
+# Only replies shorter than this, such as a decision, a label or a name, are divided into pieces.
 SHORT_CHARS = 8 * WINDOW_CHARS
-
-# Characters of a piece that is no chance.
+# A prompt may hold a piece of fewer characters by chance.
 LEAST_PIECE = 4
-
-_PIECES = re.compile(r'[\n,;:."{}\[\]]')
-_BESIDE = "\n\n["
-"""So begins what the journal keeps of a reply behind its text: calls of tools, reasoning."""
-
-# Shorter pieces that two prompts share are not worth caching: two of vLLM's blocks of 16 tokens, at
-# four characters each.
+_PIECE_ENDS = re.compile(r'[\n,;:."{}\[\]]')
+# In the journal, calls of tools and reasoning follow a reply's text, and begin so.
+_AFTER_TEXT = "\n\n["
+# Shorter pieces are not worth caching: two of vLLM's blocks of 16 tokens of four characters.
 BLOCK_CHARS = 128
-
-_SHOWN_CHARS = 24
+_EXCERPT_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
     """How much of a text another one has as well."""
 
-    prefix_share: float
-    """The part up to the first difference: what a prefix cache can serve."""
-    shared_share: float
-    """All that stands in both, wherever: what it could serve, with that part in front."""
+    prefix_share: float  # the part up to the first difference: what a prefix cache can serve
+    shared_share: float  # the part that stands anywhere in both: it could come first, in the cache
     difference: str
 
 
 def likeness(earlier: str, later: str) -> Likeness:
     """How much of the later text the earlier one has."""
-    pairs = enumerate(zip(earlier, later, strict=False))
+    pairs = zip(earlier, later, strict=False)
     shorter = min(len(earlier), len(later))
-    prefix_chars = next((at for at, (a, b) in pairs if a != b), shorter)
-    # At any place of the earlier text, so that a shift hides nothing; in the later one block by
-    # block, so that each character counts once.
+    prefix_chars = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+    # Blocks of the earlier text begin at every character, so that a shift hides nothing; blocks of
+    # the later text do not overlap, so that each character counts once.
     blocks_before = _windows(earlier, BLOCK_CHARS)
-    blocks = range(0, len(later) - BLOCK_CHARS + 1, BLOCK_CHARS)
-    repeated = sum(later[i : i + BLOCK_CHARS] in blocks_before for i in blocks)
+    starts = range(0, len(later) - BLOCK_CHARS + 1, BLOCK_CHARS)
+    repeated = sum(later[start : start + BLOCK_CHARS] in blocks_before for start in starts)
     length = max(1, len(later))
     return Likeness(
         prefix_share=prefix_chars / length,
-        shared_share=max(prefix_chars / length, repeated / max(1, len(blocks))),
+        shared_share=max(prefix_chars / length, repeated / max(1, len(starts))),
         difference=_difference(earlier, later, prefix_chars),
     )
 
 
 def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[int]]:
-    """Which earlier calls' replies each prompt holds something of, by position."""
-    owners: dict[str, _Said] = {}
-    short: dict[str, _Said] = {}
+    """For each prompt, the positions of the earlier calls whose replies it holds parts of."""
+    window_origins: dict[str, _TextOrigin] = {}
+    piece_origins: dict[str, _TextOrigin] = {}
     needed: list[set[int]] = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
-        parts = _windows(prompt)
-        # More often than the prompt had it that first led to it: models like to repeat what they
-        # were given.
-        quoted = [owners[w].by for w in parts.keys() & owners.keys() if parts[w] > owners[w].given]
-        quoted += [it.by for piece, it in short.items() if prompt.count(piece) > it.given]
-        needed.append(set().union(*quoted))
-        text = reply.partition(_BESIDE)[0].strip()
+        # 1. The earlier replies in this prompt. Models like to repeat their prompts, so a text is
+        #    from a reply only if it is here more often than in the prompt of that reply.
+        windows = _windows(prompt)
+        needed.append(set())
+        for window in windows.keys() & window_origins.keys():
+            if windows[window] > window_origins[window].times_in_prompt:
+                needed[number].update(window_origins[window].calls)
+        for piece, origin in piece_origins.items():
+            if prompt.count(piece) > origin.times_in_prompt:
+                needed[number].update(origin.calls)
+        # 2. The parts of this reply that later prompts may hold.
+        text = reply.partition(_AFTER_TEXT)[0].strip()
         if len(text) >= WINDOW_CHARS:
-            alone = (number,)  # one object for all the windows of a reply
+            this_call = (number,)  # one object for all the windows of a reply, to save memory
             for window in _windows(text):
-                it = owners.get(window)
-                owners[window] = it.also(number) if it else _Said(parts[window], alone)
-        # A short reply counts whole, and so do its pieces, such as a value of its JSON.
-        for piece in pieces_of(text) if len(text) < SHORT_CHARS else ():
-            it = short.get(piece)
-            short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))
+                first = _TextOrigin(windows[window], this_call)
+                window_origins[window] = _joined(window_origins.get(window), first)
+        if len(text) < SHORT_CHARS:
+            # A short reply counts whole, and so do its pieces, such as a value of its JSON.
+            for piece in pieces_of(text):
+                first = _TextOrigin(prompt.count(piece), (number,))
+                piece_origins[piece] = _joined(piece_origins.get(piece), first)
     return needed
 
 
 def pieces_of(reply: str) -> set[str]:
-    """Parts of a reply that a prompt may have alone; the whole reply, if it is shorter than one."""
-    pieces = {piece.strip() for piece in _PIECES.split(reply)}
+    """Parts of a reply that a prompt may hold alone; the whole reply if all parts are too short."""
+    pieces = {piece.strip() for piece in _PIECE_ENDS.split(reply)}
     long = {piece for piece in pieces if len(piece) >= LEAST_PIECE}
     return long or {reply} - {""}
 
 
-class _Said(NamedTuple):
-    """A piece of text that calls replied with."""
+class _TextOrigin(NamedTuple):
+    """Where a text comes from that calls replied with."""
 
-    given: int
-    """How often the prompt had it that first led to it."""
-    by: tuple[int, ...]
+    times_in_prompt: int  # how often the prompt of the first of these calls has the text
+    calls: tuple[int, ...]
 
-    def also(self, number: int) -> _Said:
-        """And by a later call."""
-        return _Said(self.given, (*self.by, number))
+
+def _joined(earlier: _TextOrigin | None, later: _TextOrigin) -> _TextOrigin:
+    if earlier is None:
+        return later
+    return _TextOrigin(earlier.times_in_prompt, earlier.calls + later.calls)
 
 
 def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:
-    """How often each stretch of so many characters occurs; 0 for others."""
+    """How often each stretch of so many characters occurs in the text."""
     return Counter(text[i : i + chars] for i in range(len(text) - chars + 1))
 
 
-def _difference(earlier: str, later: str, at: int) -> str:
-    line = later.count("\n", 0, at) + 1
-    column = at - (later.rfind("\n", 0, at) + 1) + 1
-    before, after = (_shown(text, at) for text in (earlier, later))
+def _difference(earlier: str, later: str, position: int) -> str:
+    """The first difference for people; `position` is its number of characters from the start."""
+    line = later.count("\n", 0, position) + 1
+    column = position - (later.rfind("\n", 0, position) + 1) + 1
+    before, after = _excerpt(earlier, position), _excerpt(later, position)
     return f"line {line}, character {column}: {before!r} became {after!r}"
 
 
-def _shown(text: str, at: int) -> str:
-    start = max(text.rfind("\n", 0, at) + 1, at - _SHOWN_CHARS)
-    end = text.find("\n", at)
-    return text[start : min(at + _SHOWN_CHARS, len(text) if end == -1 else end)]
+def _excerpt(text: str, position: int) -> str:
+    """A few characters of the line around a position."""
+    start = max(text.rfind("\n", 0, position) + 1, position - _EXCERPT_CHARS)
+    line_end = text.find("\n", position)
+    end = len(text) if line_end == -1 else line_end
+    return text[start : min(position + _EXCERPT_CHARS, end)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
@@ -17,15 +17,16 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.analysis.facts import observe
+from harness.analysis.facts import Observed
 from harness.analysis.html_page import object_json
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
+from harness.session.batch_files import SCORES
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, charges_of
-from harness.trace.event_forms import said_by
+from harness.trace.event_forms import attributes_of
 from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, RecordedNodes, sources_of
 from harness.trace.records import Attributes, NodeOutput, figures, label_of
@@ -34,17 +35,14 @@ from harness.trace.tracer import sha256_of
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
 
 Op = Literal["=", "+", "-"]
-TextIndex = int | None
-"""Which of `RunPage.texts`; None where no text was recorded."""
+TextIndex = int | None  # which of `RunPage.texts`; None where no text was recorded
 
-_SHOWN = frozenset(
+# Attributes of a call that a page shows in places of their own, or not at all.
+_SHOWN_ELSEWHERE = frozenset(
     {"label", "track", "model", "role", "prompt_sha256", "reply_sha256", "cost_usd"}
     | {"node", "phases", "turns", "room", "node_span", "unreliable", "was_connected"}
     | {"took_no_tokens"}
 )
-"""What of a call is shown by itself, or not at all."""
-_SCORES = "scores"
-"""The node of a batch that scores its rows."""
 # Passages that share less are shown as two different ones, without comparing their words.
 _ALIKE = 0.4
 # The most pairs of words to compare; more would take seconds.
@@ -58,15 +56,11 @@ class PageItem:
     label: str
     status: NodeStatus
     error: str | None
-    start_ns: int | None
-    """From the run's start, as everywhere here; None if it never began."""
+    start_ns: int | None  # from the run's start, as everywhere here; None if it never began
     duration_ns: int
-    cost_usd: float | None
-    """With that of the nodes in it, and of scoring it."""
-    score: float | None
-    """The rubric's score of a batch's row."""
-    gave: TextIndex
-    """What it returned: a text, or JSON."""
+    cost_usd: float | None  # with that of the nodes in it, and of scoring it
+    score: float | None  # the rubric's score of a batch's row
+    gave: TextIndex  # what it returned: a text, or JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,25 +77,20 @@ class PageNode:
 class PageCall:
     """A call of a model."""
 
-    id: int
-    """The number of its span."""
-    node: str | None
-    """Label of the node call around it."""
+    id: int  # the number of its span
+    node: str | None  # label of the node call around it
     role: str | None
     model: str
     start_ns: int
     duration_ns: int
-    phases: tuple[tuple[str, int, int], ...]
-    """Name, start and duration of each."""
-    unreliable: tuple[str, ...]
-    """Phases and figures that the process saw too late."""
+    phases: tuple[tuple[str, int, int], ...]  # name, start and duration of each
+    unreliable: tuple[str, ...]  # phases and figures that the process saw too late
     status: str
     error: str | None
     cost_usd: float | None
     prompt: TextIndex
     reply: TextIndex
-    attributes: Attributes
-    """Tokens, latencies, settings: whatever else is known."""
+    attributes: Attributes  # tokens, latencies, settings: whatever else is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +98,7 @@ class PageSection:
     """A section of a draft, compared with the draft that was revised."""
 
     parts: tuple[tuple[Op, str], ...]
-    notes: tuple[tuple[str, str], ...]
-    """Dimension and message of each finding about it."""
+    notes: tuple[tuple[str, str], ...]  # dimension and message of each finding about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +106,8 @@ class PageRound:
     """An evaluated draft."""
 
     round: Round
+    # By dimension, what is wrong with the draft as a whole; the rest stands at its section.
     why: Mapping[str, tuple[str, ...]]
-    """By dimension, what is wrong with the draft as a whole; the rest stands at its section."""
     remarks: tuple[str, ...]
     sections: tuple[PageSection, ...]
 
@@ -128,10 +116,8 @@ class PageRound:
 class PageLoop:
     """A revise loop, beside what the report has of it."""
 
-    stop: str
-    """Why no further round was made, in words."""
-    unreadable: str | None
-    """Why there are no rounds."""
+    stop: str  # why no further round was made, in words
+    unreadable: str | None  # why there are no rounds
     rounds: tuple[PageRound, ...]
 
 
@@ -150,43 +136,37 @@ class PageEvent:
 class RunPage:
     """All that a page shows."""
 
-    version: str
-    """Another one as soon as the journal has more."""
+    version: str  # another one as soon as the journal has more
     report: RunReport
-    status: str
-    """How it ended; `running`; or `unfinished` if it was killed."""
-    wall_ns: int
-    """When it began, in Unix time."""
+    status: str  # how it ended; `running`; or `unfinished` if it was killed
+    wall_ns: int  # when it began, in Unix time
     has_texts: bool
-    open_command: str
-    """The command that shows the run in Perfetto, without `--span N`."""
-    columns: tuple[tuple[PageNode, ...], ...]
-    """The nodes by the number of nodes above them, along the longest way."""
-    result: TextIndex
-    """What the pipeline's result node returned: the named one, else the last."""
+    open_command: str  # the command that shows the run in Perfetto, without `--span N`
+    columns: tuple[tuple[PageNode, ...], ...]  # nodes by their distance from the first ones
+    result: TextIndex  # what the pipeline's result node returned: the named one, else the last
     loops: tuple[PageLoop, ...]
-    rows: str | None
-    """The node whose items are the rows of a batch."""
+    rows: str | None  # the node whose items are the rows of a batch
     calls: Sequence[PageCall]
     events: tuple[PageEvent, ...]
-    texts: tuple[str, ...]
-    """Each once."""
+    texts: tuple[str, ...]  # each once
 
 
 def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iterator[bytes]:
     """A page as one JSON object, in pieces; `clean` changes each piece, itself JSON."""
-    few = {part.name: getattr(page, part.name) for part in fields(page)}
+    values = {part.name: getattr(page, part.name) for part in fields(page)}
     # Piece by piece, a run of 85,000 calls takes a third of the memory.
-    many = {name: few.pop(name) for name in ("calls", "texts")}
-    return object_json(few, many, clean=clean)
+    lists = {name: values.pop(name) for name in ("calls", "texts")}
+    return object_json(values, lists, clean=clean)
 
 
 def version_of(journal: Path) -> str:
-    """Another text as soon as a run's files have more; `running` is in it while the run goes on."""
+    """A text that changes when a run's files grow; it ends with `running` while the run goes on."""
     marks: list[str] = []
-    with suppress(OSError):  # a reader says what is wrong
+    # An error is reported when the journal is read.
+    with suppress(OSError):
         marks += [str(path.stat().st_size) for path in (journal, *paths_beside(journal))]
-        marks += ["running"] if is_going(journal) else []
+        if is_going(journal):
+            marks.append("running")
     return "-".join(marks)
 
 
@@ -196,10 +176,12 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     Raises:
         JournalInvalid: It cannot be read, or a line in the middle is not a record.
     """
-    version = version_of(path)  # before it is read: what comes meanwhile is news
+    # Taken before the journal is read: whatever is written meanwhile changes the version.
+    version = version_of(path)
     journal = _NotedJournal(path)
-    observed = observe(journal)
-    report, seen, calls = report_of_observed(observed, Targets()), observed.seen, observed.calls
+    observed = Observed(journal)
+    report = report_of_observed(observed, Targets())
+    recorded, calls = observed.recorded, observed.calls
     records = journal.nodes.records(observed.every_call)
     # Frees its counters and spans before all texts are read.
     del observed
@@ -207,11 +189,9 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     hashes = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
     texts = _Texts(journal.texts(hashes - {None}))
     has_texts = len(texts.numbers) > 0
-    is_batch = any(pipeline.is_batch for pipeline in seen[events.PipelineEvent])
-    columns = _columns(journal, records, seen, report, texts)
-    named = {pipeline.result for pipeline in seen[events.PipelineEvent]}
-    nodes = [node for column in columns for node in column]
-    results = [node.items for node in nodes if node.name in named] or [n.items for n in nodes[-1:]]
+    pipelines = recorded[events.PipelineEvent]
+    is_batch = any(pipeline.is_batch for pipeline in pipelines)
+    columns = _columns(journal, records, recorded, report, texts, is_batch=is_batch)
     is_running = report.status == "unfinished" and version.endswith("running")
     return RunPage(
         version=version,
@@ -221,29 +201,37 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         has_texts=has_texts,
         open_command=open_command,
         columns=columns,
-        result=next((items[0].gave for items in results if len(items) == 1 and not is_batch), None),
+        result=None if is_batch else _result(columns, {pipeline.result for pipeline in pipelines}),
         loops=tuple(_loops(journal, report.loops)),
         # The node of a batch's rows needs no other, so it comes first.
         rows=columns[0][0].name if is_batch and columns else None,
-        calls=_PageCalls(calls, journal, texts.numbers, seen[events.EndpointEvent]),
-        events=tuple(_events(journal, seen)),
+        calls=_PageCalls(calls, journal, texts.numbers, recorded[events.EndpointEvent]),
+        events=tuple(_events(journal, recorded)),
         texts=tuple(texts.texts),
     )
 
 
+def _result(columns: Sequence[Sequence[PageNode]], named: Collection[str | None]) -> TextIndex:
+    """The output of the node in `named`, else of the last node; None if it was mapped."""
+    nodes = [node for column in columns for node in column]
+    results = [node for node in nodes if node.name in named] or nodes[-1:]
+    return next((node.items[0].gave for node in results if len(node.items) == 1), None)
+
+
 class _Texts:
-    """Texts with their numbers, by their hashes."""
+    """The texts of a page, each once, and the number of each by its SHA-256."""
 
     def __init__(self, recorded: Mapping[object, str]) -> None:
         self.texts = [*recorded.values()]
         self.numbers = {sha256: number for number, sha256 in enumerate(recorded)}
 
     def index(self, text: str | None) -> TextIndex:
-        """The number of a text, which may be new."""
+        """The number of a text; adds the text if it is new."""
         if text is None:
             return None
         number = self.numbers.setdefault(sha256_of(text), len(self.texts))
-        self.texts += [text] if number == len(self.texts) else []
+        if number == len(self.texts):
+            self.texts.append(text)
         return number
 
 
@@ -257,7 +245,7 @@ class _NotedJournal(Journal):
         self._is_read = False
 
     def items(self, *kinds: type[Item]) -> Iterator[Item]:
-        """As any journal's; the first reading also collects nodes and outputs."""
+        """See `Journal.items`; the first reading also collects nodes and outputs."""
         if self._is_read:
             yield from super().items(*kinds)
             return
@@ -276,53 +264,58 @@ class _NotedJournal(Journal):
 def _columns(
     journal: _NotedJournal,
     records: Sequence[NodeRecord],
-    seen: events.Events,
+    recorded: events.Events,
     report: RunReport,
     texts: _Texts,
+    *,
+    is_batch: bool,
 ) -> tuple[tuple[PageNode, ...], ...]:
-    by_node: dict[str, list[NodeRecord]] = {}
-    costs: dict[str, list[float]] = {}
+    """The nodes of `RunPage.columns`."""
+    records_by_node: dict[str, list[NodeRecord]] = {}
+    costs: dict[str, list[float]] = {}  # label of a call → what it and the calls in it cost
     for record in records:
-        by_node.setdefault(outermost_node(record.node), []).append(record)
+        records_by_node.setdefault(outermost_node(record.node), []).append(record)
         if record.cost_usd is not None:
-            # A nested call's cost is its own, and its outermost caller's.
+            # The cost of a nested call counts for itself, and for its outermost caller.
             for label in {record.label, record.label.partition("/")[0]}:
                 costs.setdefault(label, []).append(record.cost_usd)
-    needs = _needs(journal, seen)
+    sources = _sources(journal, recorded)
     critical = {outermost_node(step.node) for step in report.critical_path.steps}
-    depths: dict[str, int] = {}
+    depths: dict[str, int] = {}  # node → the number of its column
     columns: list[list[PageNode]] = []
-    # What a node needs was heard of before it.
-    for name, members in by_node.items():
-        around = [need for need in needs.get(name, ()) if need in depths]
-        depths[name] = depth = max((depths[need] + 1 for need in around), default=0)
+    # The journal mentions a node after the nodes that it needs.
+    for name, members in records_by_node.items():
+        needs = [source for source in sources.get(name, ()) if source in depths]
+        depths[name] = depth = max((depths[need] + 1 for need in needs), default=0)
         if depth == len(columns):
             columns.append([])
+        members_in_order = sorted(members, key=lambda r: ("/" in r.node, r.item or 0))
         columns[depth].append(
             PageNode(
                 name=name,
-                needs=tuple(around),
+                needs=tuple(needs),
                 seen=node_seen(members, is_critical=name in critical),
                 items=tuple(
-                    _item(r, journal, texts, costs)
-                    for r in sorted(members, key=lambda r: ("/" in r.node, r.item or 0))
+                    _item(record, journal, texts, costs, is_batch=is_batch)
+                    for record in members_in_order
                 ),
             )
         )
     return tuple(map(tuple, columns))
 
 
-def _needs(journal: Journal, seen: events.Events) -> dict[str, dict[str, None]]:
-    """By node, the nodes whose output it was given, or for which it was skipped."""
-    names = {node.id: outermost_node(node.caption) for node in seen[events.NodeAttempt]}
-    needs: dict[str, dict[str, None]] = {}
-    for span, sources in sources_of(seen[events.NodeAttempt], journal.flows).items():
-        needs.setdefault(names[span], {}).update((names[source.id], None) for source in sources)
-    for skip in seen[events.Skip]:
+def _sources(journal: Journal, recorded: events.Events) -> dict[str, dict[str, None]]:
+    """Node → the nodes whose output it was given, or on account of which it was skipped."""
+    names = {node.id: outermost_node(node.caption) for node in recorded[events.NodeAttempt]}
+    sources: dict[str, dict[str, None]] = {}
+    for span, attempts in sources_of(recorded[events.NodeAttempt], journal.flows).items():
+        source_names = dict.fromkeys(names[attempt.id] for attempt in attempts)
+        sources.setdefault(names[span], {}).update(source_names)
+    for skip in recorded[events.Skip]:
         reasons = (skip.because_of or "", *skip.decided_by)
-        needed = dict.fromkeys(map(outermost_node, filter(None, reasons)))
-        needs.setdefault(outermost_node(skip.node), {}).update(needed)
-    return needs
+        source_names = dict.fromkeys(map(outermost_node, filter(None, reasons)))
+        sources.setdefault(outermost_node(skip.node), {}).update(source_names)
+    return sources
 
 
 def _item(
@@ -330,13 +323,20 @@ def _item(
     journal: _NotedJournal,
     texts: _Texts,
     costs: Mapping[str, Sequence[float]],
+    *,
+    is_batch: bool,
 ) -> PageItem:
-    value = journal.outputs.get((record.node, record.item))
-    if not isinstance(value, str | None):
-        value = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-    scored = label_of(_SCORES, record.item)
-    score = journal.outputs.get((_SCORES, record.item)) if record.item is not None else None
-    spent = [usd for label in {record.label, scored} for usd in costs.get(label, ())]
+    """A call of a node; `costs` has the costs by the labels of calls."""
+    output = journal.outputs.get((record.node, record.item))
+    if not isinstance(output, str | None):
+        output = orjson.dumps(output, option=orjson.OPT_INDENT_2).decode()
+    labels = {record.label}
+    score = None
+    # The items of a batch's own nodes are rows, which the node `SCORES` scores.
+    if is_batch and "/" not in record.node:
+        labels.add(label_of(SCORES, record.item))
+        score = journal.outputs.get((SCORES, record.item))
+    spent = [usd for label in labels for usd in costs.get(label, ())]
     return PageItem(
         label=record.label,
         status=record.status,
@@ -345,7 +345,7 @@ def _item(
         duration_ns=record.duration_ns,
         cost_usd=sum(spent) if spent else None,
         score=score.get("verdict", score).get("composite") if isinstance(score, dict) else None,
-        gave=texts.index(value),
+        gave=texts.index(output),
     )
 
 
@@ -353,7 +353,7 @@ def _item(
 
 
 class _PageCalls(Sequence[PageCall]):
-    # Each is made when it is asked for: there may be a hundred thousand.
+    """The calls of a page, each made when it is asked for: there may be a hundred thousand."""
 
     def __init__(
         self,
@@ -374,7 +374,7 @@ class _PageCalls(Sequence[PageCall]):
 
     def _made(self, call: Call) -> PageCall:
         origin_ns = self._journal.started.time_ns
-        attributes = said_by(call)
+        attributes = attributes_of(call)
         return PageCall(
             id=call.id,
             node=self._journal.nodes.label_around(call.id),
@@ -393,23 +393,24 @@ class _PageCalls(Sequence[PageCall]):
             cost_usd=self._charges.get(call.id),
             prompt=self._numbers.get(call.prompt_sha256),
             reply=self._numbers.get(call.reply_sha256),
-            attributes={name: value for name, value in attributes.items() if name not in _SHOWN},
+            attributes={
+                name: value for name, value in attributes.items() if name not in _SHOWN_ELSEWHERE
+            },
         )
 
 
-def _events(journal: _NotedJournal, seen: events.Events) -> Iterator[PageEvent]:
-    happenings: list[tuple[events.Warned | events.RetryEvent | events.Fallback, str]]
-    happenings = [(event, event.message) for event in seen[events.Warned]]
-    happenings += [(event, event.detail or "") for event in seen[events.RetryEvent]]
-    happenings += [(event, event.detail or "") for event in seen[events.Fallback]]
-    for event, message in sorted(happenings, key=lambda pair: pair[0].time_ns):
+def _events(journal: _NotedJournal, recorded: events.Events) -> Iterator[PageEvent]:
+    """Warnings, retries and fallbacks, in the order of time."""
+    shown: list[events.Warned | events.RetryEvent | events.Fallback]
+    shown = [*recorded[events.Warned], *recorded[events.RetryEvent], *recorded[events.Fallback]]
+    for event in sorted(shown, key=lambda event: event.time_ns):
         attributes = {n: v for n, v in event.attributes.items() if n not in {"message", "detail"}}
         node = attributes.get("node")
         yield PageEvent(
             kind=event.NAME,
             time_ns=event.time_ns - journal.started.time_ns,
             where=str(node) if node else journal.nodes.label_around(event.span or 0),
-            message=message,
+            message=event.message if isinstance(event, events.Warned) else event.detail or "",
             figures=tuple(figures(attributes)),
         )
 
@@ -441,15 +442,20 @@ def _stop(loop: RecordedLoop) -> str:
 
 
 def _round(scored: Round, rounds: Sequence[Round]) -> PageRound:
+    """A round of a loop, whose `rounds` have the draft that it revised."""
     verdict = scored.verdict
     base = None if scored.base_round is None else rounds[scored.base_round - 1].draft
+    # Index of a section → (dimension, message) of each finding about it.
     notes: dict[int, list[tuple[str, str]]] = {}
     for score in verdict.scores:
         for finding in score.own_findings:
             if finding.section_index is not None:
                 notes.setdefault(finding.section_index, []).append((score.name, finding.message))
     reasons = verdict.unjudged_reasons
-    unjudged = [n + (f" ({reasons[n]})" if n in reasons else "") for n in verdict.unjudged]
+    unjudged = [
+        f"{name} ({reasons[name]})" if name in reasons else name for name in verdict.unjudged
+    ]
+    # Remark → whether it holds.
     remarks = {
         "its reply was cut": scored.cut,
         f"the gate {', '.join(verdict.gates)} is shut": verdict.gates,
@@ -475,43 +481,58 @@ def _round(scored: Round, rounds: Sequence[Round]) -> PageRound:
 def _sections(
     draft: str, base: str | None, notes: Mapping[int, Sequence[tuple[str, str]]]
 ) -> Iterator[PageSection]:
-    diff: deque[tuple[Op, str]] = deque(word_changes(draft if base is None else base, draft))
+    """The sections of a draft, each with its part of the difference from `base`, and its notes."""
+    changes: deque[tuple[Op, str]] = deque(word_changes(draft if base is None else base, draft))
     for index, section in enumerate(sections_of(draft)):
-        chars = len(section.text)
+        chars_left = len(section.text)
         parts: list[tuple[Op, str]] = []
-        # What was taken out at a section's end is its own, unless something came in its place.
-        while diff and (chars or (diff[0][0] == "-" and (len(diff) == 1 or diff[1][0] != "+"))):
-            op, text = diff.popleft()
-            if op != "-" and len(text) > chars:
-                diff.appendleft((op, text[chars:]))
-                text = text[:chars]
-            chars -= 0 if op == "-" else len(text)
+        while changes and (chars_left or _ends_with_removal(changes)):
+            op, text = changes.popleft()
+            # Removed text is in no section, so it takes none of the section's characters.
+            if op != "-":
+                if len(text) > chars_left:
+                    changes.appendleft((op, text[chars_left:]))
+                    text = text[:chars_left]
+                chars_left -= len(text)
             parts.append((op, text))
         yield PageSection(parts=tuple(parts), notes=tuple(notes.get(index, ())))
 
 
-def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
-    """The difference of two texts: parts kept, added and removed.
+def _ends_with_removal(changes: Sequence[tuple[Op, str]]) -> bool:
+    """Whether text was removed here, and nothing put in its place, which the next section has."""
+    is_replaced = len(changes) > 1 and changes[1][0] == "+"
+    return changes[0][0] == "-" and not is_replaced
 
-    The parts that are not taken out, joined, are `after`.
+
+def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
+    """The difference of two texts: parts kept (`=`), added (`+`) and removed (`-`).
+
+    The kept and the added parts, joined, are `after`.
     """
     parts: list[tuple[Op, str]] = []
-    old, new = (text.splitlines(keepends=True) for text in (before, after))
-    for is_same, a, b in _compared(old, new):
-        was, new_words = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
-        pairs = [(is_same, a, b)]
-        # The words of lines that changed; where few are alike, the lines as a whole.
-        if not is_same and len(was) * len(new_words) <= _MOST_PAIRS:
-            # `autojunk` would ignore frequent words in long texts.
-            matcher = SequenceMatcher(None, was, new_words, autojunk=False)
-            pairs = [*_compared(was, new_words)] if matcher.ratio() >= _ALIKE else pairs
-        for same, x, y in pairs:
-            parts += [("=", "".join(y))] if same else [("-", "".join(x)), ("+", "".join(y))]
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    for kind, a, b, c, d in _matcher(old, new).get_opcodes():
+        if kind == "equal":
+            parts.append(("=", "".join(new[c:d])))
+        else:
+            parts += _passage_changes("".join(old[a:b]), "".join(new[c:d]))
     return [part for part in parts if part[1]]
 
 
-def _compared(
-    old: Sequence[str], new: Sequence[str]
-) -> Iterator[tuple[bool, Sequence[str], Sequence[str]]]:
-    for kind, a, b, c, d in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        yield kind == "equal", old[a:b], new[c:d]
+def _passage_changes(before: str, after: str) -> Iterator[tuple[Op, str]]:
+    """The changed words of two passages; the passages as a whole if few words are alike."""
+    old, new = re.findall(r"\S+\s*|\s+", before), re.findall(r"\S+\s*|\s+", after)
+    matcher = _matcher(old, new)
+    if len(old) * len(new) > _MOST_PAIRS or matcher.ratio() < _ALIKE:
+        yield from (("-", before), ("+", after))
+        return
+    for kind, a, b, c, d in matcher.get_opcodes():
+        if kind == "equal":
+            yield "=", "".join(new[c:d])
+        else:
+            yield from (("-", "".join(old[a:b])), ("+", "".join(new[c:d])))
+
+
+def _matcher(old: Sequence[str], new: Sequence[str]) -> SequenceMatcher[str]:
+    # `autojunk` would ignore frequent words in long texts.
+    return SequenceMatcher(None, old, new, autojunk=False)

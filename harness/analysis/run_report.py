@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.facts import Observed, observe
+from harness.analysis.facts import Observed
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.trace import events
@@ -20,6 +20,7 @@ from harness.trace.calls import (
     call_group,
     cost_of,
     group_calls,
+    grouped,
     known_sum,
 )
 from harness.trace.intervals import depths, without
@@ -34,8 +35,7 @@ class ModelLoads:
     """How often a model came into memory."""
 
     model: str
-    loads: int
-    """Including failed loads."""
+    loads: int  # also those that failed
     load_ns: int
 
 
@@ -47,44 +47,30 @@ class RunReport:
     pipeline: str
     status: RunState
     error: str | None
-    parts: int
-    """1, and 1 more for each time it was resumed."""
-    wall_ns: int
-    """When it began: Unix time."""
-    duration_ns: int
-    """From its first record to its last, without the pauses before it was resumed."""
-    calls: CallGroup
-    """All, those answered from the cache included."""
+    parts: int  # 1, and 1 more for each time it was resumed
+    wall_ns: int  # when it began: Unix time
+    duration_ns: int  # from its first record to its last, without the pauses before it was resumed
+    calls: CallGroup  # all, those answered from the cache included
     models: tuple[CallGroup, ...]
-    nodes: tuple[CallGroup, ...]
-    """A nested pipeline's nodes over all calls of it."""
+    nodes: tuple[CallGroup, ...]  # a nested pipeline's nodes over all calls of it
     roles: tuple[CallGroup, ...]
-    replicas: tuple[CallGroup, ...]
-    """The servers of endpoints with `urls`; a name is the model's tag and the server's address."""
+    replicas: tuple[CallGroup, ...]  # servers of endpoints with `urls`: tag and address
+    # The limits of models that are wholly on one device whose speed is known.
     speed_limits: tuple[SpeedLimit, ...]
-    """The limits of models that are wholly on one device whose speed is known."""
     asides: tuple[Aside, ...]
     goodput: Goodput
     occupancy: Occupancy
-    loads: tuple[ModelLoads, ...]
-    """By model, in the order of their first loads; loads outside calls included."""
+    loads: tuple[ModelLoads, ...]  # in the order of their first loads; also outside of calls
     critical_path: CriticalPath
-    time: tuple[TimeShare, ...]
-    """Causes of time on the critical path, largest first; they add up to the run."""
-    max_parallel: int | None
-    """How many calls of nodes the pipeline ran at once; None for any number, or if it is no
-    pipeline."""
-    place_waits: int
-    """Calls of nodes that waited for a place, among those or among their node's."""
+    time: tuple[TimeShare, ...]  # causes of time on the critical path; they add up to the run
+    max_parallel: int | None  # of the pipeline's nodes; None for any number, or without pipeline
+    place_waits: int  # calls of nodes that waited for a place, among those or among their node's
     loops: tuple[RecordedLoop, ...]
     cost: RunCost
     retries: int
     fallbacks: int
-    evictions: int
-    """Models taken out of memory to make room for another."""
-    unfinished: tuple[OpenSpan, ...]
-    """What was still under way at the end, in the order it began; what was when an earlier part was
-    killed is not."""
+    evictions: int  # models taken out of memory to make room for another
+    unfinished: tuple[OpenSpan, ...]  # under way at the end of the last part
 
 
 def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
@@ -95,16 +81,16 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    return report_of_observed(observe(journal), targets or Targets())
+    return report_of_observed(Observed(journal), targets or Targets())
 
 
 def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     """The report of a run that was read."""
     journal = observed.journal
-    run, calls, seen = observed.run, observed.every_call, observed.seen
-    # What the cache answered tells nothing of servers, and cost nothing.
+    run, calls, recorded = observed.run, observed.every_call, observed.recorded
+    # Replies from the cache say nothing of servers, and cost nothing.
     sent = [call for call in observed.calls if not call.from_cache]
-    nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
+    nodes, asides = recorded[events.NodeAttempt], recorded[events.OtherRequest]
     # A probe lies in the call that it precedes.
     beside = (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
     whole = call_group(calls)
@@ -127,16 +113,16 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         asides=asides_of(asides),
         goodput=goodput_of(sent, targets=targets, run_ns=run.duration_ns),
         occupancy=occupancy_of([*sent, *beside], run=run),
-        loads=_loads(seen[events.LoadEvent], {call.id: call.model for call in calls}),
+        loads=_loads(recorded[events.LoadEvent], {call.id: call.model for call in calls}),
         critical_path=observed.path,
         time=observed.shares,
         max_parallel=observed.max_parallel,
         place_waits=sum(node.waited_ns > 0 for node in nodes),
-        loops=loops_in(seen),
-        cost=cost_of([*sent, *asides], seen[events.EndpointEvent], run_ns=run.duration_ns),
-        retries=len(seen[events.RetryEvent]),
-        fallbacks=len(seen[events.Fallback]),
-        evictions=sum(evict.makes_room for evict in seen[events.Evict]),
+        loops=loops_in(recorded),
+        cost=cost_of([*sent, *asides], recorded[events.EndpointEvent], run_ns=run.duration_ns),
+        retries=len(recorded[events.RetryEvent]),
+        fallbacks=len(recorded[events.Fallback]),
+        evictions=sum(evict.makes_room for evict in recorded[events.Evict]),
         unfinished=tuple(
             OpenSpan(
                 name=span.name,
@@ -153,10 +139,11 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
 def _loads(
     loads: Iterable[events.LoadEvent], models: Mapping[int | None, str]
 ) -> tuple[ModelLoads, ...]:
-    """Loads by model: the one that the span names, else the model of the call around it."""
+    """Loads by model; `models` has the model of each call, for loads that name no model."""
     times_ns: dict[str, list[int]] = {}
     for load in loads:
-        if load.waits_for is None:  # else it is a call's share of a load that has a span of its own
+        # With `waits_for`, it is a call's wait for a load that has a span of its own.
+        if load.waits_for is None:
             model = load.model or models.get(load.parent)
             times_ns.setdefault(str(model), []).append(load.duration_ns)
     return tuple(
@@ -173,17 +160,13 @@ class Aside:
     model: str
     requests: int
     failed: int
-    total_ns: int
-    """Time in them, added up; a probe's is also in the call that it preceded."""
-    input_tokens: int | None
-    """Prompts, or what was embedded; None if no server counted them."""
+    total_ns: int  # time in them, added up; a probe's is also in the call that it preceded
+    input_tokens: int | None  # prompts, or what was embedded; None if no server counted them
 
 
 def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
     """One for each kind and model, in the order of their first requests."""
-    groups: dict[tuple[str, str], list[events.OtherRequest]] = {}
-    for aside in asides:
-        groups.setdefault((aside.NAME, aside.model), []).append(aside)
+    groups = grouped(asides, by=lambda aside: (aside.NAME, aside.model))
     return tuple(
         Aside(
             name=name,
@@ -201,10 +184,8 @@ def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
 class Targets:
     """The latency targets of a call."""
 
-    ttft_ns: int = 500_000_000
-    """The longest time to first token."""
-    itl_ns: int = 50_000_000
-    """The longest inter-token latency, as a mean over the reply."""
+    ttft_ns: int = 500_000_000  # the longest time to first token
+    itl_ns: int = 50_000_000  # the longest inter-token latency, as a mean over the reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,27 +199,22 @@ class Goodput:
 
     targets: Targets
     met: int
-    missed: int
-    """Including failed ones."""
+    missed: int  # including failed ones
     failed: int
     unknown: int
-    throughput_tokens_per_s: float | None
-    """Output tokens of all calls over the run's time; None if the run took no time."""
-    tokens_per_s: float | None
-    """The goodput: of the calls that met the targets, likewise; None when all are unknown."""
-    attained: float | None
-    """Share of calls that met the targets, from 0 to 1, among calls that met or missed them."""
+    throughput_tokens_per_s: float | None  # of all calls; None if the run took no time
+    tokens_per_s: float | None  # of the calls that met the targets; None if all are unknown
+    attained: float | None  # share of the known calls that met the targets, from 0 to 1
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
     """Judges calls that were sent: none that the cache answered."""
-    # A call that failed missed the targets. One whose latencies are not known is neither met nor
-    # missed; nor is one that was cancelled or cut short.
+    # Calls that failed missed the targets. Cancelled calls, calls that were cut short, and calls
+    # with unknown latencies have neither met nor missed them.
     done = [call for call in calls if call.status == "ok"]
-    judged = [call for call in done if _is_known(call)]
-    met = [call for call in judged if _meets(call, targets)]
+    met = [call for call in done if _meets(call, targets)]
     failed = sum(call.status == "error" for call in calls)
-    counted = len(judged) + failed
+    counted = sum(_meets(call, targets) is not None for call in done) + failed
     seconds = run_ns / 1e9
     return Goodput(
         targets=targets,
@@ -252,16 +228,14 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
     )
 
 
-def _is_known(call: Call) -> bool:
-    # A reply in one piece has no inter-token latency: it is judged by its first token alone.
-    in_one_piece = call.phase_ns("decode") == 0
-    return call.ttft_ns is not None and (in_one_piece or call.itl_mean_ns is not None)
-
-
-def _meets(call: Call, targets: Targets) -> bool:
-    ttft_ns, itl_ns = call.ttft_ns, call.itl_mean_ns
-    assert ttft_ns is not None, "only then is it judged"
-    return ttft_ns <= targets.ttft_ns and (itl_ns is None or itl_ns <= targets.itl_ns)
+def _meets(call: Call, targets: Targets) -> bool | None:
+    """Whether a call meets the targets; None if its latencies are unknown."""
+    if call.ttft_ns is None:
+        return None
+    if call.itl_mean_ns is None:
+        # A reply in one piece has no inter-token latency: it is judged by its first token alone.
+        return call.ttft_ns <= targets.ttft_ns if call.phase_ns("decode") == 0 else None
+    return call.ttft_ns <= targets.ttft_ns and call.itl_mean_ns <= targets.itl_ns
 
 
 def _output_tokens(calls: Sequence[Call]) -> int:
@@ -277,11 +251,9 @@ class Occupancy:
 
     most_at_once: int
     idle_ns: int
-    idle_share: float | None
-    """The idle part of the run's time, from 0 to 1; None if the run took no time."""
+    idle_share: float | None  # from 0 to 1; None if the run took no time
     idle_gaps: int
-    longest_gap: Interval | None
-    """The longest gap, from the run's start; the first, if several are as long."""
+    longest_gap: Interval | None  # from the run's start; the first of several
 
 
 def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:

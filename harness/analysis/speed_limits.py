@@ -18,22 +18,18 @@ from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import length_ns, mean_depths
 from harness.trace.records import Interval
 
-MACHINE = "machine"
-"""The device of models that are in the machine's own memory."""
+MACHINE = "machine"  # the device of models that are in the machine's own memory
 
 Bound = Literal["bandwidth", "compute", "neither", "unknown"]
 
-LEAST_OUTPUT_TOKENS = 16
-"""Shorter replies have no speed."""
+LEAST_OUTPUT_TOKENS = 16  # shorter replies have no speed
 
 _LEAST_PROMPT_TOKENS = 16
 _LEAST_PROMPT_TOKENS_OF_GPU = 512
-
-# From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
+# A limit decides the speed from this share of it on: no machine reaches it whole, and a reply that
 # is written alone computes less quickly than a prompt.
 AT_LIMIT = 0.5
-
-# Nothing passes a limit: a larger share tells that the limit was measured at a worse moment.
+# Nothing passes a limit: if a share is larger, the limit was measured at a worse moment.
 _MOST_SHARE = 1.05
 
 
@@ -42,49 +38,45 @@ class SpeedLimit:
     """How quickly a model wrote, and could have; all in tokens a second of one reply."""
 
     model: str
-    device: str
-    """`machine`, `gpu0`, …"""
-    calls: int
-    """Those it is the median of."""
-    at_once: float
-    """How many replies were written together, on average."""
+    device: str  # `machine`, `gpu0`, …
+    calls: int  # the figures are medians of so many calls
+    at_once: float  # how many replies were written together, on average
     tokens_per_s: float
     weight_bytes: int
-    cache_bytes: float
-    """The size of a sequence's KV cache in the middle of its reply."""
+    cache_bytes: float  # the size of a sequence's KV cache in the middle of its reply
     memory_bytes_per_s: float
     memory_source: str
     memory_limit: float
-    compute_limit: float | None
-    """None if no prompt was long enough to tell."""
-    memory_share: float
-    """The speed as a share of what memory allows, from 0 to 1."""
+    compute_limit: float | None  # None if no prompt was long enough to tell
+    memory_share: float  # the speed as a share of what memory allows, from 0 to 1
     compute_share: float | None
     bound: Bound
 
     def with_weights(self, size: int) -> float:
-        """Tokens a second of one reply, with weights of so many bytes in place of those read."""
-        # Other weights take longer or shorter to read, unless computing is the limit.
+        """Tokens a second of one reply if the weights had `size` bytes."""
+        # If computing is the limit, other weights change nothing.
         if self.bound == "compute":
             return self.tokens_per_s
-        step_s = 1 / self.tokens_per_s + (size - self.weight_bytes) / self.memory_bytes_per_s
+        token_s = 1 / self.tokens_per_s + (size - self.weight_bytes) / self.memory_bytes_per_s
         least_s = (size + self.at_once * self.cache_bytes) / self.memory_bytes_per_s
-        return 1 / max(step_s, least_s)
+        return 1 / max(token_s, least_s)
 
 
-def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
+def speed_limits_of(calls: Iterable[Call], recorded: events.Events) -> tuple[SpeedLimit, ...]:
     """The limits of the models that are wholly on one device whose speed is known."""
-    machines = (machine for machine in seen[events.MachineEvent] if machine.memory_bytes_per_s > 0)
+    machines = (
+        machine for machine in recorded[events.MachineEvent] if machine.memory_bytes_per_s > 0
+    )
     devices = {machine.device or MACHINE: machine for machine in machines}
-    endpoint_of = {endpoint.model: endpoint for endpoint in seen[events.EndpointEvent]}
-    weights_of = {weights.model: weights for weights in seen[events.WeightsEvent]}
+    endpoints = {endpoint.model: endpoint for endpoint in recorded[events.EndpointEvent]}
+    weights_by_model = {weights.model: weights for weights in recorded[events.WeightsEvent]}
     limits = []
-    for model, of_model in answered_by_model(calls).items():
-        weights = weights_of.get(model)
+    for model, replies in answered_by_model(calls).items():
+        weights = weights_by_model.get(model)
         device = devices.get(weights.device or MACHINE) if weights else None
         if weights is not None and device is not None:
-            share = _decoding_share(device, endpoint_of.get(model))
-            limits.append(_limit(of_model, weights, device, share))
+            share = _decoding_share(device, endpoints.get(model))
+            limits.append(_limit(replies, weights, device, share))
     return tuple(limit for limit in limits if limit is not None)
 
 
@@ -92,11 +84,12 @@ def _decoding_share(device: events.MachineEvent, endpoint: events.EndpointEvent 
     """The part of the processor that writes replies."""
     if device.cores is None:
         return 1.0
-    threads, url = (endpoint.threads, endpoint.url) if endpoint else (None, None)
     cores = max(1, device.cores)
-    # An engine of ours that is not told otherwise leaves one core to others; a server takes all.
-    usual = cores if url else max(1, cores - 1)
-    return min(usual if threads is None else threads, cores) / cores
+    if endpoint is not None and endpoint.threads is not None:
+        return min(endpoint.threads, cores) / cores
+    # By default, the embedded engine leaves one core to others, and a server takes all.
+    is_server = endpoint is not None and endpoint.url
+    return (cores if is_server else max(1, cores - 1)) / cores
 
 
 def _limit(
@@ -115,28 +108,29 @@ def _limit(
     weight_bytes = weights.active_bytes or 0
     if not timed or weight_bytes <= 0:
         return None
+    # For each call: its cache, the replies written together, its speed, and what memory allows.
     caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
-    depth_of = company_of(calls)  # short replies are company too
-    company = [depth_of[call.id] for call in timed]
+    concurrency = concurrency_of(calls)
+    counts = [concurrency[call.id] for call in timed]
     rates = [(c.decode_tokens or 0) * 1e9 / c.phase_ns("decode") for c in timed]
-    memory = [
-        device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
-        for cache_bytes, n in zip(caches, company, strict=True)
+    memory_rates = [
+        device.memory_bytes_per_s / (weight_bytes + round(count) * cache_bytes)
+        for cache_bytes, count in zip(caches, counts, strict=True)
     ]
+    memory_share = statistics.median(r / m for r, m in zip(rates, memory_rates, strict=True))
     # On a GPU, short prompts are bound by reading the weights.
-    enough = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
-    reading = _prompt_tokens_per_s(calls, least_tokens=enough)
-    # A token costs as much computing in a reply as in a prompt. Prompts are read with all cores,
-    # replies written with this share of them.
-    computed = None if reading is None else reading * decoding_share
-    memory_share = statistics.median(r / m for r, m in zip(rates, memory, strict=True))
-    compute_share = (
-        None
-        if computed is None
+    least_tokens = _LEAST_PROMPT_TOKENS if device.cores is not None else _LEAST_PROMPT_TOKENS_OF_GPU
+    prompt_rate = _prompt_tokens_per_s(calls, least_tokens=least_tokens)
+    compute_rate = compute_share = None
+    if prompt_rate is not None:
+        # A token costs as much computing in a reply as in a prompt. Prompts are read with all
+        # cores, replies written with this share of them.
+        compute_rate = prompt_rate * decoding_share
         # All replies written together share the processor: their rates add up.
-        else statistics.median(r * n / computed for r, n in zip(rates, company, strict=True))
-    )
-    at_once = statistics.fmean(company)
+        compute_share = statistics.median(
+            rate * count / compute_rate for rate, count in zip(rates, counts, strict=True)
+        )
+    at_once = statistics.fmean(counts)
     return SpeedLimit(
         model=weights.model,
         device=weights.device or MACHINE,
@@ -147,8 +141,8 @@ def _limit(
         cache_bytes=statistics.median(caches),
         memory_bytes_per_s=float(device.memory_bytes_per_s),
         memory_source=device.source,
-        memory_limit=statistics.median(memory),
-        compute_limit=None if computed is None else computed / at_once,
+        memory_limit=statistics.median(memory_rates),
+        compute_limit=None if compute_rate is None else compute_rate / at_once,
         memory_share=memory_share,
         compute_share=compute_share,
         bound=_bound(memory_share, compute_share or 0.0),
@@ -160,8 +154,11 @@ def computed_tokens(call: Call) -> int:
     return (call.input_tokens or 0) - (call.cached_tokens or 0)
 
 
-def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
-    """How many replies were under way while a call was answered, itself included; by its span."""
+def concurrency_of(calls: Sequence[Call]) -> Mapping[int, float]:
+    """Span id of a call → the mean number of replies under way while it was answered, with its own.
+
+    Calls without a decode phase are left out.
+    """
     answered = [call for call in calls if call.phase_ns("decode") > 0]
     depths = mean_depths([call.phases["decode"][0] for call in answered])
     return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
@@ -176,22 +173,23 @@ def _bound(memory_share: float, compute_share: float) -> Bound:
 
 
 def _cache_bytes(call: Call, token_bytes: int) -> int:
-    """The bytes of the sequence's cache in the middle of the call's reply."""
+    """The bytes of the sequence's cache in the middle of the call's reply.
+
+    `token_bytes` is the size of one token's cache, and 0 if unknown.
+    """
     read, written = call.input_tokens or 0, call.output_tokens or 0
-    prompt_bytes = call.prompt_kv_bytes
-    # Computed for this very prompt; `token_bytes` is of one token, and 0 if unknown.
-    if prompt_bytes and read:
-        token_bytes = prompt_bytes // read
+    # The size that was computed for this very prompt is more exact.
+    if call.prompt_kv_bytes and read:
+        token_bytes = call.prompt_kv_bytes // read
     return round(token_bytes * (read + written / 2))
 
 
 def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float | None:
-    """How quickly prompts of some length were read; None if there were none."""
-    read = 0
+    """How quickly prompts of at least so many tokens were read; None if there were none."""
+    tokens = 0
     reading: list[Interval] = []
     for call in calls:
-        computed = computed_tokens(call)
-        if computed >= least_tokens and "prefill" in call.phases:
-            read += computed
+        if computed_tokens(call) >= least_tokens and "prefill" in call.phases:
+            tokens += computed_tokens(call)
             reading += call.phases["prefill"]
-    return read * 1e9 / length_ns(reading) if read else None
+    return tokens * 1e9 / length_ns(reading) if tokens else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness.trace import events
-from harness.trace.calls import Call, answered_by_model
+from harness.trace.calls import Call, answered_by_model, grouped
 from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath, sources_of
-from harness.trace.records import Flow, Instant, Interval, SpanRecord
+from harness.trace.records import Flow, Interval
 
 TimeKind = Literal[
     "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "retry", "probe",
@@ -40,10 +41,11 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "start": "before the first node",
     "end": "after the last node",
 }
-"""What each kind means. If several go on at one moment in a node on the path, the first in this
-order counts; what other nodes do at that moment does not count."""
+"""What each kind means. If several kinds go on at one moment in a node on the path, the first in
+this order counts. What nodes beside the path do at that moment does not count."""
 
-_KINDS: Mapping[TimeKind, tuple[type, ...]] = {
+# The spans that are neither calls nor phases of calls.
+_EVENTS: Mapping[TimeKind, tuple[type, ...]] = {
     "client lag": (events.ClientLag,),
     "load": (events.UnloadEvent,),
     "room": (events.WaitForRoom,),
@@ -54,8 +56,6 @@ _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.ToolEvent, events.McpStart),
 }
-_KIND_OF_SPAN = {events.name_of(event): kind for kind, spans in _KINDS.items() for event in spans}
-"""The kinds of spans that are neither calls nor phases of calls, by the span's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,113 +64,141 @@ class TimeShare:
 
     kind: TimeKind
     duration_ns: int
-    share: float
-    """Its part of the run's time, from 0 to 1."""
+    share: float  # its part of the run's time, from 0 to 1
+    # For `code` the node that took most of it, for `tool` the tool, for phases one of the models.
     most_of: str | None = None
-    """What took most of it: for `code` the node on the path, for `tool` the tool, for `prefill` and
-    `decode` the model, if there are several."""
 
 
-class TimeSpent:
-    """Divides a run's time into shares, by its calls and by the records that `note` collects."""
+def time_shares(
+    path: CriticalPath, calls: Sequence[Call], recorded: events.Events, *, run: Interval
+) -> tuple[TimeShare, ...]:
+    """The causes of the run's time, the largest first; their durations add up to it.
 
-    def __init__(self) -> None:
-        # Spans that are neither calls nor phases of calls, and pauses before retries.
-        self._spans_by_kind: dict[TimeKind, list[Interval]] = {}
-        self._calls_by_tool: dict[str, list[Interval]] = {}
+    The path of a run without nodes has no steps. `run` is from its first record to its last.
+    """
+    spans_by_kind = _spans_by_kind(recorded)
+    steps = _steps_of(path, calls, run)
+    # 1. How long each kind took: before each step, in each step, and after the last one.
+    ns_in_steps = _ns_in_steps(steps, spans_by_kind)
+    ns_by_kind: Counter[TimeKind] = Counter()
+    for durations_ns in (*_ns_before_steps(steps, spans_by_kind), *ns_in_steps):
+        ns_by_kind.update(durations_ns)
+    if steps:
+        ns_by_kind["end"] = max(0, run.end_ns - steps[-1].window.end_ns)
+    else:
+        ns_by_kind.update(_ns_in(run, calls, spans_by_kind))
 
-    def note(self, item: SpanRecord | Instant) -> None:
-        """Adds a record; records without times are skipped."""
-        if isinstance(item, SpanRecord):
-            if kind := _KIND_OF_SPAN.get(item.name):
-                self._put(kind, item.start_ns, item.end_ns)
-            if tool := events.ToolEvent.of(item):
-                self._calls_by_tool.setdefault(tool.tool, []).append(tool)
-        elif retry := events.RetryEvent.of(item):
-            self._put(
-                "node retry" if retry.node else "retry", retry.pause.start_ns, retry.pause.end_ns
-            )
+    # 2. Which node, tool or model took most of a kind.
+    code_ns: Counter[str] = Counter()
+    for step, durations_ns in zip(steps, ns_in_steps, strict=True):
+        code_ns[step.node] += durations_ns["code"]
+    windows = [step.window for step in steps] or [run]
+    calls_by_tool = grouped(recorded[events.ToolEvent], by=lambda call: call.tool)
+    tool_ns = {tool: length_ns(common(windows, times)) for tool, times in calls_by_tool.items()}
+    calls_on_path = [call for step in steps for call in step.calls] or calls
+    most_of: dict[TimeKind, str | None] = {
+        "code": _key_of_most(code_ns),
+        "tool": _key_of_most(tool_ns),
+        "prefill": _model_of_most("prefill", calls_on_path),
+        "decode": _model_of_most("decode", calls_on_path),
+    }
 
-    def shares(
-        self, path: CriticalPath, calls: Sequence[Call], *, run: Interval
-    ) -> tuple[TimeShare, ...]:
-        """The causes of the run's time, the largest first; their durations add up to it.
+    shares = [
+        TimeShare(
+            kind=kind,
+            duration_ns=ns_by_kind[kind],
+            share=ns_by_kind[kind] / max(1, run.duration_ns),
+            most_of=most_of.get(kind),
+        )
+        for kind in TIME_KINDS
+        if ns_by_kind[kind] > 0
+    ]
+    return tuple(sorted(shares, key=lambda share: -share.duration_ns))
 
-        The path of a run without nodes has no steps. `run` is from its first record to its last.
-        """
-        # 1. How long each kind took: in the waits before the steps, in the steps, and at the end.
-        spent_ns = dict.fromkeys(TIME_KINDS, 0)
-        code_ns_by_node: dict[str, int] = {}
-        calls_by_step: dict[int | None, list[Call]] = {}
-        for call in calls:
-            calls_by_step.setdefault(call.node_span, []).append(call)
-        waits, windows = _divided(path, run)
-        for kind, duration_ns in self._before_steps(path, waits):
-            spent_ns[kind] += duration_ns
-        # Kind → for each step, the parts of this kind's spans that lie in it.
-        parts_by_kind = {
-            kind: parts_within(windows, spans) for kind, spans in self._spans_by_kind.items()
+
+_Spans = Mapping[TimeKind, Sequence[Interval]]
+
+
+def _spans_by_kind(recorded: events.Events) -> _Spans:
+    """The spans of `_EVENTS`, and the pauses before retries."""
+    spans: dict[TimeKind, list[Interval]] = {
+        kind: [time for event in kinds for time in recorded.times_of(event)]
+        for kind, kinds in _EVENTS.items()
+    }
+    for retry in recorded[events.RetryEvent]:
+        spans.setdefault("node retry" if retry.node else "retry", []).append(retry.pause)
+    return spans
+
+
+class _StepTime(NamedTuple):
+    """A step of the critical path, with its part of the run's time."""
+
+    node: str
+    wait: Interval  # from the end of the step before it, or the run's start, until it began
+    place_wait_ns: int
+    window: Interval  # its time, without the moments that belong to an earlier step
+    calls: Sequence[Call]
+
+
+def _steps_of(path: CriticalPath, calls: Iterable[Call], run: Interval) -> list[_StepTime]:
+    calls_by_node_span = grouped(calls, by=lambda call: call.node_span)
+    steps = []
+    last_end_ns = run.start_ns
+    for step in path.steps:
+        # Steps of a stream overlap: a moment in two steps belongs to the earlier one.
+        start_ns = max(last_end_ns, run.start_ns + step.start_ns)
+        end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
+        wait = Interval(start_ns=last_end_ns, end_ns=start_ns)
+        window = Interval(start_ns=start_ns, end_ns=end_ns)
+        step_calls = calls_by_node_span.get(step.span, ())
+        steps.append(_StepTime(step.node, wait, step.place_wait_ns, window, step_calls))
+        last_end_ns = end_ns
+    return steps
+
+
+def _ns_before_steps(steps: Sequence[_StepTime], spans: _Spans) -> Iterator[Mapping[TimeKind, int]]:
+    """For each step, how long each cause of the wait before it took."""
+    waits = [step.wait for step in steps]
+    lags_by_step = parts_within(waits, spans["client lag"])
+    pauses_by_step = parts_within(waits, spans.get("node retry", ()))
+    for number, step in enumerate(steps):
+        lags = lags_by_step[number]
+        lag_ns = length_ns(lags)
+        # A moment counts once: as a lag, else as a pause, else as a wait for a place.
+        pause_ns = length_ns(without(pauses_by_step[number], lags))
+        unexplained_ns = step.wait.duration_ns - lag_ns - pause_ns
+        place_ns = min(unexplained_ns, step.place_wait_ns)
+        yield {
+            "client lag": lag_ns,
+            "node retry": pause_ns,
+            "place": place_ns,
+            "between nodes" if number else "start": unexplained_ns - place_ns,
         }
-        for number, step in enumerate(path.steps):
-            beside = {kind: parts[number] for kind, parts in parts_by_kind.items()}
-            step_calls = calls_by_step.get(step.span, ())
-            for kind, duration_ns in _inside(windows[number], step_calls, beside):
-                spent_ns[kind] += duration_ns
-                if kind == "code":
-                    code_ns_by_node[step.node] = code_ns_by_node.get(step.node, 0) + duration_ns
-        if windows:
-            spent_ns["end"] += max(0, run.end_ns - windows[-1].end_ns)
-        else:
-            spent_ns |= dict(_inside(run, calls, self._spans_by_kind))
-
-        # 2. Which node, tool or model took most of a kind.
-        calls_on_path = [call for step in path.steps for call in calls_by_step.get(step.span, ())]
-        ns_by_name: dict[TimeKind, Mapping[str, int]] = {
-            "code": code_ns_by_node,
-            "tool": {
-                tool: length_ns(common(windows or [run], spans))
-                for tool, spans in self._calls_by_tool.items()
-            },
-        }
-        calls_by_model = answered_by_model(calls_on_path or calls)
-        for phase in ("prefill", "decode") if len(calls_by_model) > 1 else ():
-            ns_by_name[phase] = {
-                tag: length_ns(times_in(phase, replies)) for tag, replies in calls_by_model.items()
-            }
-        shares = [
-            TimeShare(
-                kind=kind,
-                duration_ns=duration_ns,
-                share=duration_ns / max(1, run.duration_ns),
-                most_of=_name_of_most(ns_by_name.get(kind, {})),
-            )
-            for kind, duration_ns in spent_ns.items()
-            if duration_ns > 0
-        ]
-        return tuple(sorted(shares, key=lambda share: -share.duration_ns))
-
-    def _before_steps(
-        self, path: CriticalPath, waits: Sequence[Interval]
-    ) -> Iterator[tuple[TimeKind, int]]:
-        """The causes of the wait before each step: first lags, then pauses, then places."""
-        lags = parts_within(waits, self._spans_by_kind.get("client lag", ()))
-        pauses = parts_within(waits, self._spans_by_kind.get("node retry", ()))
-        for number, step in enumerate(path.steps):
-            lag_ns = length_ns(lags[number])
-            pause_ns = length_ns(without(pauses[number], lags[number]))
-            rest_ns = waits[number].duration_ns - lag_ns - pause_ns
-            place_ns = min(rest_ns, step.place_wait_ns)
-            yield "client lag", lag_ns
-            yield "node retry", pause_ns
-            yield "place", place_ns
-            yield "between nodes" if number else "start", rest_ns - place_ns
-
-    def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
-        self._spans_by_kind.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
 
 
-def _name_of_most(ns_by_name: Mapping[str, int]) -> str | None:
-    return max(ns_by_name, key=lambda name: ns_by_name[name], default=None)
+def _ns_in_steps(steps: Sequence[_StepTime], spans: _Spans) -> list[Mapping[TimeKind, int]]:
+    """For each step, how long each kind took in it."""
+    windows = [step.window for step in steps]
+    # Kind → for each step, the parts of this kind's spans that lie in it.
+    parts = {kind: parts_within(windows, times) for kind, times in spans.items()}
+    return [
+        _ns_in(step.window, step.calls, {kind: parts[kind][number] for kind in parts})
+        for number, step in enumerate(steps)
+    ]
+
+
+def _key_of_most(durations_ns: Mapping[str, int]) -> str | None:
+    return max(durations_ns, key=lambda key: durations_ns[key], default=None)
+
+
+def _model_of_most(phase: str, calls: Iterable[Call]) -> str | None:
+    """The model that was in the phase for most of the time; None unless there are several."""
+    calls_by_model = answered_by_model(calls)
+    if len(calls_by_model) < 2:
+        return None
+    return _key_of_most(
+        {tag: length_ns(times_in(phase, replies)) for tag, replies in calls_by_model.items()}
+    )
 
 
 def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
@@ -178,67 +206,53 @@ def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
     return [part for call in calls for part in call.phases.get(phase, ())]
 
 
-def _divided(path: CriticalPath, run: Interval) -> tuple[list[Interval], list[Interval]]:
-    """The wait before each step, and the steps themselves, cut so that none overlap."""
-    waits, windows = [], []
-    free_ns = run.start_ns
-    for step in path.steps:
-        # Steps of a stream overlap: a moment in two steps belongs to the earlier one.
-        start_ns = max(free_ns, run.start_ns + step.start_ns)
-        end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
-        waits.append(Interval(start_ns=free_ns, end_ns=start_ns))
-        windows.append(Interval(start_ns=start_ns, end_ns=end_ns))
-        free_ns = end_ns
-    return waits, windows
-
-
-def _inside(
-    window: Interval, calls: Sequence[Call], beside: Mapping[TimeKind, Sequence[Interval]]
-) -> Iterator[tuple[TimeKind, int]]:
-    """How long each kind went on in the window while no earlier kind did; own code has the rest."""
-    rest = [window]
+def _ns_in(window: Interval, calls: Sequence[Call], spans: _Spans) -> Mapping[TimeKind, int]:
+    """How long each kind went on in the window while no earlier kind of `TIME_KINDS` did."""
+    durations_ns: dict[TimeKind, int] = {}
+    unexplained = [window]
     for kind in TIME_KINDS:
-        if spans := [*beside.get(kind, ()), *_in_calls(kind, calls)]:
-            yield kind, length_ns(common(rest, spans))
-            rest = without(rest, spans)
-    yield "code", length_ns(rest)
+        if times := [*spans.get(kind, ()), *_times_of(kind, calls)]:
+            durations_ns[kind] = length_ns(common(unexplained, times))
+            unexplained = without(unexplained, times)
+    # No kind before it explains this time, so the node's own code took it.
+    durations_ns["code"] = length_ns(unexplained)
+    return durations_ns
 
 
-def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
-    match kind:
-        case "decode" | "prefill" | "load" | "overhead":
-            yield from times_in(kind, calls)
-        case "queue":
-            for call in calls:
-                # Waits in this process have kinds of their own.
-                waits = {*call.turns, *call.room}
-                yield from (part for part in call.phases.get("queue", ()) if part not in waits)
-        case "turn":
-            for call in calls:
+def _times_of(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
+    """When this kind of time went on in the calls."""
+    for call in calls:
+        match kind:
+            case "decode" | "prefill" | "load":
+                yield from call.phases.get(kind, ())
+            case "queue":
+                # Waits in this process are of the kinds `turn` and `room`.
+                waits_here = {*call.turns, *call.room}
+                yield from (wait for wait in call.phases.get(kind, ()) if wait not in waits_here)
+            case "turn":
                 yield from call.turns
-        case "room":
-            for call in calls:
+            case "room":
                 yield from call.room
-        case "failed":
-            yield from (call for call in calls if call.status != "ok")
-    if kind == "overhead":
-        yield from calls  # What is left of them when all kinds before are taken out.
+            case "failed" if call.status != "ok":
+                yield call
+            case "overhead":
+                # The whole call: `_ns_in` has taken the kinds before this one out of it.
+                yield call
 
 
 def lost_to_places_ns(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]) -> int:
-    """How much earlier the last call would have ended, had none waited for a place."""
-    # Computes when each call would have ended without these waits; other waits and durations stay.
-    # Nested calls are left out, as they are part of the pipeline's own calls.
-    calls = sorted(
-        (call for call in nodes if "/" not in call.node), key=lambda call: (call.start_ns, call.id)
-    )
-    sources = sources_of(calls, flows)
+    """How much earlier the last node would have ended if none had waited for a place."""
+    # Nested nodes are left out, since their time is part of the node that called them.
+    outermost = [node for node in nodes if "/" not in node.node]
+    outermost.sort(key=lambda node: (node.start_ns, node.id))
+    sources = sources_of(outermost, flows)
+    # Span → when the node would have ended. Its duration and its other waits stay as they were.
     ends_ns: dict[int, int] = {}
-    for call in calls:
-        free_ns = call.start_ns - call.waited_ns
-        if needs := sources.get(call.id):
-            # It is below 0 for a call that takes items of a stream that had not ended.
-            waited_ns = free_ns - max(need.end_ns for need in needs)
-            free_ns = max(ends_ns[need.id] for need in needs) + waited_ns
-        ends_ns[call.id] = free_ns + call.duration_ns
-    return max((call.end_ns for call in calls), default=0) - max(ends_ns.values(), default=0)
+    for node in outermost:
+        start_ns = node.start_ns - node.waited_ns
+        if needed := sources.get(node.id):
+            # Below 0 if the node takes items of a stream that had not ended.
+            other_wait_ns = start_ns - max(source.end_ns for source in needed)
+            start_ns = max(ends_ns[source.id] for source in needed) + other_wait_ns
+        ends_ns[node.id] = start_ns + node.duration_ns
+    return max((node.end_ns for node in outermost), default=0) - max(ends_ns.values(), default=0)

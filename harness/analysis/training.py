@@ -35,11 +35,13 @@ LeftOut = Literal[
 
 Row = dict[str, Any]
 
-_BEGIN = conversation_text([Message("user", "")])
-_TEXTS = ("prompt", "completion", "chosen", "rejected")
+# The recorded text of a prompt begins with it.
+_PROMPT_START = conversation_text([Message("user", "")])
+_TEXT_COLUMNS = ("prompt", "completion", "chosen", "rejected")
+# In place of an evaluator's name, if code alone decided.
 _CODE = "checks"
-"""In place of an evaluator, where code alone decided."""
-_LEFT = {"finalist", "outdone", "no_gain"}
+# Outcomes of candidates that were not chosen.
+_NOT_CHOSEN = {"finalist", "outdone", "no_gain"}
 
 
 class TrainingRows:
@@ -76,7 +78,7 @@ class TrainingRows:
                 # The codes of `rounds_in` are reasons of `LeftOut`.
                 self.left_out[cast(LeftOut, error.code.removeprefix("loop."))] += 1
                 continue
-            prompt = texts.get(str(loop.prompt_sha256), "").removeprefix(_BEGIN)
+            prompt = texts.get(str(loop.prompt_sha256), "").removeprefix(_PROMPT_START)
             if not prompt:
                 self.left_out["texts-not-recorded"] += 1
                 continue
@@ -92,8 +94,10 @@ class TrainingRows:
                 "evaluator_model": ", ".join(models.get("evaluator", ())),
             }
             candidates = self._good(rounds) if self._form == "sft" else self._pairs(rounds)
-            full_rows = ({"prompt": _said("user", prompt), **row, **origin} for row in candidates)
-            rows += filter(self._is_new, full_rows)
+            full_rows = (
+                {"prompt": _conversation("user", prompt), **row, **origin} for row in candidates
+            )
+            rows += filter(self._accept, full_rows)
         self.made += len(rows)
         return rows
 
@@ -102,7 +106,7 @@ class TrainingRows:
         best = best_round(rounds)
         if best.verdict.passed:
             yield {
-                "completion": _said("assistant", best.draft),
+                "completion": _conversation("assistant", best.draft),
                 "score": best.verdict.composite,
                 "scores": _scores(best),
                 "round": best.number,
@@ -112,15 +116,16 @@ class TrainingRows:
             self.left_out["not-passed"] += 1
 
     def _pairs(self, rounds: Sequence[Round]) -> Iterator[Row]:
-        # Checks alone chose among most candidates, and a section is no draft.
-        skipped = (tried for scored in rounds for tried in scored.tried if tried.outcome in _LEFT)
-        self.left_out["candidate"] += sum(1 for _ in skipped)
+        """The pairs of drafts of a loop that were scored in the same way, and differ enough."""
+        # Candidates make no pairs: checks alone chose among most, and a section is no draft.
+        outcomes = [candidate.outcome for scored in rounds for candidate in scored.tried]
+        self.left_out["candidate"] += sum(outcome in _NOT_CHOSEN for outcome in outcomes)
         self.left_out["one-draft"] += len(rounds) == 1
         for pair in combinations(rounds, 2):
             worse, better = sorted(pair, key=lambda scored: scored.verdict.composite)
             # In floats 8.3 - 8.0 is more than 0.3.
             margin = round(better.verdict.composite - worse.verdict.composite, 6)
-            if not _measure(better) or _measure(better) != _measure(worse):
+            if not _scoring(better) or _scoring(better) != _scoring(worse):
                 self.left_out["not-comparable"] += 1
             elif not margin or margin < self._margin:
                 self.left_out["near-tie"] += 1
@@ -130,8 +135,8 @@ class TrainingRows:
                 self.left_out["cut"] += 1
             else:
                 yield {
-                    "chosen": _said("assistant", better.draft),
-                    "rejected": _said("assistant", worse.draft),
+                    "chosen": _conversation("assistant", better.draft),
+                    "rejected": _conversation("assistant", worse.draft),
                     # RewardTrainer's loss subtracts a column of this name.
                     **({"margin": margin} if self._form == "reward" else {}),
                     "score_chosen": better.verdict.composite,
@@ -143,8 +148,10 @@ class TrainingRows:
                     "evaluator": better.verdict.evaluator or _CODE,
                 }
 
-    def _is_new(self, row: Row) -> bool:
-        texts = [message["content"] for name in _TEXTS if name in row for message in row[name]]
+    def _accept(self, row: Row) -> bool:
+        """Whether to keep a row. A row that is redacted, or has known texts, is counted instead."""
+        columns = [row[name] for name in _TEXT_COLUMNS if name in row]
+        texts = [message["content"] for messages in columns for message in messages]
         # Digests, so that the texts of all runs need not be in memory.
         key = hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).digest()
         if any(REDACTED in text for text in texts):
@@ -157,17 +164,16 @@ class TrainingRows:
         return True
 
 
-def _measure(scored: Round) -> object:
-    """How a draft was scored; equal values can be compared. None if it compares with none."""
-    # In one loop, so by one rubric and its prompts: that leaves the evaluator, the dimensions, and
-    # whether the whole text was judged.
+def _scoring(scored: Round) -> object:
+    """How a draft was scored: drafts with equal values can be compared. None for no such draft."""
+    # The rounds of one loop share the rubric and its prompts; all else may differ.
     verdict, judges = scored.verdict, scored.verdict.judges
     if verdict.compressed:
         return None
     return verdict.evaluator, judges and judges.prompt_sha256, sorted(verdict.vector)
 
 
-def _said(role: str, text: str) -> list[dict[str, str]]:
+def _conversation(role: str, text: str) -> list[dict[str, str]]:
     return [{"role": role, "content": text}]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.memory import Filter, Scalar
 
 T = TypeVar("T")
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, str | None], T | None]
 
 config_option = click.option(
@@ -38,7 +38,6 @@ traces_option = click.option(
     help="Directory of runs; by default as in harness.toml, or traces/.",
 )
 
-
 role_option = click.option(
     "--role",
     "roles",
@@ -51,11 +50,11 @@ role_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """One decorator that adds several options to a command, in this order."""
 
-    def decorate(command: Command) -> Command:
-        # As decorators apply: the last is the first in the help.
+    def decorate(command: Decorated) -> Decorated:
+        # The decorator that is applied last is the first in the help.
         for option in reversed(options):
             command = option(command)
         return command
@@ -64,7 +63,7 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callback[T]:
-    """The callback of an option whose text a function parses, or raises an error."""
+    """A callback that parses an option's text; an error of `parse` becomes one of the usage."""
 
     def parsed(_: click.Context, __: click.Parameter, text: str | None) -> T | None:
         try:
@@ -75,20 +74,20 @@ def parsed_by(parse: Callable[[str], T]) -> Callback[T]:
     return parsed
 
 
-def share(_: click.Context, __: click.Parameter, text: str) -> float:
-    """Reads an option of `10%` or 0.1."""
+def share(text: str) -> float:
+    """The number of `10%` or `0.1`, which lies between 0 and 1."""
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         # Within no bounds, as every comparison with it is false.
         value = math.nan
     if not 0 < value < 1:
-        raise click.BadParameter(f"'{text}' is not a share, such as 10% or 0.1")
+        raise ValueError(f"'{text}' is not a share, such as 10% or 0.1")
     return value
 
 
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
-    """The inputs of `--set`, by name."""
+    """Name → value of the inputs of `--set`; a value `@FILE` is the text of that file."""
     return {
         name: read_text(f"input '{name}'", Path(value[1:])) if value.startswith("@") else value
         for name, value in read_pairs(assignments, option="--set", form="name=value").items()
@@ -96,7 +95,7 @@ def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[str, str]:
-    """An option's pairs, by name."""
+    """Name → value of the assignments `name=value`, which `option` and `form` name in errors."""
     pairs: dict[str, str] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
@@ -111,7 +110,7 @@ def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[st
 
 
 def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:
-    """The values of `--metadata`, by name."""
+    """Name → value of `--metadata`."""
     texts = read_pairs(pairs, option="--metadata", form="name=value")
     return {name: scalar_of(text) for name, text in texts.items()}
 
@@ -120,29 +119,29 @@ _RANGE = re.compile(r"([^<>=]+)(>=|<=|>|<)(.+)", re.DOTALL)
 
 
 def read_filter(pairs: Iterable[str]) -> Filter | None:
-    """The values and ranges of `--where`, by name, of which each must hold; None without any."""
+    """Name → the values or the range of `--where`; None without any."""
     values: dict[str, list[Scalar]] = {}
-    ranges: dict[str, dict[str, Scalar]] = {}
+    ranges: dict[str, dict[str, Scalar]] = {}  # name → comparison, such as `>=`, → bound
     for pair in pairs:
-        if compared := _RANGE.fullmatch(pair):
-            name, comparison, bound = compared.groups()
-            ranges.setdefault(name, {})[comparison] = scalar_of(bound)
+        if comparison := _RANGE.fullmatch(pair):
+            name, sign, bound = comparison.groups()
+            ranges.setdefault(name, {})[sign] = scalar_of(bound)
             continue
         ((name, text),) = read_pairs([pair], option="--where", form="name=value").items()
         # A title or a source is always a text.
         values.setdefault(name, []).append(text if name in {"title", "source"} else scalar_of(text))
-    if both := values.keys() & ranges.keys():
+    if in_both := values.keys() & ranges.keys():
         raise InvalidInput(
-            f"--where has values and a range for '{min(both)}'; give it one of them",
+            f"--where has values and a range for '{min(in_both)}'; give it one of them",
             code="filter.range",
         )
     return {**values, **ranges} or None
 
 
 def scalar_of(text: str) -> Scalar:
-    """The number, boolean or quoted text that the text is in JSON; else the text itself."""
+    """The value of a number, boolean or quoted text in JSON; any other text as it is."""
     try:
-        # NaN and Infinity, which Python takes for JSON, stay texts.
+        # Python would read NaN and Infinity as JSON: they stay texts.
         value = json.loads(text, parse_constant=str)
     except ValueError:
         return text
@@ -152,7 +151,7 @@ def scalar_of(text: str) -> Scalar:
 
 
 def traces_directory(option: Path | None) -> Path:
-    """Where runs land: as given, else as `harness.toml` says."""
+    """The directory of runs: the option's, else that of `harness.toml`."""
     if option is not None:
         return option
     # Not at the top: it imports the whole engine, which `--help` does not need.

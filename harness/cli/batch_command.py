@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -13,26 +13,15 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from harness.cli.arguments import config_option, read_pairs, role_option, together
-from harness.cli.consoles import (
-    LogFormat,
-    Shown,
-    failures_told,
-    json_object,
-    log_to_stderr,
-    note_end,
-    say,
-    write_json,
-)
+from harness.cli.arguments import config_option, parsed_by, read_pairs, role_option, together
+from harness.cli.consoles import Command, Shown, json_object, note_end, say, write_json
 from harness.cli.made_again import confirm_again, is_costly, listed_again, made_again_because
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
-from harness.cli.run_command import note_stop, run_options
+from harness.cli.run_command import RunOptions, note_stop, run_options
 from harness.cli.run_result import spent_line
 from harness.errors import HarnessError, who_left
-from harness.inference import Limits
-from harness.memory import Place
 from harness.session import EvaluationResult, Settings, run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal
 from harness.session.batch_files import BatchResult, failures_of, merge_shards
@@ -40,8 +29,29 @@ from harness.session.batch_rows import BadRows, BatchRows, Shard
 from harness.session.demand import check_roles
 from harness.session.resume import Origin
 
-_SHOWN = 5
+_FAILURES_SHOWN = 5
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def _failure_limit(text: str) -> float:
+    """An int if the limit is a number of failures, such as `20`; a share for `50%` and `0.5`."""
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    is_share = text.endswith("%") or 0 < number < 1
+    share = number / 100 if text.endswith("%") else number
+    if number < 0 or (share > 1 if is_share else not number.is_integer()):
+        raise ValueError(f"'{text}' is neither a number of rows nor a share, such as 50%")
+    return share if is_share else int(number)
+
+
+def _shard(text: str) -> Shard:
+    """A part of the rows, such as `2/5`."""
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ValueError(f"'{text}' is no part such as 2/5; parts count from 1")
+    return Shard(number=int(number), of=int(of))
 
 
 max_failures_option = click.option(
@@ -49,14 +59,14 @@ max_failures_option = click.option(
     default="50%",
     show_default=True,
     metavar="N|SHARE",
-    callback=lambda _context, _option, text: _most(text),
+    callback=parsed_by(_failure_limit),
     help="End when more rows fail for one reason: a number, or a share of the rows that have "
     "ended, 20 failures at least.",
 )
 
 
 def bad_rows_option(default: BadRows | None) -> Callable[[Decorated], Decorated]:
-    """What becomes of rows that do not fit."""
+    """The option that says what becomes of rows that do not fit."""
     return click.option(
         "--bad-rows",
         type=click.Choice(["stop", "skip"]),
@@ -102,8 +112,8 @@ _row_options = together(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOptions:
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(RunOptions):
     """The options that commands over rows share."""
 
     target: str
@@ -117,71 +127,61 @@ class RowOptions:
     yes: bool
     config: Path | None
     roles: tuple[str, ...]
-    memory: Place | None
-    engine: str | None
-    limits: Limits
-    log_format: LogFormat
-    with_traceback: bool
-    as_json: bool
 
     @property
     def origin(self) -> Origin:
-        """Where the pipeline is from."""
+        """The source of the pipeline."""
         return Origin(target=self.target, limits=self.limits)
 
     @property
-    def given_roles(self) -> dict[str, str]:
-        """Tags by role."""
+    def tag_by_role(self) -> dict[str, str]:
+        """Role → the endpoint's tag."""
         return read_pairs(self.roles, option="--role", form="role=tag")
 
-    def settings(self) -> Settings:
-        """See `settings_for_calls`."""
-        return settings_for_calls(
-            self.config,
-            roles=self.given_roles,
-            memory=self.memory and self.memory.absolute(),
-            engine=self.engine,
-        )
-
-    def renamed(self) -> dict[str, str]:
-        """Their columns, by our names."""
+    @property
+    def column_by_input(self) -> dict[str, str]:
+        """Our name → the column's name in the table."""
         return read_pairs(self.columns, option="--columns", form="ours=theirs")
 
-    def every(self) -> dict[str, str]:
-        """Inputs of every row."""
+    @property
+    def common_inputs(self) -> dict[str, str]:
+        """Name → value, for the inputs that every row has."""
         return read_pairs(self.assignments, option="--set", form="name=value")
+
+    def load_settings(self) -> Settings:
+        """See `settings_for_calls`."""
+        return settings_for_calls(
+            self.config, roles=self.tag_by_role, memory=self.memory, engine=self.engine
+        )
 
 
 def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
-    """A command that runs a batch, which `make` makes of `RowOptions` and the command's own.
+    """A command that runs the batch that `make` makes of `RowOptions` and its own arguments.
 
     `make` returns None if it has done everything itself.
     """
 
     @wraps(make)
     def command(**arguments: Any) -> None:  # noqa: ANN401 - by click, as the options say
-        shared = {field.name: arguments.pop(field.name) for field in fields(RowOptions)}
-        options = RowOptions(**shared)
-        log_to_stderr(options.log_format)
-        with failures_told(as_json=options.as_json):
-            batch = make(options, **arguments)
-            if batch is None:
-                return
-            if options.dry_run:
-                foreseen = run_to_its_end(batch.rehearsal())
-                _print(asdict(foreseen), _foreseen(foreseen), as_json=options.as_json)
-                return
-            result = run_batch(batch, yes=options.yes)
-        if options.with_traceback:
-            for failed in result.run.failures[:1]:
-                say("".join(traceback.format_exception(failed.error)), err=True)
-        _print(result.to_json(), _told(result), as_json=options.as_json)
+        options = RowOptions.taken_from(arguments)
+        batch = make(options, **arguments)
+        if batch is None:
+            return
+        if options.dry_run:
+            plan = run_to_its_end(batch.rehearsal())
+            _print(asdict(plan), _foreseen(plan), as_json=options.as_json)
+            return
+        result = run_batch(batch, yes=options.yes)
+        if options.with_traceback and result.run.failures:
+            error = result.run.failures[0].error
+            say("".join(traceback.format_exception(error)), err=True)
+        _print(result.to_json(), _summary(result), as_json=options.as_json)
         end_with(result)
 
     return _row_options(run_options(command))
 
 
-@click.command(short_help="Run a pipeline over the rows of a table.")
+@click.command(cls=Command, short_help="Run a pipeline over the rows of a table.")
 @click.argument("target", metavar="FILE.py|NAME")
 @click.argument("inputs", nargs=-1, required=True)
 @click.option(
@@ -194,7 +194,7 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
 @click.option(
     "--shard",
     metavar="N/OF",
-    callback=lambda _context, _option, text: _shard(text),
+    callback=parsed_by(_shard),
     help="Only this part of the rows, such as 2/5; into an output of its own, OUTPUT.2-of-5.",
 )
 @click.option("--merge", is_flag=True, help="Run nothing: join the outputs of all shards.")
@@ -225,13 +225,14 @@ def batch(
     """
     if merge and (shard or options.dry_run):
         raise click.UsageError("--merge takes all shards and writes them: no --shard, no --dry-run")
-    settings, pipeline = options.settings(), load_pipeline(options.target)
-    check_roles(options.given_roles, pipeline)
+    settings = options.load_settings()
+    pipeline = load_pipeline(options.target)
+    check_roles(options.tag_by_role, pipeline)
     rows = BatchRows(
         pipeline,
         inputs,
-        columns=options.renamed(),
-        every=options.every(),
+        columns=options.column_by_input,
+        every=options.common_inputs,
         bad_rows=bad_rows,
         sample=options.sample,
         seed=options.seed,
@@ -252,7 +253,7 @@ def batch(
 
 def end_with(result: BatchResult) -> None:
     """Ends the command with the exit code of a batch, unless that is 0."""
-    # Its status is that of the rows that failed, if any did.
+    # Not by the status of the run, which is "failed" also after a stop if rows failed.
     if result.run.stopped_by is not None:
         note_stop(result.run, is_wrong=bool(result.failures))
         sys.exit(STOPPED)
@@ -275,7 +276,10 @@ def _print(fields: Mapping[str, object], lines: Iterable[str], *, as_json: bool)
 
 
 def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
-    """Runs a batch, and tells how far it is; asks before costly calls, unless `yes` is given."""
+    """Runs a batch and shows its progress; without `yes`, asks before repeating costly calls.
+
+    Before outputs are scored again, says how many a model judges.
+    """
     before = batch.spent
     asks = not yes and before is not None and is_costly(before.tokens, before.cost_usd)
     if asks or batch.rescores:
@@ -297,70 +301,47 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
         raise HarnessError(who_left(error), code="run.left") from error
 
 
-def _most(text: str) -> float:
-    """A count of failures, or a share of rows: `20`, `50%`, `0.5`."""
-    try:
-        count = float(text.removesuffix("%"))
-    except ValueError:
-        count = -1.0
-    is_share = text.endswith("%") or (0 < count < 1)
-    share = count / 100 if text.endswith("%") else count
-    if count < 0 or (is_share and share > 1) or not (is_share or count.is_integer()):
-        raise click.BadParameter(f"'{text}' is neither a number of rows nor a share, such as 50%")
-    return share if is_share else int(count)
-
-
 def _merge(rows: BatchRows, output: Path, *, as_json: bool) -> None:
     merged = merge_shards(rows, output)
     failed = f"; {merged.failed:,} failed: {failures_of(output)}" if merged.failed else ""
-    told = f"{merged.done:,} of {merged.rows:,} rows have their output in {output}{failed}."
-    _print(asdict(merged), [told], as_json=as_json)
+    line = f"{merged.done:,} of {merged.rows:,} rows have their output in {output}{failed}."
+    _print(asdict(merged), [line], as_json=as_json)
     if merged.failed:
         _end_failed(merged.failed, merged.rows)
 
 
-def _shard(text: str | None) -> Shard | None:
-    """A part of the rows: `2/5`."""
-    if text is None:
-        return None
-    number, _, of = text.partition("/")
-    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise click.BadParameter(f"'{text}' is no part such as 2/5; parts count from 1")
-    return Shard(number=int(number), of=int(of))
-
-
-def _told(result: BatchResult) -> Iterator[str]:
-    done, due, what = len(result.outputs), result.rows, "rows have their output"
-    scores: list[str] = []
+def _summary(result: BatchResult) -> Iterator[str]:
     if isinstance(result, EvaluationResult):
-        done, due, what = result.scored, result.rows * result.epochs, "outputs have a score"
-        if result.scores:
-            scores = [result.summary, f"To read it: harness view {result.output}"]
-    failed = len(result.failures)
+        counts = f"{result.scored:,} of {result.rows * result.epochs:,} outputs have a score"
+    else:
+        counts = f"{len(result.outputs):,} of {result.rows:,} rows have their output"
     reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         reused = ": nothing was left to do"
     where = "the run's journal" if result.run.limit == "output" else result.output
-    yield f"{done:,} of {due:,} {what} in {where}{reused}."
+    yield f"{counts} in {where}{reused}."
     yield from made_again_because(result.run.reruns)
-    if failed:
+    if failed := len(result.failures):
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"
-        for row in islice(result.failures, _SHOWN):
-            line = "" if row.line is None else f":{row.line}"
-            epoch = f", epoch {row.epoch}" if row.epoch > 1 else ""
-            yield f"  {row.file}{line}{epoch}: {row.reason}"
-        if failed > _SHOWN:
-            yield f"  … and {failed - _SHOWN:,} more"
+        for failure in islice(result.failures, _FAILURES_SHOWN):
+            line = "" if failure.line is None else f":{failure.line}"
+            epoch = f", epoch {failure.epoch}" if failure.epoch > 1 else ""
+            yield f"  {failure.file}{line}{epoch}: {failure.reason}"
+        if failed > _FAILURES_SHOWN:
+            yield f"  … and {failed - _FAILURES_SHOWN:,} more"
     if result.run.stopped_by is not None:
         yield f"Stopped: {result.run.stopped_by}. The same command goes on from here."
-    yield from scores
+    if isinstance(result, EvaluationResult) and result.scores:
+        yield result.summary
+        yield f"To read it: harness view {result.output}"
     yield spent_line(result.run)
     yield from (f"Warning: {text}" for text in result.run.warnings)
     yield f"The run: {result.run.files.journal}"
 
 
 def _to_judge(plan: BatchRehearsal) -> str:
-    return f"To be judged by {' or '.join(plan.evaluators)}: {plan.unjudged:,}."
+    evaluators = (" and " if plan.is_panel else " or ").join(plan.evaluators)
+    return f"To be judged by {evaluators}: {plan.unjudged:,}."
 
 
 def _foreseen(plan: BatchRehearsal) -> Iterator[str]:

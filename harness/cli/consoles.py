@@ -41,19 +41,19 @@ from harness.trace.secrets import Redactor, secrets_of
 LogFormat = Literal["text", "json"]
 T = TypeVar("T")
 
-# Characters. Rich takes 80 for a pipe, where tables lose their numbers.
+# Columns. Rich's 80 for a pipe would cut the numbers in tables.
 _PIPED_WIDTH = 120
 
-# Embeddings, overrides and isolates reorder what stands around them (CVE-2021-42574); the marks
-# of Arabic and Hebrew texts do not.
+# Embeddings, overrides and isolates reorder the text around them (CVE-2021-42574); the marks of
+# Arabic and Hebrew texts do not.
 _DIRECTIONS = "\u202a-\u202e\u2066-\u2069"
 # All controls but tabs and line ends: escape sequences in texts of people, models and servers could
-# write to the clipboard or over earlier lines. `tee` and `cat` bring messages to a terminal too.
+# write to the clipboard or over earlier lines, also later, when `cat` shows a file of the output.
 _HARMFUL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
-# JSON itself has escaped the others.
+# JSON escapes the other controls itself.
 _HARMFUL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
 
-# A traceback is printed line by line. After it another may follow, of which it was the cause.
+# A traceback is printed line by line. After it, that of the exception which it caused may follow.
 _TRACEBACK = re.compile(r"\s*(\+ Exception Group )?(Traceback \(most recent|Exception in thread )")
 _MORE = re.compile(r"\s*$|\s+(\||\+-)|\s*(During handling of the above|The above exception was) ")
 _GROUP_END = re.compile(r"\s*\+-+")
@@ -62,7 +62,7 @@ _hidden: set[str] = set()
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Keeps these values out of all output, beside those of variables with telling names."""
+    """Keeps these values out of all output, as those of variables such as `…_KEY` are anyway."""
     _hidden.update(secrets)
 
 
@@ -72,7 +72,7 @@ def clean(text: str) -> str:
 
 
 def cleaner() -> Callable[[str], str]:
-    """`clean` for many texts: the secrets are looked up once."""
+    """The function `clean`, for many texts: it looks the secrets up once."""
     return _redactor().clean
 
 
@@ -101,35 +101,38 @@ def _cleaned(data: bytes, redactor: Redactor) -> bytes:
 
 
 class Shown(Console):
-    """A console for texts of others: no secrets, no control characters, no markup.
+    """A console for texts of people, models and servers: no secrets, control characters or markup.
 
-    `of_result` is for a result, which keeps its characters where it is piped on.
+    With `of_result`, it prints a result, whose control characters stay where it is piped on.
     """
 
     def __init__(self, *, of_result: bool = False, **how: Any) -> None:  # noqa: ANN401 - see `Console`
         super().__init__(**{"markup": False, "highlight": False, **how})
         self._redactor = _redactor()
-        self._stays = of_result and not self.is_terminal
+        self._keeps_controls = of_result and not self.is_terminal
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         """See `Console.render`."""
-        # Every text passes here before it is folded or cut to its cell, which could cut a secret.
+        # Every text passes here before it is folded or cut, which could cut a secret in two.
         if isinstance(renderable, str):
-            how = options or self.options
-            renderable = self.render_str(renderable, highlight=how.highlight, markup=how.markup)
+            chosen = options or self.options
+            renderable = self.render_str(
+                renderable, highlight=chosen.highlight, markup=chosen.markup
+            )
         if isinstance(renderable, Text):
             cleaned = self._redactor.clean(renderable.plain)
             if cleaned != renderable.plain:
                 renderable = renderable.blank_copy(cleaned)
         for text, style, control in super().render(renderable, options):
-            stays = self._stays or control is not None
-            yield Segment(text if stays else _harmless(text), style, control)
+            # A segment with `control` moves the cursor: Rich made it, and no text.
+            keeps = self._keeps_controls or control is not None
+            yield Segment(text if keeps else _harmless(text), style, control)
 
 
 def _harmless(text: str) -> str:
-    # As ls shows names, and as JSON does.
+    # Controls as `ls` shows them in names, the others as JSON escapes them.
     return _HARMFUL.sub(lambda match: "?" if match[0] < "\u00a0" else _escaped(match), text)
 
 
@@ -142,14 +145,14 @@ def _redactor() -> Redactor:
 
 
 def is_attended() -> bool:
-    """Whether there is a person at a terminal to ask."""
+    """Whether a person at a terminal can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def results() -> Console:
     """A console on standard output."""
-    chosen = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Shown(width=None if chosen else _PIPED_WIDTH)
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Shown(width=None if has_width else _PIPED_WIDTH)
 
 
 def show(
@@ -170,9 +173,9 @@ def show(
 
 
 class JsonLines(io.TextIOBase):
-    """Standard error for programs: one JSON object a line, of whatever is printed there.
+    """Standard error for programs: whatever is printed there becomes one JSON object a line.
 
-    Whatever else a text stream has is that of the file, its `buffer` for bytes too.
+    Other attributes, such as `buffer`, are those of the file.
     """
 
     encoding = "utf-8"
@@ -181,7 +184,8 @@ class JsonLines(io.TextIOBase):
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._lock = threading.RLock()
-        self._begun: dict[threading.Thread, str] = {}
+        # Thread → what it has printed and may continue: a line without its end, or a traceback.
+        self._pending: dict[threading.Thread, str] = {}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - see `TextIOWrapper`
         return getattr(self._file, name)
@@ -193,46 +197,48 @@ class JsonLines(io.TextIOBase):
         return self._file.fileno()  # for the programs that a node starts
 
     def write(self, text: str) -> int:  # noqa: D102 - see `TextIOBase`
-        thread, frame = threading.current_thread(), inspect.currentframe()
+        thread = threading.current_thread()
+        frame = inspect.currentframe()
         caller = frame and frame.f_back
         with self._lock:
-            if _is_whole(self._begun.get(thread, "")) and not _MORE.match(text):
+            if _is_whole(self._pending.get(thread, "")) and not _MORE.match(text):
                 self.flush()
-            begun = self._begun.get(thread, "")
-            # A line of the log is an object already.
+            # A line of harness's own log is an object already.
             if _is_object(text.strip()):
                 self._file.write(f"{text.strip()}\n")
             elif caller and caller.f_code is logging.StreamHandler.emit.__code__:
-                # Only there is the level still known, whatever handlers a node has set up.
+                # The level is known only in this frame, whatever handlers a node has set up.
                 self.emit(text.strip(), {}, level=caller.f_locals["record"].levelname.lower())
             else:
-                # What is printed at once, a traceback too, becomes one line.
-                self._begun[thread] = begun + text
-                if text.endswith("\n") and not _TRACEBACK.match(begun + text):
+                pending = self._pending.get(thread, "") + text
+                self._pending[thread] = pending
+                if text.endswith("\n") and not _TRACEBACK.match(pending):
                     self.flush()
         return len(text)
 
     def flush(self, *, of_all: bool = False) -> None:
-        """Writes what this thread has begun, tracebacks, what ended threads left; or `of_all`."""
+        """Writes what this thread and ended threads have printed, and whole tracebacks; or all."""
         own = threading.current_thread()
         with self._lock:
-            for thread in [*self._begun]:
-                is_left = thread is own or not thread.is_alive() or _is_whole(self._begun[thread])
-                if (of_all or is_left) and (text := self._begun.pop(thread).strip()):
+            for thread in [*self._pending]:
+                is_over = thread is own or not thread.is_alive() or _is_whole(self._pending[thread])
+                if (of_all or is_over) and (text := self._pending.pop(thread).strip()):
                     self.emit(text, {})
-            self._file.flush()
+            # As a program ends, Python closes streams in any order, and this one flushes then.
+            if not self._file.closed:
+                self._file.flush()
 
     def emit(self, event: str, fields: Mapping[str, object], *, level: str = "info") -> None:
-        """Writes a line; texts are cleaned as all output is."""
-        about = {"event": _harmless(event), "level": level}
-        about["timestamp"] = datetime.now(UTC).isoformat()
+        """Writes an object with these fields; texts are cleaned as all output is."""
+        timestamp = datetime.now(UTC).isoformat()
+        line = {"event": _harmless(event), "level": level, "timestamp": timestamp, **fields}
         with self._lock:
-            self._file.write(clean_json(dump_json({**about, **fields})).decode().strip() + "\n")
+            self._file.write(clean_json(dump_json(line)).decode().strip() + "\n")
             self._file.flush()
 
 
 def _is_whole(traceback: str) -> bool:
-    """Whether it has come to the exception, or to the end of a group of them."""
+    """Whether its last line is the exception's, or the end of an exception group."""
     last = traceback.rstrip().rpartition("\n")[2]
     is_within = last[:1].isspace() or _TRACEBACK.match(last) or _MORE.match(last)
     return traceback.endswith("\n") and (not is_within or _GROUP_END.fullmatch(last) is not None)
@@ -252,21 +258,21 @@ def say_failure(message: str, *, code: str) -> None:
 
 
 def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "error") -> None:
-    """Tells a program why a command ends; people read it in the command's result."""
+    """Prints why a command ends only for programs; people read it in the command's result."""
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.emit(message, {"code": code}, level=level)
 
 
-def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = None) -> None:
+def log_to_stderr(log_format: LogFormat = "text", *, reported: list[str] | None = None) -> None:
     """Sends warnings to standard error.
 
-    `json` is for programs: from now on, all that is printed there is one object a line, with the
-    time in UTC. `held` receives the warnings that a run's report prints too, in place of the log.
+    With `json`, for programs, all that is printed there from now on becomes one object a line. If
+    there is a list `reported`, it gets the warnings that a run's report prints, not the log.
     """
 
-    def hold(_logger: object, _method: str, event: EventDict) -> EventDict:
-        if event.pop("in_result", False) and held is not None:
-            held.append(event["event"])
+    def take_reported(_logger: object, _method: str, event: EventDict) -> EventDict:
+        if event.pop("in_result", False) and reported is not None:
+            reported.append(event["event"])
             raise structlog.DropEvent
         return event
 
@@ -284,8 +290,8 @@ def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = No
         ]
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[hold, structlog.processors.add_log_level, _shown_event, *render],
-        # `sys.stderr` at that time: while a run's progress is drawn, that prints above it.
+        processors=[take_reported, structlog.processors.add_log_level, _shown_event, *render],
+        # Looked up for each warning: while progress is drawn, `sys.stderr` prints above it.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
@@ -299,37 +305,38 @@ def _shown_event(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 class Command(click.Command):
-    """A command that logs to standard error, and ends as `failures_told` says.
+    """A command that logs to standard error, and whose errors `failures_told` reports.
 
-    Its parameters `as_json` and `log_format`, if it has them, are those of its failures too.
+    Its parameters `as_json` and `log_format`, if it has them, are those of the report.
     """
 
-    def __init__(
-        self,
-        *args: Any,  # noqa: ANN401 - see `click.Command`
-        arguments_are_journals: bool = False,
-        **how: Any,  # noqa: ANN401 - as above
-    ) -> None:
-        super().__init__(*args, **how)
-        self._arguments_are_journals = arguments_are_journals
+    arguments_are_journals = False
 
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""
         log_to_stderr(ctx.params.get("log_format", "text"))
         as_json = ctx.params.get("as_json", False)
-        with failures_told(as_json=as_json, arguments_are_journals=self._arguments_are_journals):
+        with failures_told(as_json=as_json, arguments_are_journals=self.arguments_are_journals):
             super().invoke(ctx)
 
 
+class JournalCommand(Command):
+    """A command whose arguments name journals, or runs."""
+
+    arguments_are_journals = True
+
+
 class Group(LazyGroup):
-    """A group of `Command`s; those of other modules are only imported when they are called."""
+    """A group of `Command`s."""
 
     command_class = Command
 
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""
         log_to_stderr()
-        super().invoke(ctx)
+        # A group may do something itself, without a subcommand.
+        with failures_told(as_json=ctx.params.get("as_json", False)):
+            super().invoke(ctx)
 
 
 @contextmanager
@@ -366,9 +373,10 @@ def failures_told(
 
 
 def exit_code_of(error: HarnessError) -> int:
-    """`UNUSABLE` if the error is in the user's input, also when a node found it; else `FAILED`."""
+    """`UNUSABLE` if the error is in the user's input, also when a node raised it; else `FAILED`."""
     cause: BaseException | None = error
-    while isinstance(cause, NodeFailed):  # of a nested pipeline's node, one within the other
+    # Nested pipelines wrap the error of a node once each.
+    while isinstance(cause, NodeFailed):
         cause = cause.__cause__
     is_input = isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
     return UNUSABLE if is_input else FAILED
@@ -389,15 +397,15 @@ def error_as_json(
 
 
 def code_of(error: BaseException) -> str:
-    """By which a program knows an error."""
+    """The stable code of an error, also of one that is none of harness's."""
     if isinstance(error, HarnessError):
         return error.code
     return "run.interrupted" if isinstance(error, KeyboardInterrupt) else "run.left"
 
 
 def json_object(value: object) -> bytes:
-    """One JSON document, indented, with a newline; an object's fields by their names."""
-    # The lenient form takes whatever a node returned.
+    """An indented JSON document with a newline at its end; objects have their fields by name."""
+    # `dump_json` takes whatever a node returned.
     return orjson.dumps(
         orjson.loads(dump_json(value)), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -65,23 +65,25 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
 
 def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
     """Prints a column for each endpoint, and its errors and advice below."""
-    rows = {title: partial(_row, name) for name, title in _ROWS.items()}
-    print_columns({result.tag: result for result in checks}, rows, console)
-    for result in checks:
-        _print_about(result.tag, filter(None, [result.error]), console, style="bold red")
-        _print_about(result.tag, result.advice, console, style="bold")
+    rows = {title: partial(_cell_of, name) for name, title in _ROWS.items()}
+    print_columns({check.tag: check for check in checks}, rows, console)
+    for check in checks:
+        if check.error:
+            _print_remark(check.tag, check.error, console, style="bold red")
+        for advice in check.advice:
+            _print_remark(check.tag, advice, console, style="bold")
 
 
-def _print_about(tag: str, lines: Iterable[object], console: Console, *, style: str) -> None:
-    for line in lines:
-        console.print(Text.assemble((tag, style), f": {line}"), soft_wrap=True)
+def _print_remark(tag: str, remark: object, console: Console, *, style: str) -> None:
+    console.print(Text.assemble((tag, style), f": {remark}"), soft_wrap=True)
 
 
-def _row(name: str, check: EndpointCheck) -> Text:
+def _cell_of(name: str, check: EndpointCheck) -> Text:
     value = getattr(check, name)
     return cell(value, "yellow" if value in {"advisory", "ignored"} else "")
 
 
+# Attribute of `EndpointCheck` → the title of its row.
 _ROWS = {
     "reachable": "reachable",
     "backend": "backend",
@@ -135,7 +137,8 @@ def unload(tags: tuple[str, ...], config: Path | None) -> None:
 
     Exit codes: 0 all are unloaded, 1 one could not be unloaded, 2 invalid input, 130 interrupted.
     """
-    console, codes = results(), [0]
+    console = results()
+    codes = [0]
     for endpoint in controlled(tags, endpoints_of(settings_for_calls(config))):
         try:
             with Shown(stderr=True).status(f"unloading {endpoint.tag}"):
@@ -149,7 +152,7 @@ def unload(tags: tuple[str, ...], config: Path | None) -> None:
 
 
 def print_models(models: Sequence[ModelSeen], console: Console) -> None:
-    """Prints a column for each model, and below the problems of some."""
+    """Prints a column for each model, and its problem below."""
     rows: dict[str, Callable[[ModelSeen], Text]] = {
         "backend": lambda model: cell(model.backend),
         "model": lambda model: cell(model.model),
@@ -164,7 +167,8 @@ def print_models(models: Sequence[ModelSeen], console: Console) -> None:
     }
     print_columns({model.tag: model for model in models}, rows, console)
     for model in models:
-        _print_about(model.tag, filter(None, [model.problem]), console, style="bold red")
+        if model.problem:
+            _print_remark(model.tag, model.problem, console, style="bold red")
 
 
 _CONTROL: Mapping[Control, str] = {

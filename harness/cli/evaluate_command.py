@@ -8,17 +8,18 @@ from typing import Any
 import click
 
 from harness.cli.batch_command import RowOptions, bad_rows_option, over_rows
+from harness.cli.consoles import Command
 from harness.cli.project_files import load_evaluated
 from harness.errors import InvalidInput
 from harness.session import Evaluation
 from harness.session.batch import Batch
 from harness.session.demand import check_roles
 
+# Outputs are written here if the command line names no file.
 _FOLDER = Path("evaluations")
-"""Where outputs are if no other file is named."""
 
 
-@click.command(short_help="Score outputs on a data set.")
+@click.command(cls=Command, short_help="Score outputs on a data set.")
 @click.argument("target", metavar="[FILE.py|NAME]", default="")
 @click.option(
     "--dataset",
@@ -81,11 +82,12 @@ def evaluate(
     codes: 0 every output was scored, 1 a row failed, 2 invalid input, 3 stopped before all rows had
     their turn (a limit, an outage, too many failures), 130 interrupted, 143 terminated.
     """
-    settings = options.settings()
-    arguments |= {"columns": options.renamed(), "every": options.every()}
+    settings = options.load_settings()
+    arguments |= {"columns": options.column_by_input, "every": options.common_inputs}
+    # An option that is not given leaves the argument of the file's Evaluation.
     replaced = {name: value for name, value in arguments.items() if value}
     evaluation = _evaluation(options.target, prompt, replaced)
-    check_roles(options.given_roles, evaluation.pipeline)
+    check_roles(options.tag_by_role, evaluation.pipeline)
     return evaluation.batch(
         settings,
         output=output or _FOLDER / f"{evaluation.name}.jsonl",
@@ -98,23 +100,24 @@ def evaluate(
     )
 
 
-def _evaluation(target: str, prompt: str | None, options: dict[str, Any]) -> Evaluation:
-    """What the command line names.
+def _evaluation(target: str, prompt: str | None, arguments: dict[str, Any]) -> Evaluation:
+    """The evaluation of a file, with some arguments replaced; or one of a pipeline or prompt.
 
     Raises:
-        InvalidInput: It names neither a file nor a prompt, both, or no data set.
+        InvalidInput: The command line has neither a file nor a prompt, both, or no data set.
     """
-    if bool(target) == (prompt is not None):
+    names_file, has_prompt = bool(target), prompt is not None
+    if names_file == has_prompt:
         raise InvalidInput(
             "name either a file with an Evaluation or a pipeline, or a --prompt",
             code="evaluation.nothing-to-run",
         )
     loaded = load_evaluated(target) if prompt is None else prompt
     if isinstance(loaded, Evaluation):
-        return loaded.changed(**options)
-    if "dataset" not in options:
+        return loaded.changed(**arguments)
+    if "dataset" not in arguments:
         raise InvalidInput(
             "there are no rows; give --dataset FILE, or a file with an Evaluation",
             code="evaluation.no-dataset",
         )
-    return Evaluation(loaded, **options)
+    return Evaluation(loaded, **arguments)

@@ -1,4 +1,4 @@
-"""Calls that a command would repeat: what is said of them, and the question before it."""
+"""Calls that a command would repeat: their list, and the question whether to repeat them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.errors import InvalidInput
 from harness.graph.outcome import Rerun
 from harness.session import Remake
 
-# From so much on, taken when it was made before, nothing is made again without being asked.
+# Calls that took so much before are not repeated without a question.
 _MANY_TOKENS, _MANY_USD = 50_000, 1.0
-_MOST = 20
+_MOST_LINES = 20
 
 
 def is_costly(tokens: int, usd: float | None) -> bool:
@@ -23,35 +23,34 @@ def is_costly(tokens: int, usd: float | None) -> bool:
 
 
 def listed_again(again: Sequence[Remake]) -> Iterator[str]:
-    """Lines about the calls: each with its reason and its cost, and the sum."""
-    for call in again[:_MOST]:
+    """A line for each call with its reason and its cost, and one with the sum."""
+    for call in again[:_MOST_LINES]:
         yield f"{call.node}: {call.reason} ({_took([call])})"
-    if len(again) > _MOST:
-        yield f"… and {len(again) - _MOST:,} more"
+    if len(again) > _MOST_LINES:
+        yield f"… and {len(again) - _MOST_LINES:,} more"
     yield f"Made again: {len(again)} ({_took(again)})" if again else "Nothing is made again."
 
 
 def made_again_because(reruns: Sequence[Rerun]) -> Iterator[str]:
-    """A line for each reason why calls of the run's own nodes were made again."""
-    top = [rerun for rerun in reruns if "/" not in rerun.node]
-    reasons = Counter((rerun.node.partition("[")[0], rerun.reason) for rerun in top)
-    for (node, reason), count in reasons.most_common(_MOST):
+    """A line for each node and reason of calls that were made again; none for nested nodes."""
+    outer = [rerun for rerun in reruns if "/" not in rerun.node]
+    reasons = Counter((rerun.node.partition("[")[0], rerun.reason) for rerun in outer)
+    for (node, reason), count in reasons.most_common(_MOST_LINES):
         calls = f"{count:,} calls of '{node}' were" if count > 1 else f"'{node}' was"
         yield f"{calls} made again: {reason}"
 
 
 def _took(again: Sequence[Remake]) -> str:
-    calls, tokens_in, tokens_out = (
-        sum(getattr(call, name) for call in again)
-        for name in ("calls", "input_tokens", "output_tokens")
-    )
-    usd = [call.cost_usd for call in again if call.cost_usd is not None]
-    cost = f", dollars: {sum(usd):.4f}" if usd else ""
-    return f"took calls: {calls}, tokens in: {tokens_in:,}, out: {tokens_out:,}{cost}"
+    calls = sum(call.calls for call in again)
+    tokens_in = sum(call.input_tokens for call in again)
+    tokens_out = sum(call.output_tokens for call in again)
+    costs = [call.cost_usd for call in again if call.cost_usd is not None]
+    dollars = f", dollars: {sum(costs):.4f}" if costs else ""
+    return f"took calls: {calls}, tokens in: {tokens_in:,}, out: {tokens_out:,}{dollars}"
 
 
 def confirm_again(again: Sequence[Remake]) -> None:
-    """Asks whether to repeat the calls, if they are costly."""
+    """Asks whether to repeat the calls if they are costly; raises if the answer is no."""
     tokens = sum(call.input_tokens + call.output_tokens for call in again)
     if not is_costly(tokens, sum(call.cost_usd or 0.0 for call in again)):
         return

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from itertools import pairwise
 
@@ -44,14 +43,14 @@ def main() -> None:
     # A long journal's million objects have no cycles: by the usual threshold, looking for some took
     # a quarter of the time of a report; by this one, 0 to 4 % (20,000 calls).
     gc.set_threshold(100_000)
-    why_not = steady_streams() if sys.stdout is sys.__stdout__ else lambda: None
+    output_error = steady_streams() if sys.stdout is sys.__stdout__ else lambda: None
     if "--log-format=json" in sys.argv or ("--log-format", "json") in pairwise(sys.argv):
-        # What is wrong with the arguments is said before they are read.
+        # Before click reads the arguments, whose mistakes are to be JSON too.
         import_module("harness.cli.consoles").log_to_stderr("json")
     try:
         _call()
     except SystemExit as ended:
-        error = why_not()
+        error = output_error()
         if error is None:
             raise
         message = f"harness: standard output cannot be written: {error.strerror}"
@@ -63,20 +62,23 @@ def _call() -> None:
     try:
         sys.exit(command(prog_name="harness", standalone_mode=False))
     except click.ClickException as error:
-        _tell(error.format_message(), code="cli.usage", otherwise=error.show)
+        _tell(error.format_message(), code="cli.usage", show=error.show)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        # Before a run began; click's own exit code would be 1.
+        # Interrupted before a run began; click's own exit code would be 1.
         _tell("interrupted", code="run.interrupted")
         sys.exit(INTERRUPTED)
 
 
-def _tell(message: str, *, code: str, otherwise: Callable[[], None] | None = None) -> None:
-    """Says why the command ends, without importing more for it."""
-    if emit := getattr(sys.stderr, "emit", None):  # for programs, see `JsonLines`
+def _tell(message: str, *, code: str, show: Callable[[], None] | None = None) -> None:
+    """Prints why the command ends; `show` does so for people, if the message is not all."""
+    # By its attribute, since `consoles`, which has `JsonLines`, may not be imported yet.
+    if emit := getattr(sys.stderr, "emit", None):
         emit(message, {"code": code}, level="error")
+    elif show:
+        show()
     else:
-        (otherwise or partial(click.echo, message, err=True))()
+        click.echo(message, err=True)
 
 
 @click.group(

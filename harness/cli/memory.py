@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import wraps
@@ -37,8 +37,6 @@ from harness.cli.project_files import store_place
 from harness.cli.run_result import command_here
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import (
-    Added,
-    Hit,
     Hits,
     MemoryStore,
     Mode,
@@ -56,8 +54,7 @@ from harness.session.passages import open_store
 _EXCERPT_CHARS = 160
 # Passages stored at a time: a tenth of a second's work on two cores, mostly embedding.
 _BATCH = 500
-_NAMED = 20
-"""Ids in one remedy."""
+_MOST_IDS = 20
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -83,11 +80,13 @@ def _of_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _command(name: str) -> str:
-    """Another command for the store of this one, to be typed."""
-    chosen = click.get_current_context().params
-    named = ((option, chosen.get(option)) for option in ("store", "config"))
-    options = (f" --{option} {quote(str(value))}" for option, value in named if value is not None)
-    return f"{command_here()} memory {name}{''.join(options)}"
+    """What to type for another command on the same store."""
+    command = f"{command_here()} memory {name}"
+    for option in ("store", "config"):
+        value = click.get_current_context().params.get(option)
+        if value is not None:
+            command += f" --{option} {quote(str(value))}"
+    return command
 
 
 @click.group(cls=Group)
@@ -118,13 +117,11 @@ def add(
     *,
     files: tuple[str, ...],
     jsonl: bool,
-    title: str,
-    source: str | None,
-    quality: float | None,
     pairs: tuple[str, ...],
     as_json: bool,
     store: Place | None,
     config: Path | None,
+    **fields: Any,  # noqa: ANN401 - of `Defaults`
 ) -> None:
     """Store the passages of files, directories, or standard input (-).
 
@@ -136,22 +133,23 @@ def add(
     refused: list[Refusal] = []
     report: dict[str, object] = {}
     with failures_told(as_json=as_json, fields=report) as interrupts:
-        defaults = Defaults(
-            title=title, source=source, quality=quality, metadata=read_metadata(pairs)
-        )
-        chosen = files_of(files)
+        defaults = Defaults(metadata=read_metadata(pairs), **fields)
+        paths = files_of(files)
         with (
             progress_bars() as progress,
             open_store(_settings(store, config), progress=progress) as opened,
         ):
             failure = None
             try:
-                for added in _added(opened, chosen, defaults, jsonl=jsonl):
+                for batch in _batches(passages_in(paths, defaults, jsonl=jsonl)):
+                    added = opened.add(batch)
                     for outcome in counts:
                         counts[outcome] += len(getattr(added, outcome))
                     refused += added.refused
+                # Otherwise the next command would have to embed what this one added.
+                opened.wait()
             except KeyboardInterrupt:
-                # The counts may lack a batch that was stored just now.
+                # Without the counts, which may lack a batch that was stored just now.
                 say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
                 sys.exit(interrupts.exit_code)
             except HarnessError as error:
@@ -162,8 +160,8 @@ def add(
             if not as_json and (failure is None or refused or any(counts.values())):
                 outcomes = {**counts, "refused": len(refused)}.items()
                 parts = [f"{count:,} {outcome}" for outcome, count in outcomes if count]
-                so_far = ", ".join(parts) or "nothing to add"
-                say(f"{so_far}; {len(opened):,} passages in the store")
+                summary = ", ".join(parts) or "nothing to add"
+                say(f"{summary}; {len(opened):,} passages in the store")
             report |= {**counts, "refused": [*map(asdict, refused)], "passages": len(opened)}
             if failure:
                 raise failure
@@ -171,16 +169,6 @@ def add(
         write_json(json_object(report))
     if refused:
         sys.exit(FAILED)
-
-
-def _added(
-    store: MemoryStore, files: Sequence[Path | None], defaults: Defaults, *, jsonl: bool
-) -> Iterator[Added]:
-    """Stores the passages of files, batch by batch; after an error, stored ones stay."""
-    for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
-        yield store.add(batch)
-    # Embedding in the background would be left to the next command.
-    store.wait()
 
 
 def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
@@ -244,11 +232,11 @@ def search(
     if hits.fallback is not None:
         say(f"by words alone: {hits.fallback}", err=True)
     if hits or as_json:
-        entries = {"fallback": hits.fallback, "hits": [*map(_hit_as_json, hits)]}
-        show(hits, _print_hits, as_json=as_json, fields=lambda _: entries)
+        show(hits, _print_hits, as_json=as_json, fields=_hits_as_json)
+    elif hits.none_match:
+        say(f"no passage has {', '.join(pairs)}", err=True)
     else:
-        none = f"no passage has {', '.join(pairs)}" if hits.none_match else "no passage is relevant"
-        say(none, err=True)
+        say("no passage is relevant", err=True)
 
 
 @memory.command()
@@ -299,7 +287,7 @@ def check(*, as_json: bool, store: MemoryStore) -> None:
             results().print(Text(id_))
         say(f"{len(damaged):,} of {count:,} passages are damaged", err=bool(damaged))
     if damaged:
-        ids = " ".join(map(quote, damaged[:_NAMED])) + (" …" if damaged[_NAMED:] else "")
+        ids = " ".join(map(quote, damaged[:_MOST_IDS])) + (" …" if damaged[_MOST_IDS:] else "")
         remedy = f"remove them with '{_command('delete')} {ids}', and add them again"
         say(f"harness: {remedy}", err=True)
         sys.exit(FAILED)
@@ -382,15 +370,13 @@ def _excerpt(passage: Passage) -> Text:
     return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", excerpt)
 
 
-def _hit_as_json(hit: Hit) -> dict[str, object]:
-    return {
-        "rank": hit.rank,
-        "score": hit.score,
-        "fused": hit.fused,
-        "lexical": hit.lexical,
-        "vector": hit.vector,
-        **_passage_as_json(hit.passage),
-    }
+def _hits_as_json(hits: Hits) -> dict[str, object]:
+    figures = ("rank", "score", "fused", "lexical", "vector")
+    entries = [
+        {name: getattr(hit, name) for name in figures} | _passage_as_json(hit.passage)
+        for hit in hits
+    ]
+    return {"fallback": hits.fallback, "hits": entries}
 
 
 def _passage_as_json(passage: Passage) -> dict[str, object]:

@@ -23,8 +23,8 @@ from harness.files import shipped_directory, writing
 from harness.session.roles import DEMO_INSTALL
 from harness.session.settings import demo_endpoint
 
+# The name of the pipeline in `examples/starter/`, of its rubric and of its test.
 _NAME = "brief_me"
-"""What the pipeline of `examples/starter/` is called, and its rubric, and its test."""
 _OF_A_PIPELINE = (
     f"pipelines/{_NAME}.py",
     f"rubrics/{_NAME}.yaml",
@@ -33,13 +33,7 @@ _OF_A_PIPELINE = (
     f"tests/test_{_NAME}.py",
     "tests/conftest.py",
 )
-_OF_A_PROJECT = (
-    *_OF_A_PIPELINE,
-    "harness.toml",
-    "README.md",
-    ".gitignore",
-    "traces/.gitkeep",
-)
+_OF_A_PROJECT = (*_OF_A_PIPELINE, "harness.toml", "README.md", ".gitignore", "traces/.gitkeep")
 _RUBRIC = {"rubric": ("harness.cli.rubric_command:new", "Begin a rubric in rubrics/.")}
 
 
@@ -94,7 +88,8 @@ def pipeline(name: str) -> None:
 def pattern(name: str | None) -> None:
     """Copy a shipped pattern into pipelines/, to change it; without NAME, list them."""
     files = sorted(shipped_directory("patterns").glob("*.py"))
-    shipped = {path.stem: path for path in files if path.stem != "gallery"}  # in a checkout
+    # In a checkout, the folder also has the script that draws the patterns' pictures.
+    shipped = {path.stem: path for path in files if path.stem != "gallery"}
     if name is None:
         width = max(map(len, shipped))
         for stem, path in shipped.items():
@@ -113,18 +108,20 @@ def pattern(name: str | None) -> None:
 
 
 def _copy(files: tuple[str, ...], directory: Path, name: str) -> None:
-    """Copies the starter's files under another name, and tells which were there."""
+    """Copies the starter's files, with its name replaced; existing files stay unchanged."""
     for file in files:
         source = shipped_directory("examples/starter") / file
+        # The schema of rubrics is not a file of the starter.
         if not source.exists():
             source = shipped_directory("rubrics").parent / file
         text = source.read_text(encoding="utf-8").replace(_NAME, name)
         text = text.replace(_NAME.replace("_", "-"), name.replace("_", "-"))
         target = directory / file.replace(_NAME, name)
-        is_there = target.exists()
-        if not is_there:
+        if target.exists():
+            say(f"kept  {target}")
+        else:
             _write(target, text.encode())
-        say(f"{'kept' if is_there else 'made'}  {target}")
+            say(f"made  {target}")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -24,18 +24,16 @@ _STDIN = Path("standard input")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """Defaults for passages that do not say it themselves."""
+    """Fields of passages for which the file has no value."""
 
     title: str = ""
     source: str | None = None
-    """The file if None."""
+    """If None, the source is the file's path."""
     quality: float | None = None
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 class _TurnOfLine(BaseModel):
-    """Its place in a conversation."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     conversation: str
@@ -57,7 +55,7 @@ class _Line(BaseModel):
 
 
 def files_of(names: Iterable[str]) -> list[Path | None]:
-    """The files to read; raises as `files_named` does."""
+    """The files that the command line names, with None for standard input; see `files_named`."""
     return files_named(names, endings=TEXTS | _LINES)
 
 
@@ -66,8 +64,13 @@ def passages_in(
 ) -> Iterator[Passage]:
     """The passages of files, read as they are taken."""
     for path in files:
-        is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)
-        yield from _lines(path, defaults) if is_lines else _document(path, defaults)
+        if jsonl or (path is not None and path.suffix.lower() in _LINES):
+            for row in rows_in(path, ending=".jsonl"):
+                if isinstance(row, InvalidInput):
+                    raise row
+                yield _passage(row, defaults)
+        else:
+            yield from _document(path, defaults)
 
 
 def _document(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
@@ -93,19 +96,12 @@ def _document(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
 
 
 def _are_passages(data: bytes) -> bool:
-    """Whether these are JSON Lines, although not said to be."""
+    """Whether the data is JSON Lines of passages, although `--jsonl` does not say so."""
     try:
         values = [orjson.loads(line) for line in data.splitlines() if line.strip()]
     except orjson.JSONDecodeError:
         return False
     return bool(values) and all(isinstance(value, dict) and "text" in value for value in values)
-
-
-def _lines(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
-    for row in rows_in(path, ending=".jsonl"):
-        if isinstance(row, InvalidInput):
-            raise row
-        yield _passage(row, defaults)
 
 
 def _passage(row: Row, defaults: Defaults) -> Passage:

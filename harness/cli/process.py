@@ -19,16 +19,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 FAILED = 1
-UNUSABLE = 2
-"""An argument or a file that the user gave is not usable."""
-STOPPED = 3
-"""A run was stopped at a limit and can be resumed."""
-WAITING = 4
-"""A run waits for a person's answer and can be resumed."""
-INTERRUPTED = 130
-"""By Ctrl-C."""
-TERMINATED = 143
-"""By SIGTERM, from a supervisor or `timeout`."""
+UNUSABLE = 2  # an argument or a file that the user gave is not usable
+STOPPED = 3  # a run was stopped at a limit and can be resumed
+WAITING = 4  # a run waits for a person's answer and can be resumed
+INTERRUPTED = 130  # by Ctrl-C
+TERMINATED = 143  # by SIGTERM, from a supervisor or `timeout`
 
 _STDIN, _STDOUT, _STDERR = range(3)
 
@@ -36,8 +31,8 @@ _STDIN, _STDOUT, _STDERR = range(3)
 class LazyGroup(click.Group):
     """A group that imports some subcommands when they are called: `--help` answers at once.
 
-    `lazy` has, by name, `module:attribute` of the subcommand and its line in the help. A group that
-    takes plugins has the commands of other distributions too.
+    `lazy` is name → `module:attribute` of the subcommand and its line in the help. With
+    `takes_plugins`, the group has the commands of other distributions too.
     """
 
     def __init__(
@@ -52,11 +47,11 @@ class LazyGroup(click.Group):
         self._takes_plugins = takes_plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
+        """The names of all subcommands."""
         return sorted([*super().list_commands(ctx), *self._lazy, *self._plugins()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports it if need be."""
+        """The subcommand, imported if need be."""
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name) or self._plugins().get(cmd_name)
         module, name = self._lazy[cmd_name][0].split(":")
@@ -96,55 +91,55 @@ class Interrupts:
     def _interrupt(self, _number: int, _frame: object) -> None:
         self.exit_code = TERMINATED
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # A shell ignores it for commands in the background.
+            # A shell has commands in the background ignore SIGINT.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
 
 def steady_streams() -> Callable[[], OSError | None]:
-    """Makes writing to standard output and error never raise.
+    """Replaces standard output and error by streams to which writing never raises.
 
-    The function that it returns is for the end: it says why standard output could not be written,
-    or None if it could, or if its reader wanted no more.
+    Returns a function to call at the end: the error if standard output could not be written, and
+    None if it could, or if its reader, such as `head`, wanted no more.
     """
-    # A stream that was closed at the start leads to the null device: the next file to be opened
-    # would take its place.
+    # A stream that is closed at the start gets the null device: the next file to be opened would
+    # get its number.
     while (spare := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(spare)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.FileIO(_STDIN, closefd=False), encoding="utf-8")
-    written = _Steady(_STDOUT, "wb", closefd=False)
-    sys.stdout = _text(written, sys.stdout)
-    sys.stderr = _text(_Steady(_STDERR, "wb", closefd=False), sys.stderr)
+    output = _Steady(_STDOUT, "wb", closefd=False)
+    sys.stdout = _text_stream(output, sys.stdout)
+    sys.stderr = _text_stream(_Steady(_STDERR, "wb", closefd=False), sys.stderr)
 
-    def why_not() -> OSError | None:
+    def output_error() -> OSError | None:
         sys.stdout.flush()
-        return None if written.error is None or written.error.errno == EPIPE else written.error
+        return None if output.error is None or output.error.errno == EPIPE else output.error
 
-    return why_not
+    return output_error
 
 
 class _Steady(io.FileIO):
-    """A file to which writing never fails; it remembers why it did."""
+    """A file to which writing never raises."""
 
     error: OSError | None = None
+    """The first error; what is written after it is dropped."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         if self.error is None:
             try:
                 return super().write(data)
-            # Its reader, such as `head`, may have gone: the rest is dropped.
             except OSError as error:
                 self.error = error
         return memoryview(data).nbytes
 
 
-def _text(raw: _Steady, before: TextIO | None) -> io.TextIOWrapper:
+def _text_stream(raw: _Steady, before: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=before.encoding if before else "utf-8",
-        # A letter that the encoding lacks is written as its number.
+        # A character that the encoding lacks is written as its number.
         errors="backslashreplace",
         line_buffering=raw.isatty() or raw.fileno() == _STDERR,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 import threading
 import time
@@ -25,15 +26,16 @@ from harness.trace.records import joined, node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
-# Most loops shown, open ones first; as many ended ones are kept.
+# The most loops that are shown, open ones first; as many ended ones are kept.
 _LOOPS = 4
-
 # Lines below the nodes and loops: the summary, the models, and a free one.
 _BESIDE_NODES = 3
+# The most lines that show what was printed and has no line end yet.
+_UNFINISHED_LINES = 3
 
 # Without a terminal: the most lines of progress, and the fewest calls for which there are any.
 _LINES = 20
-# After a silence of so long, progress is told although no call ended.
+# After so long without a line, progress is printed although no call ended.
 _SILENT_S = {"text": 30.0, "json": 5.0}
 
 _DETAILS: dict[CallStatus, str] = {
@@ -43,25 +45,24 @@ _DETAILS: dict[CallStatus, str] = {
     "reused": "done before",
 }
 
-_BEGUN_LINES = 3
-"""The most lines that show what was printed and has no line end yet."""
+# Spans that are named while they are open.
 _SHOWN = (events.LoadEvent.NAME, events.Evaluate.NAME, events.name_of(events.Revise))
-"""Spans to name while they are open."""
+# A call's wait for the end of an outage.
 _HOLD = events.name_of(events.Hold)
-"""A call's wait for the end of an outage."""
 
 
 class Progress:
-    """Draws a run's progress; give `observe` to the run as an observer.
+    """Draws a run's progress on a terminal; give `observe` to the run as an observer.
 
-    It fits into the terminal. Where the console is no terminal, a line now and then says how far
-    the mapped `node` is; and how far all nodes are, where standard error is for programs.
+    If the console is no terminal, prints a line now and then: for programs how far all nodes are,
+    else how far the mapped `node` is, and nothing without one.
     """
 
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
         self._state = RunState(nodes)
         self._node = node
-        self._told_of, self._told_s = 0, time.monotonic()
+        self._printed_part = 0  # of `_LINES`, how many parts of the calls the last line had
+        self._printed_s = time.monotonic()
         self._is_over = threading.Event()
         # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
@@ -85,7 +86,7 @@ class Progress:
             self._redirected.enter_context(redirect_stdout(self._above))
             self._live.start()
         else:
-            # Standard output is for the result, not for prints of nodes.
+            # Standard output is for the result, so what nodes print goes to standard error.
             self._redirected.enter_context(redirect_stdout(sys.stderr))
             self._is_over.clear()
             watch = threading.Thread(target=self._watch, daemon=True)
@@ -115,32 +116,34 @@ class Progress:
         with self._lock:
             self._state.take(record)
             if type(record) is SpanEnded and not self._is_terminal:
-                self._tell()
+                self._print_line()
 
     def _watch(self) -> None:
-        # A slow run is not a dead one: it is told while nothing ends, too.
+        # So that a slow run does not look dead, a line is printed while nothing ends, too.
         silent_s = _SILENT_S["json" if isinstance(sys.stderr, JsonLines) else "text"]
         left_s = silent_s
         while not self._is_over.wait(left_s):
             with self._lock:
-                left_s = self._told_s + silent_s - time.monotonic()
+                left_s = self._printed_s + silent_s - time.monotonic()
                 if left_s <= 0:
-                    self._tell(is_silent=True)
+                    self._print_line(is_silent=True)
                     left_s = silent_s
 
-    def _tell(self, *, is_silent: bool = False) -> None:
+    def _print_line(self, *, is_silent: bool = False) -> None:
+        """Prints a line if a further part of the calls has ended, or if it `is_silent`."""
         out, state = sys.stderr, self._state
         if self._node is None and not isinstance(out, JsonLines):
             return
         nodes = [*state.nodes.values()] if self._node is None else [state.nodes[self._node]]
         total = sum(max(1, node.total) for node in nodes)
+        if total < _LINES and not isinstance(out, JsonLines):
+            return
         ended = sum(node.ended - node.counts["skipped"] for node in nodes)
         part = ended * min(_LINES, total) // max(1, total)
-        if not (is_silent or part > self._told_of) or (
-            total < _LINES and not isinstance(out, JsonLines)
-        ):
+        if part <= self._printed_part and not is_silent:
             return
-        self._told_of, self._told_s = part, time.monotonic()
+        self._printed_part = part
+        self._printed_s = time.monotonic()
         if isinstance(out, JsonLines):
             out.flush()
             out.emit("progress", state.figures)
@@ -152,11 +155,12 @@ class Progress:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at this moment."""
         with self._lock:
-            height, width = options.height or console.size.height, console.size.width
-            rows = min(_BEGUN_LINES, height // 10)
-            if rows and (begun := Text.from_ansi(self._above.begun)[-rows * width :]):
-                yield begun
-                height -= -(-len(begun) // width)
+            height = options.height or console.size.height
+            width = console.size.width
+            rows = min(_UNFINISHED_LINES, height // 10)
+            if rows and (unfinished := Text.from_ansi(self._above.unfinished)[-rows * width :]):
+                yield unfinished
+                height -= math.ceil(len(unfinished) / width)
             yield self._picture(height)
 
     def _picture(self, height: int) -> RenderableType:
@@ -165,7 +169,7 @@ class Progress:
         room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
         nodes = list(state.nodes.items())
-        # Many nodes: the running and failed ones are shown, and the others counted.
+        # Of many nodes, the running and failed ones are shown, and the others counted.
         if len(nodes) > room:
             urgent = [row for row in nodes if row[1].counts["running"] or row[1].counts["failed"]]
             nodes = urgent[: room - 1]
@@ -173,8 +177,7 @@ class Progress:
             mark = self._mark(node)
             table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
         lines: list[RenderableType] = [table]
-        hidden = [node for name, node in state.nodes.items() if name not in dict(nodes)]
-        if hidden:
+        if hidden := [node for name, node in state.nodes.items() if name not in dict(nodes)]:
             lines.append(Text(_summary(hidden), style="dim"))
         lines += [Text(_loop_line(loop)) for loop in loops]
         lines.append(Text(_calls_line(state), style="dim"))
@@ -201,8 +204,8 @@ class _Above(io.TextIOBase):
     def __init__(self, console: Console) -> None:
         self._console = console
         self.rich_proxied_file = console.file  # otherwise the console would write here too
-        # A line without its end yet, such as a streamed answer: half a line would be drawn over.
-        self.begun = ""
+        # A line without its end yet, such as a streamed answer: printed, it would be drawn over.
+        self.unfinished = ""
         self._lock = threading.Lock()
 
     def isatty(self) -> bool:
@@ -210,14 +213,14 @@ class _Above(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with self._lock:
-            *lines, self.begun = f"{self.begun}{text}".split("\n")
+            *lines, self.unfinished = f"{self.unfinished}{text}".split("\n")
         for line in lines:
             self._console.print(Text.from_ansi(line), soft_wrap=True)
         return len(text)
 
     def end(self) -> None:
-        """Prints an unfinished line."""
-        if self.begun:
+        """Prints the unfinished line."""
+        if self.unfinished:
             self.write("\n")
 
 
@@ -243,7 +246,7 @@ def _seconds(node: NodeState) -> str:
 
 
 def _pace(node: NodeState) -> str:
-    """How quickly the items of a mapped node end, and how long the others will take."""
+    """How quickly a mapped node's items end, and the time left; empty if unknown or over."""
     if node.pace is None:
         return ""
     rate, left_s = node.pace
@@ -277,8 +280,8 @@ def _calls_line(state: RunState) -> str:
     under_way = state.under_way
     if in_flight := under_way[events.Chat.NAME]:
         parts.append(f"{in_flight:,} in flight")
-    if held := under_way[_HOLD]:
-        parts.append(f"{held:,} wait for a server that is down")
+    if waiting := under_way[_HOLD]:
+        parts.append(f"{waiting:,} wait for a server that is down")
     parts += [f"{name} …" for name in _SHOWN if under_way[name]]
     return "  ".join(parts)
 
@@ -290,29 +293,31 @@ class NodeState:
         self.counts: Counter[CallStatus] = Counter()
         self._clock = clock
         self._calls: dict[tuple[str, int | None], CallStatus] = {}
-        self._items = self._refused = 0
+        self._items = 0
+        self._refused = 0
         self._began_s: float | None = None
-        self._ended_s = 0.0
+        self._changed_s = 0.0
 
     def set(self, call: tuple[str, int | None], status: CallStatus) -> None:
-        """Notes a call's status, the latest of all its attempts."""
+        """Notes the status of the latest attempt of a call: its node's path and its item."""
         before = self._calls.get(call)
+        # With `on_error`, a failed call is recorded as skipped, too, but counts as failed.
         if before == "failed" and status == "skipped":
-            return  # what would have followed in it
+            return
         if before is not None:
             self.counts[before] -= 1
         self._calls[call] = status
         self.counts[status] += 1
-        self._ended_s = self._clock()
+        self._changed_s = self._clock()
         if status == "running" and self._began_s is None:
-            self._began_s = self._ended_s
+            self._began_s = self._changed_s
 
     def expect(self, items: int) -> None:
-        """Adds items, done or to come."""
+        """Adds a number of items, done or to come."""
         self._items += items
 
     def refuse(self, items: int) -> None:
-        """Adds items that failed without a call."""
+        """Adds a number of items that failed without a call."""
         self._refused += items
         self.counts["failed"] += items
         self.expect(items)
@@ -324,7 +329,7 @@ class NodeState:
 
     @property
     def pace(self) -> tuple[float, float] | None:
-        """Calls that end in a second, and seconds until all have; None if not known or over."""
+        """Calls that end in a second, and seconds until all have; None if unknown or over."""
         made = self.counts["done"] + self.counts["failed"] - self._refused
         if not made or not self.seconds or self.ended >= self.total:
             return None
@@ -333,12 +338,12 @@ class NodeState:
 
     @property
     def is_over(self) -> bool:
-        """Whether calls are done, reused or skipped."""
+        """Whether any calls are done, reused or skipped."""
         return any(self.counts[status] for status in ("done", "reused", "skipped"))
 
     @property
     def total(self) -> int:
-        """Calls known to come, and calls made."""
+        """Calls made and, as far as they are known, calls to come."""
         return max(self._items, len(self._calls))
 
     @property
@@ -346,7 +351,7 @@ class NodeState:
         """From the first call's start to now, or to the last call's end; None before."""
         if self._began_s is None:
             return None
-        return (self._clock() if self.counts["running"] else self._ended_s) - self._began_s
+        return (self._clock() if self.counts["running"] else self._changed_s) - self._began_s
 
 
 @dataclass
@@ -362,8 +367,8 @@ class LoopState:
 class RunState:
     """A run so far.
 
-    `nodes` are by name; a nested pipeline's follow the name of the node that calls it. `loops` are
-    by span: open ones, and the last that are over. `resident` are models that this run loaded.
+    `nodes` is path → state, with nodes of nested pipelines as `rows/answer`. `loops` is span's id →
+    state, for open loops and the last that are over. `resident` has the models that it loaded.
     """
 
     def __init__(
@@ -388,7 +393,7 @@ class RunState:
 
     @property
     def figures(self) -> dict[str, object]:
-        """All that there is to know, for a program."""
+        """All figures, for a program."""
         nodes: dict[str, dict[str, object]] = {}
         for name, node in self.nodes.items():
             left_s = node.pace and round(node.pace[1], 1)
@@ -455,7 +460,7 @@ class RunState:
             self._node(items.node).expect(items.total)
         elif refused := events.RefusedRows.of(instant):
             self._node(refused.node).refuse(refused.total)
-        elif (event := events.RoundEvent.of(instant)) and event.span in self.loops:
+        elif (event := events.RoundEvent.of(instant)) and event.id in self.loops:
             self.loops[event.id].composites.append(event.composite)
 
     def _set(
@@ -467,6 +472,7 @@ class RunState:
         return self.nodes.setdefault(node_of_all(path), NodeState(self._clock))
 
     def _node_around(self, span: SpanStarted) -> str:
+        """The label of the node's call in which a span lies."""
         around: SpanStarted | None = span
         while around is not None and not (node := events.NodeAttempt.of(around)):
             around = self._open.get(around.parent or 0)

@@ -32,7 +32,7 @@ from harness.session.trust import known_secrets, not_allowed, project_of, refusa
 Loaded = TypeVar("Loaded")
 
 PIPELINES = Path("pipelines")
-"""Where a project has its own, which are run by name."""
+"""The folder of a project's pipelines, which are run by name."""
 
 store_place = parsed_by(place_of)
 """Reads a directory, or the url of a PostgreSQL database."""
@@ -46,7 +46,10 @@ def settings_for_calls(
     seed: int | None = None,
     engine: str | None = None,
 ) -> Settings:
-    """As `load_settings`, for a command that calls models."""
+    """`load_settings` for a command that calls models.
+
+    Also hides the endpoints' secrets in all output, and asks whether they may be sent.
+    """
     settings = load_settings(config, environment=os.environ, roles=roles, memory=memory)
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
@@ -57,19 +60,20 @@ def settings_for_calls(
     hide(known_secrets(endpoints, environment=os.environ, named=named))
     for endpoint in (replica for pool in endpoints for replica in pool.replicas.values()):
         for refusal in not_allowed(endpoint, os.environ):
-            what, _, folder = refusal.entry.partition(" ")
-            name, _, host = what.partition("@")
+            # An entry is `VARIABLE@HOST FOLDER`.
+            permission, _, folder = refusal.entry.partition(" ")
+            name, _, host = permission.partition("@")
             # A variable that is not set sends nothing.
             if name == "*" or os.environ.get(name):
-                # Without leave, the endpoint fails when it is opened.
                 secret = "all credentials found here" if name == "*" else name
+                # If the answer is no, the endpoint fails when it is opened.
                 if _is_allowed(f"The settings in {folder} would send {secret} to {host}."):
                     _remember(refusal.entry)
     return settings
 
 
 def endpoints_of(settings: Settings) -> dict[str, Endpoint]:
-    """The endpoints by their tags; the demo's where the settings have none."""
+    """Tag → endpoint; the demo's endpoint if the settings have none."""
     endpoints = known_endpoints(settings)
     if not endpoints:
         raise InvalidInput(
@@ -81,12 +85,13 @@ def endpoints_of(settings: Settings) -> dict[str, Endpoint]:
 
 
 def refusal_after_asking(path: Path) -> Notice | None:
-    """As `refusal_to_run`, but the user at a terminal may allow it."""
+    """Why a file may not be run; None if it may, or if the user at the terminal allows it now."""
     refusal = refusal_to_run(path, environment=os.environ)
     project = project_of(path)
-    projects: set[Path] = click.get_current_context().meta.setdefault(__name__, set())
-    if refusal is not None and project not in projects:
-        projects.add(project)
+    # A command asks once for each project.
+    asked_for: set[Path] = click.get_current_context().meta.setdefault(__name__, set())
+    if refusal is not None and project not in asked_for:
+        asked_for.add(project)
         if _is_allowed(f"The code of {project} would be run."):
             _remember(str(project))
             return None
@@ -122,13 +127,13 @@ def _remember(entry: str) -> None:
 def load_pipeline(target: str) -> Pipeline:
     """The pipeline of a file, of a name in `pipelines/`, or of a shipped pattern's name.
 
-    `FILE.py:name` says which, where a file has several.
+    `FILE.py:name` picks one of several in a file.
     """
     return _load(target, Pipeline)
 
 
 def load_evaluated(target: str) -> Evaluation | Pipeline:
-    """The evaluation of a file, or its pipeline if it has no evaluation; see `load_pipeline`."""
+    """The evaluation of a file; its pipeline if it has no evaluation. See `load_pipeline`."""
     return _load(target, cast("type[Evaluation | Pipeline]", Evaluation), Pipeline)
 
 
@@ -136,46 +141,46 @@ def _load(target: str, *kinds: type[Loaded]) -> Loaded:
     file, _, name = target.partition(":")
     path = _find_file(file)
     values = vars(_import_file(path))
-    named, what = {}, ""
+    objects: dict[str, Loaded] = {}
+    noun = ""
+    # Of the first kind that the file has; with a name, of the first that has this name.
     for kind in kinds:
-        named = {key: value for key, value in values.items() if isinstance(value, kind)}
-        what = kind.__name__.lower()
-        if name in named:
-            return named[name]
-        if named and not name:
+        objects = {key: value for key, value in values.items() if isinstance(value, kind)}
+        noun = kind.__name__.lower()
+        if name in objects:
+            return objects[name]
+        if objects and not name:
             break
     if name:
         raise InvalidInput(
-            f"there is no {what} '{name}'; {did_you_mean(name, named)}",
+            f"there is no {noun} '{name}'; {did_you_mean(name, objects)}",
             code="pipeline.unknown",
             path=path,
         )
-    if len({id(value) for value in named.values()}) != 1:
-        remedy = (
-            f"say which: {', '.join(f'{path}:{key}' for key in named)}"
-            if named
-            else 'define one at the top level: my_pipeline = Pipeline("name")'
-        )
+    # One object may have several names.
+    if len({id(value) for value in objects.values()}) != 1:
+        remedy = 'define one at the top level: my_pipeline = Pipeline("name")'
+        if objects:
+            remedy = f"say which: {', '.join(f'{path}:{key}' for key in objects)}"
         raise InvalidInput(
-            f"there are {len(named)} {what}s here; {remedy}",
-            code="pipeline.not-one",
-            path=path,
+            f"there are {len(objects)} {noun}s here; {remedy}", code="pipeline.not-one", path=path
         )
-    return next(iter(named.values()))
+    return next(iter(objects.values()))
 
 
 def load_pipeline_to_read(target: str) -> Pipeline:
-    """As `load_pipeline`, for a command that runs nothing else."""
+    """`load_pipeline` for a command that only reads the pipeline; may ask before a NAME's code."""
     path = target_file(target)
-    # A NAME must not start any code; a file that is named runs, as with `python FILE.py`.
+    # The user may not expect a NAME to run code; a FILE.py is run as by `python FILE.py`.
     if path is not None and path.parent == PIPELINES and path != Path(target.partition(":")[0]):
         check_may_run(path, named_in=path)
     return load_pipeline(target)
 
 
 def absolute_target(target: str) -> str:
-    """The target, from any directory."""
-    path, (_, colon, name) = target_file(target), target.partition(":")
+    """The target with an absolute path, to be found from any directory."""
+    _, colon, name = target.partition(":")
+    path = target_file(target)
     if path is None or path.parent == shipped_directory("patterns"):
         return target
     return f"{path.absolute()}{colon}{name}"
@@ -229,31 +234,42 @@ def _import_file(path: Path) -> ModuleType:
             raise
         line = _line_in(path, error)
         raise InvalidInput(error.statement, code=error.code, path=path, line=line) from error
-    except SystemExit as error:
-        raise InvalidInput(
+    except (Exception, SystemExit) as error:
+        raise _import_failure(path, error) from error
+    return module
+
+
+def _import_failure(path: Path, error: Exception | SystemExit) -> InvalidInput:
+    """The error to raise if importing a file raised this one."""
+    if isinstance(error, SystemExit):
+        return InvalidInput(
             f"it ends with exit code {error.code} when imported; put what only a script should do "
             'under if __name__ == "__main__":',
             code="pipeline.exits-on-import",
             path=path,
-        ) from error
-    except SyntaxError as error:
-        raise InvalidInput(
-            f"{error.msg}", code="pipeline.syntax-error", path=path, line=error.lineno
-        ) from error
-    except Exception as error:
-        raise InvalidInput(
-            f"importing it failed: {type(error).__name__}: {error}",
-            code="pipeline.import-failed",
-            path=path,
-            line=_line_in(path, error),
-        ) from error
-    return module
+        )
+    line = _line_in(path, error)
+    if isinstance(error, SyntaxError):
+        file = Path(error.filename or "")
+        # Otherwise the mistake is in a text that the file evaluates, and the line is of that text.
+        if file.is_file():
+            line = error.lineno
+            # A module that the file imports may have the mistake.
+            path = path if file.samefile(path) else file
+        return InvalidInput(f"{error.msg}", code="pipeline.syntax-error", path=path, line=line)
+    return InvalidInput(
+        f"importing it failed: {type(error).__name__}: {error}",
+        code="pipeline.import-failed",
+        path=path,
+        line=line,
+    )
 
 
 def _package_of(path: Path) -> tuple[Path, str]:
     """The folder that the file's package is imported from, and the package; "" for none."""
     root, names = path.resolve().parent, list[str]()
-    while (root / "__init__.py").is_file():
+    # No package can have a dot in its name, nor be the root of all files, which has no name.
+    while root.name and "." not in root.name and (root / "__init__.py").is_file():
         names.insert(0, root.name)
         root = root.parent
     return root, ".".join(names)

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from harness.analysis.damage import salvage_run
 from harness.cli.arguments import find_journal, read_pairs, role_option, traces_option
-from harness.cli.consoles import LogFormat, failures_told, log_to_stderr, say, show
+from harness.cli.consoles import say, show
 from harness.cli.made_again import confirm_again, is_costly, listed_again
 from harness.cli.project_files import check_may_run, target_file
-from harness.cli.run_command import Order, carry_out, order_of, run_options
+from harness.cli.run_command import (
+    RunOptions,
+    failures_of_run,
+    order_of,
+    perform,
+    report,
+    run_options,
+)
 from harness.errors import InvalidInput
 from harness.graph import Question
-from harness.inference import Limits
-from harness.memory import Place
 from harness.session import (
     EarlierRun,
     Origin,
@@ -75,12 +81,7 @@ def resume(
     salvage: bool,
     dry_run: bool,
     yes: bool,
-    memory: Place | None,
-    engine: str | None,
-    limits: Limits,
-    log_format: LogFormat,
-    with_traceback: bool,
-    as_json: bool,
+    **arguments: Any,  # noqa: ANN401 - of `RunOptions`
 ) -> None:
     """Resume RUN: a run's id, a part of it, one of its files, or "latest".
 
@@ -89,8 +90,8 @@ def resume(
     here are of this command; those of [limits] are of the run with its earlier parts. Exit codes
     are those of harness run.
     """
-
-    def read_order() -> tuple[Order, EarlierRun]:
+    options = RunOptions.taken_from(arguments)
+    with failures_of_run(options, has_report=not dry_run) as started:
         directory = traces
         if directory is None and config is not None:
             directory = load_settings(config, environment={}).traces
@@ -103,41 +104,40 @@ def resume(
             target=target or before.target,
             config=config or before.config,
             roles={**before.roles, **read_pairs(roles, option="--role", form="role=tag")},
-            memory=(memory and memory.absolute()) or before.memory,
+            memory=options.memory or before.memory,
             seed=before.seed,
-            engine=engine or before.engine,
-            limits=limits,
+            engine=options.engine or before.engine,
+            limits=options.limits,
         )
-        _check_resumable(origin, earlier, target=target, config=config, memory=memory)
-        named = _named(answers, earlier.questions)
-        return order_of(origin, assignments, resume=journal, answers=named), earlier
-
-    def confirmed_order() -> Order:
-        order, earlier = read_order()
-        if not yes and is_costly(earlier.spent.tokens, earlier.spent.cost_usd):
-            confirm_again(_rehearsal(order, earlier).made_again)
-        return order
-
-    if dry_run:
-        log_to_stderr(log_format)
-        with failures_told(as_json=as_json):
-            plan = _rehearsal(*read_order())
-        show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
-        return
-    # A function, since `carry_out` also reports what is wrong with the arguments.
-    carry_out(
-        confirmed_order, as_json=as_json, log_format=log_format, with_traceback=with_traceback
-    )
+        _check_resumable(
+            origin,
+            earlier,
+            names_target=target is not None,
+            names_config=config is not None,
+            names_memory=options.memory is not None,
+        )
+        named = _answers_by_question(answers, earlier.questions)
+        order = order_of(origin, assignments, resume=journal, answers=named)
+        if dry_run or (not yes and is_costly(earlier.spent.tokens, earlier.spent.cost_usd)):
+            foreseen = rehearse(order.pipeline, order.inputs, earlier, settings=order.settings)
+            plan = run_to_its_end(foreseen)
+            if dry_run:
+                show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=options.as_json)
+                return
+            confirm_again(plan.made_again)
+        result = perform(order, started, as_json=options.as_json)
+    report(result, as_json=options.as_json)
 
 
 def _check_resumable(
     origin: Origin,
     earlier: EarlierRun,
     *,
-    target: str | None,
-    config: Path | None,
-    memory: Place | None,
+    names_target: bool,
+    names_config: bool,
+    names_memory: bool,
 ) -> None:
+    """Raises if a run cannot be resumed, or may not with what its journal names."""
     journal = earlier.journal.path
     if earlier.beginning.is_batch:
         raise InvalidInput(
@@ -153,8 +153,8 @@ def _check_resumable(
             code="run.file-unknown",
             path=journal,
         )
-    # A file that the user names is trusted; a journal from elsewhere could name any file.
-    if target is None:
+    # What the user names is trusted; a journal from elsewhere could name any file.
+    if not names_target:
         file = target_file(origin.target)
         if file is None:
             raise InvalidInput(
@@ -163,9 +163,9 @@ def _check_resumable(
                 code="run.file-gone",
             )
         check_may_run(file, named_in=journal)
-    if config is None and origin.config is not None:
+    if not names_config and origin.config is not None:
         check_may_run(origin.config, named_in=journal)
-    if memory is None:
+    if not names_memory:
         folder = journal.parent.resolve()
         check_store(origin.memory, written_in=folder, environment=os.environ, journal=journal)
 
@@ -178,20 +178,16 @@ def _foreseen(plan: Rehearsal) -> Iterator[str]:
     yield from listed_again(plan.made_again)
 
 
-def _rehearsal(order: Order, earlier: EarlierRun) -> Rehearsal:
-    foreseen = rehearse(order.pipeline, order.inputs, earlier, settings=order.settings)
-    return run_to_its_end(foreseen)
-
-
-def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
-    """The answers, by the key or node of the question that each is for."""
-    names = {item.key for item in questions} | {item.node for item in questions}
+def _answers_by_question(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
+    """Key or node of a question → its answer."""
+    names = {question.key for question in questions} | {question.node for question in questions}
     named: dict[str, str] = {}
     for answer in answers:
-        # An answer without a key may have "=" in its text.
         name, separator, text = answer.partition("=")
+        # An answer without a key may have "=" in its text.
         if not separator or name not in names:
-            name, text = question_named("", questions).key, answer
+            name = question_named("", questions).key
+            text = answer
         if name in named:
             raise InvalidInput(f"--answer answers '{name}' twice", code="option.given-twice")
         named[name] = text

@@ -13,13 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.consoles import say
+from harness.cli.tables import known
 from harness.cli.verdicts import points, verdict_as_json, why_not_more, with_scores
 from harness.compress import sections_of
 from harness.trace import Journal
 from harness.wiggum import RecordedLoop, Round, recorded_loops, rounds_from
 
+# Words shown before the first difference of two long texts.
 _WORDS_BEFORE = 4
-"""Shown before the first difference of two long texts."""
 
 
 def print_rounds(journal: Journal, console: Console) -> None:
@@ -42,7 +43,7 @@ def print_rounds(journal: Journal, console: Console) -> None:
 
 
 def rounds_as_json(journal: Journal) -> list[dict[str, object]]:
-    """The same for scripts, a loop each."""
+    """The rounds of each loop, for scripts."""
     return [
         {
             "node": loop.node,
@@ -56,7 +57,7 @@ def rounds_as_json(journal: Journal) -> list[dict[str, object]]:
 
 
 def round_as_json(round_: Round) -> dict[str, object]:
-    """A round by the names of its fields."""
+    """A round, for scripts."""
     return {
         "round": round_.number,
         "base_round": round_.base_round,
@@ -71,8 +72,8 @@ def rounds_table(rounds: Sequence[Round], *, best: int | None) -> Table:
     """The scores of each round, with a star at the one that was returned."""
     table = _plain_table()
     table.add_column("round")
-    stars = {round_.number: "*" if round_.number == best else "" for round_ in rounds}
-    return with_scores(table, {f"{r.number}{stars[r.number]}": r.verdict for r in rounds})
+    titles = (f"{r.number}*" if r.number == best else f"{r.number}" for r in rounds)
+    return with_scores(table, dict(zip(titles, (r.verdict for r in rounds), strict=True)))
 
 
 def _plain_table() -> Table:
@@ -87,32 +88,32 @@ class Change(NamedTuple):
     after: str
 
     def shown(self, *, chars: int | None = None) -> Text:
-        """The two versions below each other, each at most so long, from where they differ on."""
+        """Both versions, each cut to `chars`; from shortly before the first difference on."""
         old, new = self.before.strip(), self.after.strip()
         if chars is not None:
             pairs = zip(old.split(), new.split(), strict=False)
-            alike = [word for word, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-            hidden = len(alike) - _WORDS_BEFORE if len(" ".join(alike)) > chars / 2 else 0
-            old, new = (_cut(text, hidden, chars) for text in (old, new))
+            common = [word for word, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+            hidden = len(common) - _WORDS_BEFORE if len(" ".join(common)) > chars / 2 else 0
+            old, new = _cut(old, hidden, chars), _cut(new, hidden, chars)
         title = (f"{self.title}\n", "bold") if self.title else ("", "")
         return Text.assemble(title, (f"- {old}\n", "red"), (f"+ {new}", "green"))
 
 
 def _cut(text: str, hidden: int, chars: int) -> str:
-    """The text without its first words, and at most so long."""
+    """The text without its first `hidden` words, cut to `chars`."""
     rest = " ".join(text.split()[max(hidden, 0) :])
     return textwrap.shorten(f"… {rest}" if hidden > 0 else rest, chars, placeholder=" …")
 
 
 def changes(before: str, after: str) -> list[Change]:
-    """The sections that differ; the whole texts where they do not have the same sections."""
+    """The sections that differ; the whole texts if their sections have other titles."""
     old, new = sections_of(before), sections_of(after)
-    if [part.title for part in old] != [part.title for part in new]:
+    if [section.title for section in old] != [section.title for section in new]:
         return [Change(None, before, after)]
     return [
-        Change(part.title, part.body, match.body)
-        for part, match in zip(old, new, strict=True)
-        if part.body.strip() != match.body.strip()
+        Change(was.title, was.body, now.body)
+        for was, now in zip(old, new, strict=True)
+        if was.body.strip() != now.body.strip()
     ]
 
 
@@ -124,8 +125,8 @@ def _loops(journal: Journal) -> list[tuple[RecordedLoop, tuple[Round, ...]]]:
 def _print_round(round_: Round, rounds: Sequence[Round], console: Console) -> None:
     console.print()
     base = None if round_.base_round is None else rounds[round_.base_round - 1]
-    of = "the first draft" if base is None else f"from round {base.number}"
-    console.print(Text(f"Round {round_.number}, {of}", style="bold"))
+    origin = "the first draft" if base is None else f"from round {base.number}"
+    console.print(Text(f"Round {round_.number}, {origin}", style="bold"))
     if round_.tried:
         console.print(_candidates(round_))
     for change in changes(base.draft, round_.draft) if base else ():
@@ -142,12 +143,12 @@ def _candidates(round_: Round) -> Table:
         table.add_column(column, justify="right")
     table.add_column("outcome", overflow="fold")
     for candidate in round_.tried:
-        checked = candidate.checked
+        error = f": {candidate.error}" if candidate.error else ""
         table.add_row(
             Text(candidate.section or "the draft"),
             f"{candidate.number}" if candidate.number else "cut",
-            "-" if candidate.seed is None else f"{candidate.seed}",
-            "-" if checked is None else f"{checked:.2f}",
-            Text(f"{candidate.outcome}{f': {candidate.error}' if candidate.error else ''}"),
+            known(candidate.seed, str),
+            known(candidate.checked, "{:.2f}".format),
+            Text(f"{candidate.outcome}{error}"),
         )
     return table

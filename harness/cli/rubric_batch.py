@@ -25,7 +25,7 @@ from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
 from harness.session.batch_files import SCORED, SCORES, Line, Made, OutputForm
-from harness.session.batch_rows import BadRows, DraftRows, mistakes_in, refusal_of
+from harness.session.batch_rows import DraftRows, mistakes_in, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
@@ -46,7 +46,8 @@ of_texts = together(
     ),
 )
 """Adds the options that `drafts_in` takes."""
-_of_rows = together(
+
+_scoring_options = together(
     click.argument("rubric", metavar="RUBRIC"),
     click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
     of_texts,
@@ -66,7 +67,7 @@ _of_rows = together(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreSource:
-    """The files and settings that the command line names."""
+    """What the command line says of scoring, with the rubric and the drafts read."""
 
     settings: Settings
     chosen: ChosenRubric
@@ -77,66 +78,58 @@ class ScoreSource:
 
     @property
     def rubric(self) -> Rubric:
-        """What the drafts are judged by."""
+        """The rubric that scores the drafts."""
         return self.chosen.rubric
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether the settings name a model that judges."""
+        cast = Roles(known_endpoints(self.settings), self.settings.roles, produces=False)
+        return bool(cast.evaluators or cast.pool)
 
 
 def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
+    """Adds RUBRIC, DRAFTS and their options to a command, which gets them as `source`."""
 
     @wraps(command)
-    def called(
-        *,
-        rubric: str,
-        drafts: tuple[str, ...],
-        task: str,
-        sources: tuple[str, ...],
-        columns: tuple[str, ...],
-        max_parallel: int,
-        max_failures: float,
-        bad_rows: BadRows,
-        config: Path | None,
-        roles: tuple[str, ...],
-        **options: Any,  # noqa: ANN401 - the command's other options
-    ) -> None:
-        # Called by the command, which tells its errors as JSON if that is asked for.
-        def read() -> ScoreSource:
-            assigned = read_pairs(roles, option="--role", form="role=tag")
-            settings = settings_for_calls(config, roles=assigned)
-            chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
-            rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
-            if rows.refused and bad_rows == "stop":
-                of = len(rows.rows) + len(rows.refused)
-                raise mistakes_in(rows.refused, of=of, what="are no drafts")
-            return ScoreSource(
-                settings=settings,
-                chosen=chosen,
-                rows=rows,
-                max_parallel=max_parallel,
-                max_failures=max_failures,
-                task=task_in(task),
-            )
+    def with_source(**options: Any) -> None:  # noqa: ANN401 - all of the command's
+        roles = read_pairs(options.pop("roles"), option="--role", form="role=tag")
+        settings = settings_for_calls(options.pop("config"), roles=roles)
+        name, rubrics = options.pop("rubric"), settings.rubrics
+        chosen = choose_rubric(name, rubrics=rubrics, refuse=refusal_after_asking)
+        texts = {option: options.pop(option) for option in ("task", "sources", "columns")}
+        rows = drafts_in(options.pop("drafts"), **texts)
+        if options.pop("bad_rows") == "stop" and rows.refused:
+            count = len(rows.rows) + len(rows.refused)
+            raise mistakes_in(rows.refused, of=count, what="are no drafts")
+        source = ScoreSource(
+            settings=settings,
+            chosen=chosen,
+            rows=rows,
+            max_parallel=options.pop("max_parallel"),
+            max_failures=options.pop("max_failures"),
+            task=task_in(texts["task"]),
+        )
+        command(source=source, **options)
 
-        command(read=read, **options)
-
-    return _of_rows(called)
+    return _scoring_options(with_source)
 
 
 def drafts_in(
     names: Sequence[str], *, task: str, sources: Sequence[str], columns: Sequence[str]
 ) -> DraftRows:
-    """The drafts of files.
+    """Reads the drafts of texts, folders and tables; `task` and `sources` are for rows without.
 
     Raises:
         InvalidInput: There is no draft, or no such file.
     """
-    task = task_in(task)
-    evidence = tuple(read_text("source", Path(name)) for name in sources)
+    common_task = task_in(task)
+    common_sources = tuple(read_text("source", Path(name)) for name in sources)
     drafts: dict[str, Draft] = {}
     rows: dict[str, Row] = {}
     labels: dict[str, dict[str, object]] = {}
     refused: list[RowFailure] = []
-    error: InvalidInput | None = None
+    first_mistake: InvalidInput | None = None
     renamed = read_pairs(columns, option="--columns", form="ours=theirs")
     # An empty draft is a draft, and is scored.
     for row in read_rows(names, columns=renamed, empty={"draft"}):
@@ -144,111 +137,113 @@ def drafts_in(
             if isinstance(row, InvalidInput):
                 raise row
             if row.id not in drafts:
-                drafts[row.id] = _draft_of(row, task=task, sources=evidence)
+                drafts[row.id] = _draft_of(row, task=common_task, sources=common_sources)
                 rows[row.id] = row
-            elif not _is_of(drafts[row.id], row):
+            elif not _has_further_labels(row, drafts[row.id]):
                 raise row.refusal(f"the id '{row.id}' occurs twice", code="row.id-twice")
             labels.setdefault(row.id, {}).update(labels_in(row))
-        except InvalidInput as wrong:
-            error = error or wrong
-            refused.append(refusal_of(row, wrong))
+        except InvalidInput as mistake:
+            first_mistake = first_mistake or mistake
+            refused.append(refusal_of(row, mistake))
     if not drafts:
-        # The first mistake says more than that there is none.
-        raise error or InvalidInput("there is no draft", code="row.no-rows")
+        # The first mistake says more than that there is no draft.
+        raise first_mistake or InvalidInput("there is no draft", code="row.no-rows")
     return DraftRows(drafts=drafts, rows=rows, labels=labels, refused=refused)
 
 
 def task_in(task: str) -> str:
-    """What `--task` says, or the file that it names."""
+    """The text of `--task`, which `@FILE` reads from a file."""
     return read_text("task", Path(task[1:])) if task.startswith("@") else task
 
 
-def _is_of(draft: Draft, row: Row) -> bool:
-    """Whether the row has labels of a draft by another rater, and not another draft of its id."""
-    # A file of labels has the text in the draft's first row alone.
+def _has_further_labels(row: Row, draft: Draft) -> bool:
+    """Whether a row with the draft's id has another rater's labels, and is no other draft."""
+    # In a file of labels, only the first row of a draft has its text.
     return "rater" in row.fields and row.draft in {None, "", draft.text}
 
 
 def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
     text = row.draft
     if text is None:
-        has = ", ".join(name for name, value in row.fields.items() if value is not None)
+        columns = ", ".join(name for name, value in row.fields.items() if value is not None)
         raise row.refusal(
             "it needs either 'draft', a text, or 'path', a file; it has "
-            f"{has or 'no value at all'}. If a column has "
+            f"{columns or 'no value at all'}. If a column has "
             "another name, say --columns draft=NAME",
             code="row.no-draft",
         )
-    evidence = row.sources if "sources" in row.fields else tuple(sources)
-    return Draft(text=text, task=str(row.fields.get("task", task)), sources=evidence)
+    return Draft(
+        text=text,
+        task=str(row.fields.get("task", task)),
+        sources=row.sources if "sources" in row.fields else tuple(sources),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredDrafts:
-    """What became of drafts that were scored."""
+    """The drafts of a command and their scores."""
 
-    given: ScoreSource
+    source: ScoreSource
     result: BatchResult
     decided: bool
     """Whether passing is known: no dimension still needs an evaluator."""
 
     @cached_property
     def rows(self) -> Mapping[str, Mapping[str, Any]]:
-        """What is kept of each draft that has a verdict, in the order of the drafts."""
+        """Draft's id → its row in the output, for drafts with a verdict, in the drafts' order."""
         outputs = self.result.outputs
-        return {name: outputs[name] for name in self.given.rows.drafts if name in outputs}
+        return {id_: outputs[id_] for id_ in self.source.rows.drafts if id_ in outputs}
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """The rows read as verdicts."""
-        return {name: verdict_in(row, Path()) for name, row in self.rows.items()}
+        """Draft's id → its verdict."""
+        return {id_: verdict_in(row, Path()) for id_, row in self.rows.items()}
 
     @property
     def evaluator(self) -> str:
-        """Tags of its endpoints, for people; empty if code alone scores."""
+        """The tags of the judging endpoints, for people; empty if only code scores."""
         return next((str(row["evaluator"]) for row in self.rows.values()), "")
 
 
 def score_drafts(
-    given: ScoreSource,
+    source: ScoreSource,
     *,
     samples: int | None,
     output: Path | None,
     verb: str = "score",
     yes: bool = True,
 ) -> ScoredDrafts:
-    """Has drafts scored, as one batch that goes on from its output; `verb` names its run.
+    """Scores drafts as one batch, which continues from its output; `verb` begins the run's name.
 
     Raises:
         InvalidInput: The output has something else.
         InferenceError: No draft could be scored.
     """
-    rubric, settings = given.rubric, given.settings
+    rubric, has_evaluator = source.rubric, source.has_evaluator
     if output is not None:
         check_output(output, {".csv", ".jsonl"})
-    cast = Roles(known_endpoints(settings), settings.roles, produces=False)
-    has_judges = bool(cast.evaluators or cast.pool)
-    scores = Batch(
-        given.rows,
+    batch = Batch(
+        source.rows,
         name=f"{verb} {rubric.id}",
-        settings=settings,
+        settings=source.settings,
         output=output,
-        form=_ScoreForm(rubric, given.rows),
-        max_failures=given.max_failures,
-        rubric=given.chosen,
+        form=_ScoreForm(rubric, source.rows),
+        max_failures=source.max_failures,
+        rubric=source.chosen,
         samples=samples,
-        checks_only=bool(rubric.checked) and not has_judges,
-        # The same command goes on with the same judge of a pool.
-        pool_seed=given.task or (f"{rubric.id} {output}" if output else None),
-        max_parallel=given.max_parallel,
+        checks_only=bool(rubric.checked) and not has_evaluator,
+        # The same command continues with the same judge of a pool.
+        pool_seed=source.task or (f"{rubric.id} {output}" if output else None),
+        max_parallel=source.max_parallel,
     )
-    result = run_batch(scores, yes=yes)
-    for failed in result.run.failures[:1]:
+    result = run_batch(batch, yes=yes)
+    if result.run.failures and not result.outputs:
+        error = result.run.failures[0].error
         # If no draft could be scored, the server is to blame, and not the drafts.
-        if not result.outputs and isinstance(failed.error, InferenceError):
-            raise failed.error
-    decided = has_judges or all(dimension.optional for dimension in rubric.judged)
-    return ScoredDrafts(given=given, result=result, decided=decided)
+        if isinstance(error, InferenceError):
+            raise error
+    decided = has_evaluator or all(dimension.optional for dimension in rubric.judged)
+    return ScoredDrafts(source=source, result=result, decided=decided)
 
 
 class _ScoreForm(OutputForm):
@@ -256,32 +251,37 @@ class _ScoreForm(OutputForm):
 
     def __init__(self, rubric: Rubric, rows: DraftRows) -> None:
         super().__init__(rows)
-        labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
-        scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
-        why = ["below_floor", "gates", "missing", "unjudged", "unjudged_reasons"]
-        by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
-        own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
-        self._own, self.columns = own, [*own, *labels, "outdated"]
-        self._drafts, self._rubric = rows, rubric
+        self._drafts = rows
+        self._rubric = rubric
         # Scores do not depend on the threshold.
         self._versions = at_any_threshold(rubric)
+        self._own_columns = [
+            *("id", "passed", "composite"),
+            *(f"score.{dimension.name}" for dimension in rubric.dimensions),
+            *("below_floor", "gates", "missing", "unjudged", "unjudged_reasons"),
+            *("rubric", "rubric_sha256", "evaluator", "samples", "sha256", "scores", "judges"),
+        ]
+        labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
+        self.columns = [*self._own_columns, *labels, "outdated"]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002
         draft = self._drafts.given[name].id
         scored = SCORED.validate_python(made[SCORES])
-        verdict, passed, judges = scored.verdict, scored.passed, scored.verdict.judges
+        verdict = scored.verdict
+        judges = verdict.judges
+        passed = scored.passed
         is_vote = judges is not None and judges.combine == "majority"
         if scored.samples and not is_vote and verdict.rubric_sha256 in self._versions:
-            # Its threshold may be another now.
-            decided = passes_at(verdict, self._rubric.pass_at)
+            # The scores hold, but the rubric's threshold may be another now.
+            if passed is not None:
+                passed = passes_at(verdict, self._rubric.pass_at)
             verdict = replace(verdict, rubric_sha256=self._rubric.sha256)
-            passed = None if passed is None else decided
         scores: dict[str, object] = dict(verdict.vector)
         # Labels have each sample in a cell, of which `tune` takes the mean.
         if judges is not None and judges.each and scored.samples:
             scores |= samples_of(judges)
         return {
-            **dict.fromkeys(self._own),
+            **dict.fromkeys(self._own_columns),
             "id": draft,
             **self._drafts.labels.get(draft, {}),
             **verdict_as_json(verdict),
@@ -299,22 +299,26 @@ class _ScoreForm(OutputForm):
         return dict(line)
 
     def passed(self) -> Iterator[bool]:
-        """See `OutputForm.passed`; a draft without a verdict did not."""
+        """See `OutputForm.passed`; a draft without a verdict has not passed."""
         yield from (line["passed"] for line in self.in_order if line["passed"] is not None)
         yield from (False for _ in self.failures)
 
 
-_TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator", "outdated"}
+_TEXT_COLUMNS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator", "outdated"}
 _VERDICT = TypeAdapter(Verdict)
 
 
 def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
-    """The verdict that a row was written of."""
+    """The verdict in a row of an output of `harness rubric score`; `path` is for the error."""
     try:
-        # In a CSV file, the cells are texts: JSON, but for names and what people wrote.
+        # In a CSV file every cell is a text: JSON, but for names and what people wrote.
         if isinstance(row["composite"], str):
-            plain = {name for name in row if name in _TEXTS or is_label(name)}
-            row = {n: orjson.loads(c) if c and n not in plain else c for n, c in row.items()}
+            row = {
+                column: cell
+                if not cell or column in _TEXT_COLUMNS or is_label(column)
+                else orjson.loads(cell)
+                for column, cell in row.items()
+            }
         return _VERDICT.validate_python(
             {**row, "passed": bool(row.get("passed")), "judges": row.get("judges") or None}
         )
@@ -326,18 +330,18 @@ def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
         ) from error
 
 
-LISTED = 10
-"""How many of a kind are named."""
+_LISTED = 10
+"""How many drafts without a verdict are named."""
 
 
 def not_judged(failures: Sequence[RowFailure]) -> Iterator[str]:
-    """Which drafts, or rows, have no verdict, and why."""
-    for failure in failures[:LISTED]:
+    """Lines that name the drafts, or rows, without a verdict, each with the reason."""
+    for failure in failures[:_LISTED]:
         yield f"Not judged: {name_of(failure)}: {failure.reason}"
-    if len(failures) > LISTED:
-        yield f"… and {len(failures) - LISTED} more; --json has all."
+    if len(failures) > _LISTED:
+        yield f"… and {len(failures) - _LISTED} more; --json has all."
 
 
 def name_of(failure: RowFailure) -> str:
-    """The draft's id; of a row that is no draft, its place."""
+    """The draft's id; for a row that is no draft, its place in the table."""
     return failure.place if failure.row is None else failure.id

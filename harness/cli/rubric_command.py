@@ -12,8 +12,8 @@ from shlex import quote
 import click
 
 from harness.cli.arguments import config_option
-from harness.cli.consoles import failures_told, json_object, say, write_json
-from harness.cli.process import UNUSABLE, LazyGroup
+from harness.cli.consoles import Command, Group, json_object, say, write_json
+from harness.cli.process import UNUSABLE
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
 from harness.files import shipped_directory, writing
@@ -47,14 +47,14 @@ _OTHERS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=_OTHERS)
+@click.group(cls=Group, lazy=_OTHERS)
 def rubric() -> None:
     """Check, list and create rubrics, and judge drafts by them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Looked:
-    """A rubric, and what is wrong with it."""
+class _CheckedRubric:
+    """A rubric that a command names, with its mistakes and warnings."""
 
     name: str
     path: Path | None = None
@@ -74,18 +74,17 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
 
     Exit codes: 0 they can be used, 2 one of them cannot (or, with --strict, has warnings).
     """
-    with failures_told(as_json=as_json):
-        directory = own_rubrics(config)
-    looked = [_look(name, directory) for name in names]
+    directory = own_rubrics(config)
+    results = [_check(name, directory) for name in names]
     if as_json:
-        write_json(json_object([_as_json(result) for result in looked]))
+        write_json(json_object([_as_json(result) for result in results]))
     else:
-        for result in looked:
+        for result in results:
             _print(result)
-        warnings = sum(len(result.warnings) for result in looked)
+        warnings = sum(len(result.warnings) for result in results)
         if strict and warnings:
             say(f"{_counted(warnings, 'warning')}, which --strict counts as mistakes")
-    if any(result.mistakes or (strict and result.warnings) for result in looked):
+    if any(result.mistakes or (strict and result.warnings) for result in results):
         sys.exit(UNUSABLE)
 
 
@@ -93,11 +92,12 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
 @click.option("--output", type=click.Path(path_type=Path), help="Write it to this file instead.")
 def schema(output: Path | None) -> None:
     """Print the JSON Schema by which editors check rubrics."""
+    document = json_object(rubric_schema())
     if output is None:
-        write_json(json_object(rubric_schema()))
+        write_json(document)
         return
-    with failures_told(), writing(output):
-        output.write_bytes(json_object(rubric_schema()))
+    with writing(output):
+        output.write_bytes(document)
 
 
 @rubric.command(name="list")
@@ -105,31 +105,30 @@ def schema(output: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def list_rubrics(config: Path | None, *, as_json: bool) -> None:
     """List your own rubrics, and the shipped ones."""
-    with failures_told(as_json=as_json):
-        directory = own_rubrics(config)
-    looked = [_look(name, directory) for name in known_rubrics(directories(directory))]
+    directory = own_rubrics(config)
+    results = [_check(name, directory) for name in known_rubrics(directories(directory))]
     rows = [
         {
             "name": result.name,
             "title": result.rubric.title if result.rubric else "",
-            "path": _shown(result.path),
+            "path": _relative(result.path),
             "ships": result.path is not None and result.path.parent == shipped_directory("rubrics"),
             "mistakes": len(result.mistakes),
         }
-        for result in looked
+        for result in results
     ]
     if as_json:
         write_json(json_object(rows))
         return
-    width = max(len(result.name) for result in looked)
-    for result, row in zip(looked, rows, strict=True):
+    width = max(len(result.name) for result in results)
+    for result, row in zip(results, rows, strict=True):
         mistakes = _counted(len(result.mistakes), "mistake")
         title = row["title"] or f"{mistakes}, named by: harness rubric check {result.name}"
         where = "ships" if row["ships"] else row["path"]
         say(f"{result.name:{width}}  {title} ({where})")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", metavar="NAME|FILE.yaml")
 @click.option("--from", "base", help="Rubric to copy; by default a small one with comments.")
 @config_option
@@ -139,20 +138,19 @@ def new(name: str, base: str | None, config: Path | None) -> None:
     A name goes into the directory of rubrics; a path is used as it is. The schema is put beside the
     rubric, so that editors complete and check it.
     """
-    # The one of new projects: it is short, and explains its fields.
+    # By default the rubric of new projects, which is short and explains its fields.
     source_name = base or str(shipped_directory("examples/starter") / "rubrics/brief_me.yaml")
-    with failures_told():
-        directory = own_rubrics(config)
-        source = read_named(source_name, directory)
-        path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
-        if path.exists():
-            raise InvalidInput(
-                "it exists already; choose another name", code="rubric.exists", path=path
-            )
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source.written.path, path)
-            path.with_name("rubric.schema.json").write_bytes(json_object(rubric_schema()))
+    directory = own_rubrics(config)
+    source = read_named(source_name, directory)
+    path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
+    if path.exists():
+        raise InvalidInput(
+            "it exists already; choose another name", code="rubric.exists", path=path
+        )
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.written.path, path)
+        path.with_name("rubric.schema.json").write_bytes(json_object(rubric_schema()))
     origin = f"a copy of '{base}'" if base else "a small rubric with comments"
     say(f"{path}: {origin}; next: harness rubric check {quote(str(path))}")
     if extends := source.rubric.extends:
@@ -171,76 +169,85 @@ def read_named(name: str, directory: Path) -> RubricFile:
     return read_rubric(name, directory=directory, refuse=refusal_after_asking)
 
 
-def _look(name: str, directory: Path) -> _Looked:
+def _check(name: str, directory: Path) -> _CheckedRubric:
     try:
         file = read_named(name, directory)
     except RubricInvalid as error:
-        return _Looked(name=name, path=error.path, mistakes=error.problems)
-    warnings = advice_on(file.rubric, file.written)
-    return _Looked(name=name, path=file.written.path, rubric=file.rubric, warnings=warnings)
-
-
-def _print(result: _Looked) -> None:
-    """A line for each mistake and warning, as compilers do, and one for the rubric."""
-    for problem in result.mistakes:
-        say(f"{_where(problem.path, problem.line)}{problem.message}")
-    for advice in result.warnings:
-        say(f"{_where(advice.path, advice.line)}warning: {advice.message}")
-    summary = (
-        _summary(result.rubric) if result.rubric else _counted(len(result.mistakes), "mistake")
+        return _CheckedRubric(name=name, path=error.path, mistakes=error.problems)
+    return _CheckedRubric(
+        name=name,
+        path=file.written.path,
+        rubric=file.rubric,
+        warnings=advice_on(file.rubric, file.written),
     )
-    say(f"{_shown(result.path) or result.name}: {summary}")
+
+
+def _print(result: _CheckedRubric) -> None:
+    """Prints a line for each mistake and warning, as compilers do, and one for the rubric."""
+    for problem in result.mistakes:
+        say(f"{_position(problem.path, problem.line)}{problem.message}")
+    for advice in result.warnings:
+        say(f"{_position(advice.path, advice.line)}warning: {advice.message}")
+    if result.rubric is None:
+        summary = _counted(len(result.mistakes), "mistake")
+    else:
+        summary = _summary(result.rubric)
+    say(f"{_relative(result.path) or result.name}: {summary}")
 
 
 def _summary(rubric: Rubric) -> str:
-    total = sum(d.weight for d in rubric.dimensions)
+    total_weight = sum(dimension.weight for dimension in rubric.dimensions)
     dimensions = ", ".join(
-        f"{d.name} {d.weight / total:.0%}{_remarks(d)}" for d in rubric.dimensions
+        f"{dimension.name} {dimension.weight / total_weight:.0%}{_properties(dimension)}"
+        for dimension in rubric.dimensions
     )
-    floors = any(d.floor is not None for d in rubric.dimensions)
-    passes = f"passes from {rubric.pass_at:g} on" + (", with every floor reached" * floors)
+    passes = f"passes from {rubric.pass_at:g} on"
+    if any(dimension.floor is not None for dimension in rubric.dimensions):
+        passes += ", with every floor reached"
     return f"{rubric.title}: {dimensions}; {passes}"
 
 
-def _remarks(dimension: Dimension) -> str:
-    own = ""
+def _properties(dimension: Dimension) -> str:
+    """What differs from a plain checked dimension, in brackets; empty if nothing does."""
+    words: list[str] = []
+    if dimension.judge is not None:
+        words.append("judged")
     if scale := dimension.scale:
-        own = "pass or fail" if scale.is_pass_fail else f"{scale.min:g} to {scale.max:g}"
-    words = [
-        "judged" * (dimension.judge is not None),
-        own,
-        f"floor {dimension.floor:g}" if dimension.floor is not None else "",
-        "gate" * dimension.gate,
-        "optional" * dimension.optional,
-        "needs sources" * dimension.needs_sources,
-    ]
-    remarks = [word for word in words if word]
-    return f" ({', '.join(remarks)})" if remarks else ""
+        words.append("pass or fail" if scale.is_pass_fail else f"{scale.min:g} to {scale.max:g}")
+    if dimension.floor is not None:
+        words.append(f"floor {dimension.floor:g}")
+    if dimension.gate:
+        words.append("gate")
+    if dimension.optional:
+        words.append("optional")
+    if dimension.needs_sources:
+        words.append("needs sources")
+    return f" ({', '.join(words)})" if words else ""
 
 
-def _as_json(result: _Looked) -> dict[str, object]:
-    """For scripts; the rubric includes what it takes from others."""
+def _as_json(result: _CheckedRubric) -> dict[str, object]:
     return {
         "name": result.name,
-        "path": _shown(result.path),
+        "path": _relative(result.path),
         "rubric": result.rubric.model_dump(mode="json") if result.rubric else None,
-        "mistakes": [asdict(p) | {"path": _shown(p.path)} for p in result.mistakes],
-        "warnings": [asdict(a) | {"path": _shown(a.path)} for a in result.warnings],
+        "mistakes": [asdict(p) | {"path": _relative(p.path)} for p in result.mistakes],
+        "warnings": [asdict(a) | {"path": _relative(a.path)} for a in result.warnings],
     }
 
 
-def _where(path: Path | None, line: int | None) -> str:
+def _position(path: Path | None, line: int | None) -> str:
+    """`FILE:LINE: `, with which a message begins; empty without a file."""
     if path is None:
         return ""
-    return f"{_shown(path)}: " if line is None else f"{_shown(path)}:{line}: "
+    return f"{_relative(path)}: " if line is None else f"{_relative(path)}:{line}: "
 
 
-def _shown(path: Path | None) -> str | None:
-    """Relative to this directory if it lies below."""
+def _relative(path: Path | None) -> str | None:
+    """The path from the working directory if it lies below that; else as it is."""
     if path is None:
         return None
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from harness.cli.arguments import config_option, read_pairs
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
+from harness.cli.consoles import Command, json_object, results, write_json
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.rubric_tuning import (
     about_reading,
@@ -31,13 +31,7 @@ from harness.rubric import Rubric
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
-from harness.rubric.calibration.labels import (
-    Labeled,
-    Labels,
-    OffScale,
-    Unreadable,
-    read_labels,
-)
+from harness.rubric.calibration.labels import Labeled, Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import (
     Comparison,
     Difference,
@@ -50,11 +44,11 @@ from harness.rubric.calibration.paired import (
 )
 from harness.rubric.calibration.score_figures import Reducer
 
-# Groups of drafts; intervals by resampling fewer are too narrow.
-_FEW = 10
+# Intervals by resampling fewer groups than this are too narrow.
+_FEW_GROUPS = 10
 
 
-@click.command(name="compare")
+@click.command(name="compare", cls=Command)
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @click.option("--labels", type=click.Path(path_type=Path), help="People's labels. [default: A's]")
@@ -97,44 +91,41 @@ def compare_scores(
     both count as looks at these labels. --columns applies to each file that has the column. "Cannot
     tell" means that the interval of the difference includes 0. Exit codes: 0 done, 2 invalid input.
     """
-    log_to_stderr()
-    with failures_told(as_json=as_json):
-        ours = read_pairs(columns, option="--columns", form="ours=theirs")
-        files = [_read(path, ours) for path in (first, second)]
-        are_evaluations = [is_evaluation(file.fields) for file in files]
-        is_by_rows = rubric is None and all(are_evaluations)
-        if is_by_rows:
-            sides, reading = [str(first), str(second)], list[str]()
-            comparison = _by_rows(files, reduce, confidence=confidence)
-        else:
-            if rubric is None and any(are_evaluations):
-                for file in files:
-                    _check_scored(file)
-            directory = own_rubrics(config)
-            names = rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])
-            chosen = [read_named(name, directory) for name in names]
-            rubrics = chosen[0].rubric, chosen[1].rubric
-            scored = partial(read_labels, need="scores", unreadable=unreadable, off_scale=off_scale)
-            read = [
-                scored(file.path, by, columns=file.columns, rows=file.rows)
-                for file, by in zip(files, rubrics, strict=True)
-            ]
-            labeled = None
-            if labels is not None:
-                people = _read(labels, ours)
-                labeled = read_labels(
-                    labels, rubrics[0], columns=people.columns, rows=people.rows
-                ).drafts
-            comparison = _by_drafts(
-                read,
-                labeled,
-                rubrics,
-                RiskAim(target=target, confidence=confidence),
-                records=[records_directory(file, directory) for file in chosen],
-                accept_at=accept_at,
-            )
-            sides = [_named(side, by) for side, by in zip(read, rubrics, strict=True)]
-            reading = [f"{side.path.name}: {line}" for side in read for line in about_reading(side)]
+    ours = read_pairs(columns, option="--columns", form="ours=theirs")
+    files = [_read(path, ours) for path in (first, second)]
+    are_evaluations = [is_evaluation(file.fields) for file in files]
+    if rubric is None and all(are_evaluations):
+        noun, sides, about_scores = "rows", [str(first), str(second)], list[str]()
+        comparison = _by_rows(files, reduce, confidence=confidence)
+    else:
+        if rubric is None and any(are_evaluations):
+            for file in files:
+                _check_scored(file)
+        directory = own_rubrics(config)
+        names = rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])
+        chosen = [read_named(name, directory) for name in names]
+        rubrics = chosen[0].rubric, chosen[1].rubric
+        read = partial(read_labels, unreadable=unreadable, off_scale=off_scale)
+        scored = [
+            read(file.path, side_rubric, columns=file.columns, rows=file.rows, need="scores")
+            for file, side_rubric in zip(files, rubrics, strict=True)
+        ]
+        people = None
+        if labels is not None:
+            file = _read(labels, ours)
+            people = read_labels(labels, rubrics[0], columns=file.columns, rows=file.rows).drafts
+        comparison = _by_drafts(
+            scored,
+            people,
+            rubrics,
+            RiskAim(target=target, confidence=confidence),
+            records=[records_directory(file, directory) for file in chosen],
+            accept_at=accept_at,
+        )
+        noun, sides = "drafts", [*map(_title, scored, rubrics)]
+        about_scores = [
+            f"{side.path.name}: {line}" for side in scored for line in about_reading(side)
+        ]
     if as_json:
         figures = asdict(comparison)
         if comparison.people is not None:
@@ -142,42 +133,50 @@ def compare_scores(
         write_json(json_object({"sides": sides, **figures}))
         return
     console = results()
-    what = "rows" if is_by_rows else "drafts"
-    console.print(_shifts(comparison, what))
+    console.print(_shifts(comparison, noun))
     if comparison.people is not None:
         console.print(_agreement(comparison.people))
-    for line in (f"First: {sides[0]}. Second: {sides[1]}.", *_about(comparison, what), *reading):
+    summary = f"First: {sides[0]}. Second: {sides[1]}."
+    for line in (summary, *_about(comparison, noun), *about_scores):
         console.print(line, soft_wrap=True)
 
 
 def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> Comparison:
-    samples = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
-    # No row of such a side has a score by more epochs.
-    epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
-    # Seeded: the same scores have the same intervals each time.
-    reducer, generator = Reducer.named(reduce, epochs=epochs), np.random.default_rng(0)
-    return compare_evaluations(samples, reducer, confidence=confidence, generator=generator)
+    """Compares two evaluations row by row; `reduce` makes one score of a row's epochs."""
+    sides = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
+    # The side with fewer epochs has no row that could be reduced by more.
+    epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in sides)
+    return compare_evaluations(
+        sides,
+        Reducer.named(reduce, epochs=epochs),
+        confidence=confidence,
+        # Seeded: the same scores have the same intervals each time.
+        generator=np.random.default_rng(0),
+    )
 
 
 def _by_drafts(
-    read: Sequence[Labels],
-    labeled: Sequence[Labeled] | None,
+    scored: Sequence[Labels],
+    people: Sequence[Labeled] | None,
     rubrics: Rubrics,
     aim: RiskAim,
     *,
     records: Sequence[Path],
     accept_at: float | None,
 ) -> Comparison:
-    """Compares the drafts of two files; records that their labels, or other labels, were seen."""
-    first, second = (side.drafts for side in read)
-    # Before the labels are joined: a draft without one has its partner all the same.
-    ids = [{draft.id for draft in side} for side in (first, second)]
-    if labeled is not None:
-        first = tuple(labeled_by(first, labeled))
-    places = list(zip(rubrics, records, strict=True))
-    # The two rubrics may stand in two folders.
-    looks = Attempts.beside(*places[0]).joined(Attempts.beside(*places[1]).attempts)
-    people_from = accepted_from(accept_at, Calibration.read(*places[0]), rubrics[0])
+    """Compares the drafts of two files, and records in both rubrics' folders that labels were seen.
+
+    Labels are those of `people`, or without any those in the first file.
+    """
+    first, second = (side.drafts for side in scored)
+    # Before the labels are joined: a draft without a label has its partner all the same.
+    first_ids, second_ids = {draft.id for draft in first}, {draft.id for draft in second}
+    if people is not None:
+        first = tuple(labeled_by(first, people))
+    # The two rubrics may have their records in two folders.
+    both = list(zip(rubrics, records, strict=True))
+    looks = Attempts.beside(*both[0]).joined(Attempts.beside(*both[1]).attempts)
+    people_from = accepted_from(accept_at, Calibration.read(*both[0]), rubrics[0])
     comparison = compare(
         paired(first, second, rubrics, accept_at=people_from),
         rubrics,
@@ -186,15 +185,19 @@ def _by_drafts(
         generator=np.random.default_rng(0),
     )
     if comparison.people is not None:
-        for place in places:
-            comparison.people.attempts.write(*place)
-    alone = len(ids[0] - ids[1]), len(ids[1] - ids[0])
-    return replace(comparison, without_partner=alone, unlabeled=len(ids[0]) - len(first))
+        for rubric, folder in both:
+            comparison.people.attempts.write(rubric, folder)
+    return replace(
+        comparison,
+        without_partner=(len(first_ids - second_ids), len(second_ids - first_ids)),
+        unlabeled=len(first_ids) - len(first),
+    )
 
 
-def _named(side: Labels, by: Rubric) -> str:
+def _title(side: Labels, rubric: Rubric) -> str:
+    """The rubric and the evaluators of a side; without evaluators, its file."""
     tags = sorted({draft.evaluator for draft in side.drafts} - {""})
-    return f"{by.id}, {', '.join(tags) or side.path}"
+    return f"{rubric.id}, {', '.join(tags) or side.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,27 +207,27 @@ class _ScoreFile:
     path: Path
     rows: Sequence[Row | InvalidInput]
     columns: Mapping[str, str]
-    """What of `--columns` it has."""
+    """The pairs of `--columns` whose column the file has: our name → its name."""
     fields: Mapping[str, object]
-    """Its columns, as they are called there, each with its first value."""
+    """Column, by the file's own name → its first value."""
 
 
 def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
-    # Once, for all that is asked of it: it may be a pipe.
-    read = list(read_rows([str(path)], empty={"score"}))
-    rows = [row for row in read if isinstance(row, Row)]
+    # All rows at once, as the file may be a pipe.
+    entries = list(read_rows([str(path)], empty={"score"}))
+    rows = [entry for entry in entries if isinstance(entry, Row)]
     if not rows:
         empty = InvalidInput("it has no rows", code="compare.no-scores", path=path)
-        raise next((error for error in read if isinstance(error, InvalidInput)), empty)
+        raise next((entry for entry in entries if isinstance(entry, InvalidInput)), empty)
     if rows[0].line is None:
-        why = ""
+        reason = ""
         if path.suffix.lower() == ".json":
             try:
                 json.loads(path.read_bytes())
             except ValueError as error:
-                why = f" ({error})"
+                reason = f" ({error})"
         raise InvalidInput(
-            f"it is no table, nor a whole result of Inspect AI or promptfoo{why}; give scores",
+            f"it is no table, nor a whole result of Inspect AI or promptfoo{reason}; give scores",
             code="compare.no-scores",
             path=path,
         )
@@ -232,12 +235,12 @@ def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
     columns = {mine: theirs for mine, theirs in ours.items() if theirs in fields}
     if columns:
         # Again: under other names, other empty cells count.
-        read = list(read_rows([str(path)], columns=columns, empty={"score"}))
-    return _ScoreFile(path=path, rows=read, columns=columns, fields=fields)
+        entries = list(read_rows([str(path)], columns=columns, empty={"score"}))
+    return _ScoreFile(path=path, rows=entries, columns=columns, fields=fields)
 
 
 def _check_scored(file: _ScoreFile) -> None:
-    """Refuses what cannot be compared with an evaluation."""
+    """Raises if a file has neither a rubric's scores nor an evaluation's."""
     if "rubric" not in file.fields and not is_evaluation(file.fields):
         raise InvalidInput(
             f"its rows are none of an evaluation, as the other's are ({listed(file.fields)}); give "
@@ -255,14 +258,14 @@ def _rubric_of(file: _ScoreFile) -> str:
             code="compare.no-rubric",
             path=file.path,
         )
-    # Rows have the name alone, also of a rubric that was given by its path.
+    # Rows have only the name of a rubric, also if the command line had its path.
     beside = file.path.parent / f"{name}.yaml"
     return str(beside if beside.is_file() else name)
 
 
-def _shifts(comparison: Comparison, what: str) -> Table:
-    title = f"Scores of {comparison.drafts} {what} in {comparison.groups} groups"
-    rows = table(title, "dimension", what, *_SIDES, "correlation")
+def _shifts(comparison: Comparison, noun: str) -> Table:
+    title = f"Scores of {comparison.drafts} {noun} in {comparison.groups} groups"
+    rows = table(title, "dimension", noun, *_SIDES, "correlation")
     for name, shift in comparison.shifts.items():
         rows.add_row(name, str(shift.drafts), *_sides(shift.mean), figure(shift.pearson.value))
     return rows
@@ -270,46 +273,46 @@ def _shifts(comparison: Comparison, what: str) -> Table:
 
 def _agreement(preference: Preference) -> Table:
     rows = table("Agreement with people", "dimension", "", *_SIDES)
-    for name, by in preference.agreement.items():
-        for kind, both in by.items():
-            rows.add_row(name, kind, *_sides(both))
+    for dimension, difference_by_statistic in preference.agreement.items():
+        for statistic, difference in difference_by_statistic.items():
+            rows.add_row(dimension, statistic, *_sides(difference))
     return rows
 
 
 _SIDES = ("first", "second", "second - first", "higher")
 
 
-def _sides(both: Difference) -> tuple[str, ...]:
-    apart = both.difference
-    within = "-" if isnan(apart.low) else f"{apart.low:+.2f} to {apart.high:+.2f}"
-    interval = "-" if isnan(apart.value) else f"{apart.value:+.2f} ({within})"
-    return figure(both.first), figure(both.second), interval, apart.higher
+def _sides(compared: Difference) -> tuple[str, ...]:
+    """The cells of the columns `_SIDES`."""
+    estimate = compared.difference
+    interval = "-" if isnan(estimate.low) else f"{estimate.low:+.2f} to {estimate.high:+.2f}"
+    difference = "-" if isnan(estimate.value) else f"{estimate.value:+.2f} ({interval})"
+    return figure(compared.first), figure(compared.second), difference, estimate.higher
 
 
-def _about(comparison: Comparison, what: str) -> Iterator[str]:
+def _about(comparison: Comparison, noun: str) -> Iterator[str]:
     if comparison.both_pass is not None:
         yield f"Drafts that pass by both: {comparison.both_pass}."
     for side, names in (("first", comparison.only_first), ("second", comparison.only_second)):
         if names:
             yield f"By the {side} alone: {len(names)}: {listed(names)}"
-    for of, to, alone in zip("AB", "BA", comparison.without_partner, strict=True):
-        if alone:
-            yield f"Without a partner in {to}, {what} of {of}: {alone}."
+    for side, partner, count in zip("AB", "BA", comparison.without_partner, strict=True):
+        if count:
+            yield f"Without a partner in {partner}, {noun} of {side}: {count}."
     if comparison.unlabeled:
         yield f"Without a label, and left out, drafts of A: {comparison.unlabeled}."
     if comparison.people is not None:
         aim = comparison.people.aim
         wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"
         yield f"Thresholds at which at most {wrong}, of both at once:"
-        sides = zip(
+        for side, current, named in zip(
             ("first", "second"), comparison.people.own, comparison.people.named, strict=True
-        )
-        for side, present, named in sides:
-            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(present)}"
-    if comparison.groups < _FEW:
+        ):
+            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(current)}"
+    if comparison.groups < _FEW_GROUPS:
         yield f"Few as they are, {comparison.groups} groups of drafts show next to nothing."
 
 
-def _rate(at: AtThreshold) -> str:
-    accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"
-    return f"{accepts}, {at.wrong} of them wrong"
+def _rate(step: AtThreshold) -> str:
+    accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
+    return f"{accepts}, {step.wrong} of them wrong"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import click
+from rich.console import Console
 from rich.text import Text
 
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
+from harness.cli.consoles import Command, show
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import (
     ScoredDrafts,
@@ -22,11 +25,9 @@ from harness.cli.rubric_batch import (
 from harness.cli.tables import table
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput, RunLimitReached
 from harness.rubric import Noise, Rubric, measured_noise, write_noise
-from harness.session.models import known_endpoints
-from harness.session.roles import Roles
 
 
-@click.command()
+@click.command(cls=Command)
 @of_drafts
 @click.option(
     "--repeats",
@@ -36,7 +37,7 @@ from harness.session.roles import Roles
     help="Judgings of each draft.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> None:
+def noise(*, source: ScoreSource, repeats: int, as_json: bool) -> None:
     """Judge DRAFTS by RUBRIC several times, and keep how far the scores scatter.
 
     The result is written beside the rubric. From then on, a draft with a score so near the
@@ -44,69 +45,27 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
     Exit codes: 0 it was measured, 1 a draft could not be judged, 2 invalid input, 130 interrupted,
     143 terminated.
     """
-    log_to_stderr()
-    with failures_told(as_json=as_json):
-        source = read()
-        rubric = source.rubric
-        scored = _scored(source, repeats)
-        # A draft that a gate stopped has no judges.
-        composites = {
-            name: verdict.judges.composites
-            for name, verdict in scored.verdicts.items()
-            if verdict.judges
-        }
-        if not composites:
-            raise InvalidInput(
-                f"no model judged these drafts by rubric '{rubric.id}': a gate stopped each, or "
-                "its judged dimensions need sources, given with --sources",
-                code="noise.nothing-judged",
-            )
-        measured = measured_noise(scored.evaluator, [*composites.values()])
-        file = write_noise(measured, rubric, directory=source.chosen.directory)
-    failures, run = scored.result.failures, scored.result.run
-    if as_json:
-        drafts: list[dict[str, object]] = [
-            {"draft": name, "composites": composites.get(name, []), "error": None}
-            for name in scored.verdicts
-        ]
-        unread = [{"draft": name_of(o), "composites": [], "error": o.reason} for o in failures]
-        about = {
-            "run_id": run.run_id,
-            "journal": str(run.files.journal),
-            "rubric": rubric.id,
-            "rubric_sha256": rubric.sha256,
-            "repeatability": measured.repeatability,
-            "is_frozen": measured.is_frozen,
-            "drafts": [*drafts, *unread],
-            "file": str(file),
-        }
-        write_json(json_object({**measured.model_dump(), **about}))
-    else:
-        console = results()
-        figures = ("composites", "mean", "deviation")
-        rows = table("Composites of each judgement", "draft", *figures)
-        for name, values in composites.items():
-            rows.add_row(
-                Text(name),
-                "  ".join(map(str, values)),
-                f"{statistics.fmean(values):.2f}",
-                f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-",
-            )
-        console.print(rows)
-        for line in not_judged(failures):
-            console.print(line, style="yellow")
-        for line in meaning(measured, rubric):
-            console.print(line)
-        console.print(f"Kept in {file}, for runs with this rubric and evaluator.")
-        console.print(f"The run's journal: {run.files.journal}", style="dim", soft_wrap=True)
-    if failures:
+    measured = _measure(source, repeats)
+    show(measured, _print, as_json=as_json, fields=_as_json)
+    if measured.scored.result.failures:
         sys.exit(FAILED)
 
 
-def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
-    # Told before any draft is scored.
-    cast = Roles(known_endpoints(source.settings), source.settings.roles, produces=False)
-    if not source.rubric.judged or not (cast.evaluators or cast.pool):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NoiseResult:
+    scored: ScoredDrafts
+    composites: Mapping[str, Sequence[float]]
+    """Draft's id → the composite of each judgement, for drafts that were judged."""
+    noise: Noise
+    file: Path
+    """The file with the noise, beside the rubric."""
+
+
+def _measure(source: ScoreSource, repeats: int) -> _NoiseResult:
+    """Has each draft judged `repeats` times, and writes the noise; raises if not all could be."""
+    rubric = source.rubric
+    # Before any draft is scored, so that no call is wasted.
+    if not rubric.judged or not source.has_evaluator:
         raise ConfigurationInvalid(
             "there is no evaluator whose noise could be measured: the rubric must have a judged "
             "dimension, and one be named under [roles] in harness.toml, or with --role "
@@ -114,17 +73,73 @@ def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
             code="config.no-evaluator",
         )
     scored = score_drafts(source, samples=repeats, output=None, verb="noise")
-    # A part of the drafts would be another measurement.
+    # The noise of some of the drafts would be another measurement.
     if (reason := scored.result.run.stopped_by) is not None:
         raise HarnessError(reason, code=RunLimitReached.code)
     if not scored.verdicts:
         first = scored.result.failures[0]
         raise HarnessError(first.reason, code=first.code)
-    return scored
+    # A draft that a gate stopped has no judges.
+    composites = {
+        name: verdict.judges.composites
+        for name, verdict in scored.verdicts.items()
+        if verdict.judges
+    }
+    if not composites:
+        raise InvalidInput(
+            f"no model judged these drafts by rubric '{rubric.id}': a gate stopped each, or "
+            "its judged dimensions need sources, given with --sources",
+            code="noise.nothing-judged",
+        )
+    noise = measured_noise(scored.evaluator, [*composites.values()])
+    file = write_noise(noise, rubric, directory=source.chosen.directory)
+    return _NoiseResult(scored=scored, composites=composites, noise=noise, file=file)
+
+
+def _as_json(measured: _NoiseResult) -> dict[str, object]:
+    result, rubric = measured.scored.result, measured.scored.source.rubric
+    drafts: list[dict[str, object]] = [
+        {"draft": name, "composites": measured.composites.get(name, []), "error": None}
+        for name in measured.scored.verdicts
+    ]
+    drafts += [
+        {"draft": name_of(failure), "composites": [], "error": failure.reason}
+        for failure in result.failures
+    ]
+    return {
+        **measured.noise.model_dump(),
+        "run_id": result.run.run_id,
+        "journal": str(result.run.files.journal),
+        "rubric": rubric.id,
+        "rubric_sha256": rubric.sha256,
+        "repeatability": measured.noise.repeatability,
+        "is_frozen": measured.noise.is_frozen,
+        "drafts": drafts,
+        "file": str(measured.file),
+    }
+
+
+def _print(measured: _NoiseResult, console: Console) -> None:
+    result, rubric = measured.scored.result, measured.scored.source.rubric
+    rows = table("Composites of each judgement", "draft", "composites", "mean", "deviation")
+    for name, composites in measured.composites.items():
+        rows.add_row(
+            Text(name),
+            "  ".join(map(str, composites)),
+            f"{statistics.fmean(composites):.2f}",
+            f"{statistics.stdev(composites):.2f}" if len(composites) > 1 else "-",
+        )
+    console.print(rows)
+    for line in not_judged(result.failures):
+        console.print(line, style="yellow")
+    for line in meaning(measured.noise, rubric):
+        console.print(line)
+    console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
+    console.print(f"The run's journal: {result.run.files.journal}", style="dim", soft_wrap=True)
 
 
 def meaning(noise: Noise, rubric: Rubric) -> Iterator[str]:
-    """What the measured noise means for a reader of scores, in sentences."""
+    """Sentences about what the measured noise means for a reader of scores."""
     deviation = noise.deviation
     yield (
         f"One judgement by {noise.evaluator} has a standard deviation of {deviation:.2f} points "

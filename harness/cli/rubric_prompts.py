@@ -10,7 +10,7 @@ from textwrap import indent
 import click
 
 from harness.cli.arguments import config_option
-from harness.cli.consoles import failures_told, say
+from harness.cli.consoles import Command, say
 from harness.cli.rubric_batch import task_in
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.files import read_text, writing
@@ -23,7 +23,7 @@ from harness.wiggum import Round
 from harness.wiggum.prompts import FailedDraft, RevisionPrompts, place_of
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("rubric")
 @click.option("--draft", metavar="FILE", help="The draft to judge and revise.")
 @click.option("--task", default="(the task)", help="@FILE reads it from a file.")
@@ -46,55 +46,28 @@ def prompts(
     The checks' findings on the draft are real; texts in (parentheses) stand for a model's replies,
     and for options left out. Revisions are shown as in a third round.
     """
-    with failures_told():
-        file = read_named(rubric, own_rubrics(config))
-        if write is not None:
-            _copy(file.rubric, write)
-            say(f"{write}: a copy to edit; name it in a rubric: 'prompts: {write.name}'")
-            return
-        example = Draft(
-            text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
-            task=task_in(task),
-            sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
-            language=file.rubric.language,
-        )
-        filled = list(_filled(file.rubric, example))
-    for name, messages in filled:
+    file = read_named(rubric, own_rubrics(config))
+    if write is not None:
+        _copy(file.rubric, write)
+        say(f"{write}: a copy to edit; name it in a rubric: 'prompts: {write.name}'")
+        return
+    example = Draft(
+        text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
+        task=task_in(task),
+        sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
+        language=file.rubric.language,
+    )
+    # All of them before the first is printed, as one may fail.
+    for name, messages in list(_filled(file.rubric, example)):
         length = sum(len(message.content) for message in messages)
-        origins = _origins(file, _TOGETHER.get(name, (name,)))
+        origins = _origins(file, _TEMPLATES.get(name, (name,)))
         say(f"=== {name}: {length:,} characters ({origins})")
         say("\n\n".join(message.content for message in messages) + "\n")
 
 
 def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
-    """The prompts by the names of their templates."""
-    checked = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
-    scores = [score for score in checked if isinstance(score, DimensionScore)]
-    scores += _judged(rubric, draft)
-    focus = [
-        score for score in scores if rubric.shared(score.name, score.score) < rubric.focus_below
-    ]
-    verdict = reach_verdict(rubric, scores)
-    # Two earlier ones: some fields are filled in from the second revision on.
-    rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
-    failed = FailedDraft(draft, focus, rounds)
-    revision = RevisionPrompts(
-        prompts=rubric.prompts,
-        requirements=rubric.requirements,
-        shorten_over=rubric.shorten.revise_over,
-    )
-    every = (finding for score in focus for finding in score.findings)
-    placed = [(place_of(finding, draft.sections), finding.message) for finding in every]
-    index = next((place for place, _ in placed if place is not None), 0)
-    findings = [message for place, message in placed if place == index] or ["(What is wrong.)"]
-    for name, message in {
-        "draft": Message("user", revision.first(draft)),
-        "section": revision.sections(failed, {index: findings})[index],
-        "afresh": Message("user", revision.afresh(failed, index)),
-        "edits": revision.edits(failed)[0],
-        "whole": revision.whole(failed),
-    }.items():
-        yield name, [message]
+    """Pairs of a prompt's name and its messages, filled in for the draft."""
+    yield from _revision_prompts(rubric, draft)
     if dimensions := asked_of(rubric, draft):
         dimensions = dimensions if rubric.judge == "joint" else dimensions[:1]
         messages = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))
@@ -102,11 +75,41 @@ def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Messag
         yield "judge_repair", repair_messages(rubric, dimensions, asked=messages, reply="")[-1:]
 
 
+def _revision_prompts(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
+    checked = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
+    scores = [score for score in checked if isinstance(score, DimensionScore)]
+    scores += _judged(rubric, draft)
+    focus = [
+        score for score in scores if rubric.shared(score.name, score.score) < rubric.focus_below
+    ]
+    verdict = reach_verdict(rubric, scores)
+    # Two earlier rounds: some fields are filled in from the second revision on.
+    rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
+    failed = FailedDraft(draft, focus, rounds)
+    revision = RevisionPrompts(
+        prompts=rubric.prompts,
+        requirements=rubric.requirements,
+        shorten_over=rubric.shorten.revise_over,
+    )
+    messages_by_section: dict[int | None, list[str]] = {}
+    for score in focus:
+        for finding in score.findings:
+            section = place_of(finding, draft.sections)
+            messages_by_section.setdefault(section, []).append(finding.message)
+    index = next((section for section in messages_by_section if section is not None), 0)
+    findings = messages_by_section.get(index, ["(What is wrong.)"])
+    yield "draft", [Message("user", revision.first(draft))]
+    yield "section", [revision.sections(failed, {index: findings})[index]]
+    yield "afresh", [Message("user", revision.afresh(failed, index))]
+    yield "edits", [revision.edits(failed)[0]]
+    yield "whole", [revision.whole(failed)]
+
+
 def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
-    """Low scores, with what a model might have found in the first section under a heading."""
+    """Lowest scores, with a finding of a model in the first section that has a heading and text."""
     under = (i for i, part in enumerate(draft.sections) if part.level and part.body.strip())
-    place = next(under, 0)
-    finding = Finding("(What the evaluator found.)", draft.sections[place].title, place)
+    index = next(under, 0)
+    finding = Finding("(What the evaluator found.)", draft.sections[index].title, index)
     return [
         DimensionScore(
             name=dimension.name,
@@ -119,21 +122,22 @@ def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
     ]
 
 
-_TOGETHER = {"judge": ("judge_system", "judge", "judge_dimension", "judge_source")}
+# Prompts that are made of several templates.
+_TEMPLATES = {"judge": ("judge_system", "judge", "judge_dimension", "judge_source")}
 
 
 def _origins(file: RubricFile, names: Sequence[str]) -> str:
-    """Where these templates stand."""
+    """Where the rubric changes these templates, as `FILE:LINE`; or that it changes none."""
     changed = file.rubric.prompts.own
-    templates = [file.written.at(("prompts", name)) for name in names if name in changed]
-    return ", ".join(f"{template.path}:{template.line}" for template in templates) or "as it ships"
+    places = [file.written.at(("prompts", name)) for name in names if name in changed]
+    return ", ".join(f"{place.path}:{place.line}" for place in places) or "as it ships"
 
 
 def _copy(rubric: Rubric, path: Path) -> None:
     """Writes the rubric's templates, with the comments of the shipped ones."""
     text = SHIPPED.read_text(encoding="utf-8")
     for name, template in rubric.prompts.own.items():
-        # A template reaches over blank lines and those that are indented.
+        # A template ends at the first line that is neither blank nor indented.
         before, after = re.split(rf"^{name}:.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)
         text = f"{before}{name}: |\n{indent(template, '  ')}\n\n{after}"
     # Never over a copy that someone has edited.

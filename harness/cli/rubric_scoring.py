@@ -5,15 +5,15 @@ With `--output`, each draft is kept as soon as it is scored, and the same comman
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from harness.cli.batch_command import end_with
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
+from harness.cli.consoles import Command, show
 from harness.cli.made_again import made_again_because
 from harness.cli.rubric_batch import (
     ScoredDrafts,
@@ -23,19 +23,14 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
-from harness.cli.verdicts import (
-    decision,
-    print_comparison,
-    print_scores,
-    print_summary,
-    remarks,
-)
+from harness.cli.tables import table
+from harness.cli.verdicts import decision, print_scores, print_summary, remarks, with_scores
 from harness.errors import InvalidInput
 from harness.rubric import Verdict
 from harness.session.settings import EvaluationSettings
 
 
-@click.command()
+@click.command(cls=Command)
 @of_drafts
 @click.option(
     "--output",
@@ -55,7 +50,7 @@ from harness.session.settings import EvaluationSettings
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
     *,
-    read: Callable[[], ScoreSource],
+    source: ScoreSource,
     output: Path | None,
     samples: int | None,
     checks_only: bool,
@@ -77,17 +72,12 @@ def score(
     could not be, 2 invalid input, 3 stopped before all had their turn (a limit, an outage, too many
     failures), 130 interrupted, 143 terminated.
     """
-    log_to_stderr()
-    with failures_told(as_json=as_json):
-        source = read()
-        if checks_only:
-            source = _without_models(source)
-        scored = score_drafts(source, samples=samples, output=output, yes=yes)
-    if as_json:
-        write_json(json_object(_scores_as_json(scored)))
-    else:
-        unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
-        _print_scored(scored, results(), unasked=unasked, verbose=verbose)
+    if checks_only:
+        source = _without_models(source)
+    scored = score_drafts(source, samples=samples, output=output, yes=yes)
+    unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
+    printer = partial(_print_scored, unasked=unasked, verbose=verbose)
+    show(scored, printer, as_json=as_json, fields=_scores_as_json)
     end_with(scored.result)
 
 
@@ -98,19 +88,18 @@ def _without_models(source: ScoreSource) -> ScoreSource:
             f"'{source.rubric.id}'",
             code="evaluation.nothing-to-check",
         )
-    # Without endpoints, what only a model can judge is left out, as without an evaluator.
-    none = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
-    return replace(source, settings=source.settings.model_copy(update=none))
+    # Without endpoints, dimensions that only a model can judge are left out.
+    without_models = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
+    return replace(source, settings=source.settings.model_copy(update=without_models))
 
-
-# --- what is said of it ----------------------------------------------------------------------
 
 # Drafts that are shown one by one; of more, the figures are summed up.
 _SHOWN = 5
 
 
 def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbose: bool) -> None:
-    rubric, verdicts, result = scored.given.rubric, scored.verdicts, scored.result
+    rubric = scored.source.rubric
+    verdicts, result = scored.verdicts, scored.result
     if verbose or len(verdicts) <= _SHOWN:
         for name, verdict in verdicts.items():
             print_scores(name, verdict, rubric, console)
@@ -119,7 +108,7 @@ def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbo
                 console.print(line)
             console.print()
         if len(verdicts) > 1:
-            print_comparison(verdicts, console)
+            console.print(with_scores(table("Side by side", "draft"), verdicts))
     if len(verdicts) > _SHOWN:
         print_summary(verdicts, rubric, console, decided=scored.decided)
         if not verbose:
@@ -139,12 +128,12 @@ def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbo
 
 def _decision(verdict: Verdict, scored: ScoredDrafts) -> str:
     if scored.decided or verdict.below_floor:
-        return decision(verdict, scored.given.rubric)
+        return decision(verdict, scored.source.rubric)
     return "of the checks alone; whether it passes is unknown until a model judges the rest"
 
 
 def _scores_as_json(scored: ScoredDrafts) -> dict[str, object]:
-    rubric, result = scored.given.rubric, scored.result
+    rubric, result = scored.source.rubric, scored.result
     failures = [
         {"id": name_of(failure), "passed": None, "error": failure.reason, "code": failure.code}
         for failure in result.failures

@@ -13,8 +13,8 @@ import click
 import numpy as np
 from rich.table import Table
 
-from harness.cli.arguments import config_option, read_pairs, share, together
-from harness.cli.consoles import failures_told, json_object, results, write_json
+from harness.cli.arguments import config_option, parsed_by, read_pairs, share, together
+from harness.cli.consoles import Command, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.tables import listed, percent, table
@@ -37,19 +37,20 @@ from harness.version import __version__
 
 _SHOWN_STEPS = 10
 _EXCERPT_CHARS = 80
+# Spearman's rho from which a favor for long or short drafts is mentioned.
 _LENGTH_BIAS = 0.3
 _SHOWN = ("pearson", "spearman", "kappa", "offset")
-_METHODS = {
+_METHODS: dict[Risk, str] = {
     "accepted": "fixed sequence from the strictest threshold on",
     "rejected": "nested exact bounds",
     "all": "nested exact bounds",
 }
-_RATES = {
+_RATES: dict[Risk, str] = {
     "accepted": "of the accepted are wrong",
     "rejected": "of those that people reject are accepted",
     "all": "of all are accepted and wrong",
 }
-_WANTED = {
+_MISSING_DRAFTS: dict[Risk, str] = {
     "accepted": "drafts that score {:g} or more, all good; labels of others add nothing",
     "rejected": "drafts that people reject, all below {:g}; labels of others add nothing",
     "all": "drafts, none of them wrong and accepted at {:g}",
@@ -63,8 +64,10 @@ def _page(_: click.Context, __: click.Parameter, page: Path | None) -> Path | No
 
 
 of_labels = together(
-    click.option("--target", default="10%", show_default=True, callback=share, help="Error rate."),
-    click.option("--confidence", default="90%", show_default=True, callback=share),
+    click.option(
+        "--target", default="10%", show_default=True, callback=parsed_by(share), help="Error rate."
+    ),
+    click.option("--confidence", default="90%", show_default=True, callback=parsed_by(share)),
     click.option(
         "--columns",
         multiple=True,
@@ -96,18 +99,18 @@ of_labels = together(
 """Adds the options that say how files of labels are read, and which error rate is claimed."""
 
 
-def about_reading(read: Labels) -> Iterator[str]:
-    """What became of the evaluator's scores that are none."""
+def about_reading(labels: Labels) -> Iterator[str]:
+    """Lines about the evaluator's scores that were missing or off the scale."""
     for what, option, counts in (
-        ("Judgements without a score", "--unreadable", read.unreadable),
-        ("Scores off the scale", "--off-scale", read.off_scale),
+        ("Judgements without a score", "--unreadable", labels.unreadable),
+        ("Scores off the scale", "--off-scale", labels.off_scale),
     ):
         if counts:
-            by = ", ".join(f"{column} {number}" for column, number in counts.items())
-            yield f"{what}: {by} ({option})"
+            columns = ", ".join(f"{column} {number}" for column, number in counts.items())
+            yield f"{what}: {columns} ({option})"
 
 
-@click.command()
+@click.command(name="tune", cls=Command)
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("labels", type=click.Path(path_type=Path))
 @click.option("--scores", type=click.Path(path_type=Path), help="Scores from harness rubric score.")
@@ -163,77 +166,84 @@ def tune_rubric(
     evidence. Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2
     invalid input.
     """
-    with failures_told(as_json=as_json):
-        rubrics = own_rubrics(config)
-        file = read_named(rubric, rubrics)
-        ours = read_pairs(columns, option="--columns", form="ours=theirs")
-        reading = partial(
-            read_labels, rubric=file.rubric, unreadable=unreadable, off_scale=off_scale
-        )
-        read = reading(labels, columns=ours)
-        if scores is not None:
-            scored = reading(scores, columns={}, need="scores")
-            # A draft without scores stays, so that its lack of them is told.
-            by_id = {draft.id: draft for draft in labeled_by(scored.drafts, read.drafts)}
-            joined = tuple(by_id.get(draft.id, draft) for draft in read.drafts)
-            read = replace(
-                read, drafts=joined, unreadable=scored.unreadable, off_scale=scored.off_scale
-            )
-        drafts = [draft for draft in read.drafts if split in (None, draft.split)]
-        if not drafts:
-            near = did_you_mean(str(split), {draft.split for draft in read.drafts})
-            problem = f"no row has split '{split}'; {near}"
-            raise InvalidInput(problem, code="labels.no-split", path=labels)
-        directory = records_directory(file, rubrics)
-        before = Calibration.read(file.rubric, directory)
-        tuning = tune(
-            drafts,
+    rubrics = own_rubrics(config)
+    file = read_named(rubric, rubrics)
+    directory = records_directory(file, rubrics)
+    ours = read_pairs(columns, option="--columns", form="ours=theirs")
+    read = partial(read_labels, rubric=file.rubric, unreadable=unreadable, off_scale=off_scale)
+    labeled = read(labels, columns=ours)
+    if scores is not None:
+        labeled = _with_scores(labeled, read(scores, columns={}, need="scores"))
+    drafts = [draft for draft in labeled.drafts if split in (None, draft.split)]
+    if not drafts:
+        near = did_you_mean(str(split), {draft.split for draft in labeled.drafts})
+        problem = f"no row has split '{split}'; {near}"
+        raise InvalidInput(problem, code="labels.no-split", path=labels)
+    before = Calibration.read(file.rubric, directory)
+    tuning = tune(
+        drafts,
+        file.rubric,
+        RiskAim(target=target, risk=risk, confidence=confidence),
+        accept_at=accepted_from(accept_at, before, file.rubric),
+        attempts=Attempts.beside(file.rubric, directory),
+        # Seeded: the same labels give the same figures each time.
+        generator=np.random.default_rng(0),
+    )
+    # Each look is recorded: after several at the same labels, a claim needs more evidence.
+    tuning.attempts.write(file.rubric, directory)
+    if not as_json:
+        _print(tuning, before, labeled)
+    origin = _origin(file.rubric, tuning, labeled, evaluator)
+    if report is not None:
+        write_report(
+            report,
+            tuning,
             file.rubric,
-            RiskAim(target=target, risk=risk, confidence=confidence),
-            accept_at=accepted_from(accept_at, before, file.rubric),
-            attempts=Attempts.beside(file.rubric, directory),
-            # The same labels give the same figures each time.
-            generator=np.random.default_rng(0),
+            origin=origin,
+            claim=(*_about_own(tuning, before), *_about_claim(tuning)),
+            remarks=(*_about_labels(tuning, labeled), *_about_agreement(tuning)),
+            tables=(_thresholds(tuning), _agreements(tuning)),
         )
-        # Each look is recorded: after several at the same labels, a claim needs more evidence.
-        tuning.attempts.write(file.rubric, directory)
-        if not as_json:
-            _print(tuning, before, read)
-        if report is not None:
-            write_report(
-                report,
-                tuning,
-                file.rubric,
-                origin=_origin(file.rubric, tuning, read, evaluator),
-                claim=(*_about_own(tuning, before), *_about_claim(tuning)),
-                said=(*_about_labels(tuning, read), *_about_agreement(tuning)),
-                tables=(_thresholds(tuning), _agreements(tuning)),
-            )
-        written = None
-        if write:
-            load = partial(load_rubric, directory=rubrics, refuse=refusal_after_asking)
-            written = _calibrated(file, tuning, evaluator, load=load)
-            written.write(file.rubric, directory)
+    written = None
+    if write:
+        load = partial(load_rubric, directory=rubrics, refuse=refusal_after_asking)
+        written = _calibrated(file, tuning, evaluator, load=load)
+        written.write(file.rubric, directory)
     if as_json:
-        write_json(json_object(_as_json(file, tuning, read, written, evaluator=evaluator)))
-    else:
-        if report is not None:
-            results().print(f"The report: {report}", soft_wrap=True)
-        if written is not None:
-            place = Calibration.path(file.rubric, directory)
-            line = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
-            results().print(line, soft_wrap=True)
+        write_json(json_object(_as_json(file.rubric, tuning, labeled, written, origin=origin)))
+        return
+    if report is not None:
+        results().print(f"The report: {report}", soft_wrap=True)
+    if written is not None:
+        path = Calibration.path(file.rubric, directory)
+        line = f"pass_at is {written.at.threshold:g} now; it rests on {path}"
+        results().print(line, soft_wrap=True)
+
+
+def _with_scores(labels: Labels, scored: Labels) -> Labels:
+    """The labels with the scores of another file, matched by the drafts' ids."""
+    by_id = {draft.id: draft for draft in labeled_by(scored.drafts, labels.drafts)}
+    return replace(
+        labels,
+        # A draft without scores stays, so that `tune` reports it.
+        drafts=tuple(by_id.get(draft.id, draft) for draft in labels.drafts),
+        unreadable=scored.unreadable,
+        off_scale=scored.off_scale,
+    )
 
 
 def accepted_from(option: float | None, before: Calibration | None, rubric: Rubric) -> float:
-    """The mean of people's scores from which they accept."""
-    choices = option, before.accept_at if before else None, rubric.pass_at
-    return next(score for score in choices if score is not None)
+    """The mean of people's scores from which they accept: `--accept-at`, or as before."""
+    if option is not None:
+        return option
+    if before is not None and before.accept_at is not None:
+        return before.accept_at
+    return rubric.pass_at
 
 
 def records_directory(file: RubricFile, rubrics: Path) -> Path:
-    """Where a rubric's records are kept."""
-    # Beside one's own; the folder of those that ship is replaced with the program.
+    """The folder of a rubric's records."""
+    # Beside the user's own rubrics; the folder of shipped ones is replaced with the program.
     ships = file.written.path.parent == shipped_directory("rubrics")
     return rubrics if ships else file.written.path.parent
 
@@ -241,7 +251,8 @@ def records_directory(file: RubricFile, rubrics: Path) -> Path:
 def _calibrated(
     file: RubricFile, tuning: Tuning, evaluator: str | None, *, load: Callable[[Path], Rubric]
 ) -> Calibration:
-    at, evaluators = tuning.named, tuning.evaluators or evaluator
+    at = tuning.named
+    evaluators = tuning.evaluators or evaluator
     if at is None:
         raise InvalidInput(
             "no threshold supports the claim, so none is written", code="tune.none-named"
@@ -252,7 +263,7 @@ def _calibrated(
             "--evaluator TAG, or a column 'evaluator'",
             code="tune.no-evaluator",
         )
-    # First, since the digest below is of the file with its new threshold.
+    # First, since `rubric_sha256` is that of the file with its new threshold.
     rubric = write_pass_at(file, at.threshold, load=load)
     return Calibration(
         rubric_sha256=rubric.sha256,
@@ -267,12 +278,9 @@ def _calibrated(
     )
 
 
-# --- words -----------------------------------------------------------------------------------
-
-
-def _print(tuning: Tuning, before: Calibration | None, read: Labels) -> None:
+def _print(tuning: Tuning, before: Calibration | None, labels: Labels) -> None:
     console = results()
-    for line in (*_about_labels(tuning, read), "", *_about_own(tuning, before)):
+    for line in (*_about_labels(tuning, labels), "", *_about_own(tuning, before)):
         console.print(line, soft_wrap=True)
     for line in (*_about_claim(tuning), ""):
         console.print(line, soft_wrap=True)
@@ -283,7 +291,7 @@ def _print(tuning: Tuning, before: Calibration | None, read: Labels) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _about_labels(tuning: Tuning, read: Labels) -> Iterator[str]:
+def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
     yield f"Drafts that count: {tuning.own.drafts}. People reject {tuning.own.rejects} of them."
     if tuning.accept_at is not None:
         yield f"People accept from a mean of {tuning.accept_at:g} on (--accept-at)."
@@ -303,14 +311,14 @@ def _about_labels(tuning: Tuning, read: Labels) -> Iterator[str]:
             f"{len(tuning.uneven)} were scored without --samples. Those near the threshold were "
             "judged more often, which moves their scores away from it: score them again with it."
         )
-    if alone := tuning.left_out:
+    if tuning.left_out:
         yield (
-            f"No evaluator scored {listed(alone)}, so composites are of the rest: the threshold "
-            "holds for runs without one."
+            f"No evaluator scored {listed(tuning.left_out)}, so composites are of the rest: the "
+            "threshold holds for runs without one."
         )
-    yield from about_reading(read)
-    if read.ignored:
-        yield f"Columns that mean nothing here: {listed(read.ignored)}"
+    yield from about_reading(labels)
+    if labels.ignored:
+        yield f"Columns that mean nothing here: {listed(labels.ignored)}"
     if (looks := tuning.aim.looks) > 1:
         yield (
             f"{looks} looks at these labels, by other scores or with fewer drafts, share what may "
@@ -319,14 +327,14 @@ def _about_labels(tuning: Tuning, read: Labels) -> Iterator[str]:
 
 
 def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
-    aim, present = tuning.aim, tuning.own
+    aim, current = tuning.aim, tuning.own
     if aim.risk != "accepted":
-        yield f"pass_at {_rate(present, replace(aim, risk='accepted'))}."
-    yield f"pass_at {_rate(present, aim)}."
-    if before and (before.at.threshold, before.labels_sha256) == (
-        present.threshold,
-        tuning.labels_sha256,
-    ):
+        yield f"pass_at {_rate(current, replace(aim, risk='accepted'))}."
+    yield f"pass_at {_rate(current, aim)}."
+    is_by_these_labels = before is not None and (
+        before.at.threshold == current.threshold and before.labels_sha256 == tuning.labels_sha256
+    )
+    if is_by_these_labels:
         yield "  It was set by these labels: what was claimed then is all that can be."
     else:
         yield (
@@ -345,27 +353,32 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
     yield f"No threshold allows the claim: {claim}."
     if tuning.missing is not None:
         count, threshold = tuning.missing
-        yield f"  At the least {count} more are missing: {_WANTED[aim.risk].format(threshold)}."
+        drafts = _MISSING_DRAFTS[aim.risk].format(threshold)
+        yield f"  At the least {count} more are missing: {drafts}."
 
 
-def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None) -> dict[str, str]:
-    """What the figures come from and how, for whoever must check them."""
+def _origin(
+    rubric: Rubric, tuning: Tuning, labels: Labels, evaluator: str | None
+) -> dict[str, str]:
+    """Title → text: what the figures come from and how, for an auditor."""
     aim = tuning.aim
-    by = "one decision for each draft, of the majority"
+    decided = "one decision for each draft, of the majority"
     if tuning.accept_at is not None:
-        by = f"accepted from a mean score of {tuning.accept_at:g} on"
-    counted = f"{tuning.own.drafts} of {len(read.drafts)} drafts, one of each group"
+        decided = f"accepted from a mean score of {tuning.accept_at:g} on"
+    counted = f"{tuning.own.drafts} of {len(labels.drafts)} drafts, one of each group"
+    judge = "none: code alone scores"
+    if tuning.samples:
+        judge = tuning.evaluators or evaluator or "not named"
     return {
         "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "Version": f"harness {__version__}",
         "Rubric": f"{rubric.id}, SHA-256 {rubric.sha256}",
         "Prompts": f"SHA-256 {prompts_digest(rubric)}",
-        "Evaluator": (tuning.evaluators or evaluator or "not named")
-        if tuning.samples
-        else "none: code alone scores",
+        "Evaluator": judge,
         "Judgements of a draft": ", ".join(map(str, tuning.samples)) or "0",
-        "Labels": f"{read.path.name}, {counted}; {by}; SHA-256 {tuning.labels_sha256}",
-        "Scores that are none": "; ".join(about_reading(read)) or "no score was null or off scale",
+        "Labels": f"{labels.path.name}, {counted}; {decided}; SHA-256 {tuning.labels_sha256}",
+        "Scores that are none": "; ".join(about_reading(labels))
+        or "no score was null or off scale",
         "Claim": f"{_claim(aim)}; {aim.looks} looks at these labels share what may go wrong",
         "Method": f"{_METHODS[aim.risk]}, exact (Clopper and Pearson), each at {aim.error:.4g}; "
         "intervals of agreement by a bootstrap over groups with Student's correction, seed 0",
@@ -376,29 +389,33 @@ def _claim(aim: RiskAim) -> str:
     return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
-def _rate(at: AtThreshold, aim: RiskAim) -> str:
-    trials = at.trials(aim.risk)
-    share = f" ({percent(at.wrong / trials)})" if trials else ""
-    accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"
-    return f"{accepts}: {at.wrong} of {trials}{share} {_RATES[aim.risk]}"
+def _rate(step: AtThreshold, aim: RiskAim) -> str:
+    trials = step.trials(aim.risk)
+    share = f" ({percent(step.wrong / trials)})" if trials else ""
+    accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
+    return f"{accepts}: {step.wrong} of {trials}{share} {_RATES[aim.risk]}"
 
 
 def _thresholds(tuning: Tuning) -> Table:
     columns = ["accepted", "wrong among them", "rejects accepted", "good lost"]
     rows = table("Thresholds", "threshold", *columns, "")
     # Some of many steps, evenly spread, and always the two with a mark.
-    places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round() if tuning.steps else ()
-    steps = {tuning.steps[int(place)] for place in places}
-    marks = {at: mark for at, mark in ((tuning.own, "pass_at"), (tuning.named, "claim")) if at}
-    for at in sorted(steps | marks.keys(), key=lambda step: -step.threshold):
-        low, high = interval(at.wrong, at.accepted, confidence=tuning.aim.confidence)
+    steps: set[AtThreshold] = set()
+    if tuning.steps:
+        indexes = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
+        steps = {tuning.steps[int(index)] for index in indexes}
+    marks = {tuning.own: "pass_at"}
+    if tuning.named is not None:
+        marks[tuning.named] = "claim"
+    for step in sorted(steps | marks.keys(), key=lambda step: -step.threshold):
+        low, high = interval(step.wrong, step.accepted, confidence=tuning.aim.confidence)
         rows.add_row(
-            f"{at.threshold:g}",
-            f"{at.accepted} of {at.drafts}",
-            f"{at.wrong} of {at.accepted} ({low:.0%} to {high:.0%})",
-            f"{at.wrong} of {at.rejects}",
-            f"{at.good_lost} of {at.drafts - at.rejects}",
-            marks.get(at, ""),
+            f"{step.threshold:g}",
+            f"{step.accepted} of {step.drafts}",
+            f"{step.wrong} of {step.accepted} ({low:.0%} to {high:.0%})",
+            f"{step.wrong} of {step.rejects}",
+            f"{step.good_lost} of {step.drafts - step.rejects}",
+            marks.get(step, ""),
         )
     return rows
 
@@ -412,8 +429,9 @@ def _agreements(tuning: Tuning) -> Table:
 
 
 def _estimate(estimate: Estimate) -> str:
-    between = f" ({estimate.low:.2f} to {estimate.high:.2f})"
-    return figure(estimate.value) + between * (not math.isnan(estimate.value))
+    if math.isnan(estimate.value):
+        return figure(estimate.value)
+    return f"{figure(estimate.value)} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def figure(value: float) -> str:
@@ -444,24 +462,25 @@ def _about_disagreements(tuning: Tuning) -> Iterator[str]:
 
 
 def _as_json(
-    file: RubricFile,
+    rubric: Rubric,
     tuning: Tuning,
-    read: Labels,
+    labels: Labels,
     written: Calibration | None,
     *,
-    evaluator: str | None,
+    origin: dict[str, str],
 ) -> dict[str, object]:
-    apart = {"counted", "scored", "attempts", "disagreements"}
-    names = [field.name for field in fields(tuning) if field.name not in apart]
+    # Drafts have texts, which may be long: the JSON counts some, and names the others.
+    left_out = {"counted", "scored", "attempts", "disagreements"}
+    names = [field.name for field in fields(tuning) if field.name not in left_out]
     return {
-        "rubric": file.rubric.id,
-        "rubric_sha256": file.rubric.sha256,
+        "rubric": rubric.id,
+        "rubric_sha256": rubric.sha256,
         "drafts": len(tuning.counted),
-        "origin": _origin(file.rubric, tuning, read, evaluator),
+        "origin": origin,
         **{name: getattr(tuning, name) for name in names},
-        "ignored_columns": read.ignored,
-        "unreadable": read.unreadable,
-        "off_scale": read.off_scale,
+        "ignored_columns": labels.ignored,
+        "unreadable": labels.unreadable,
+        "off_scale": labels.off_scale,
         "disagreements": [
             {"id": draft.labeled.id, "composite": draft.composite, "accept": draft.accept}
             for draft in tuning.disagreements

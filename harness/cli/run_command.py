@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import click
 
@@ -43,7 +43,6 @@ from harness.cli.project_files import (
     load_pipeline,
     remember_run,
     settings_for_calls,
-    store_place,
 )
 from harness.cli.run_result import (
     print_failure,
@@ -56,7 +55,7 @@ from harness.errors import HarnessError, NodeFailed, RunLimitReached, who_left
 from harness.graph import Question
 from harness.graph.outcome import answer_problem
 from harness.inference import Limits
-from harness.memory import Place
+from harness.memory import Place, place_of
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
 from harness.session.demand import check_roles
 from harness.session.settings import check_engine
@@ -70,14 +69,15 @@ _STOP_CODES = {
     "output": "file.unwritable",
     "outage": "run.endpoint-down",
 }
-"""The codes of what stops a run, other than limits that people set."""
+"""Codes by what stopped a run, other than limits that people set."""
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
-_run_options = together(
+run_options = together(
     click.option(
         "--memory",
-        callback=store_place,
+        # Absolute, as the run may be resumed from another directory.
+        callback=parsed_by(lambda text: place_of(text).absolute()),
         metavar="DIR|URL",
         help="Store of passages for later runs, in place of [memory] path.",
     ),
@@ -106,17 +106,26 @@ _run_options = together(
     ),
     json_option,
 )
+"""Adds the options of `RunOptions` to a command."""
 
 
-def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a run; the command gets the limits as one argument."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options that commands share which run a pipeline."""
 
-    @wraps(command)
-    def called(**options: Any) -> None:  # noqa: ANN401 - all of the command's options
-        limits = Limits(**{limit.name: options.pop(limit.name) for limit in fields(Limits)})
-        command(limits=limits, **options)
+    memory: Place | None
+    engine: str | None
+    limits: Limits
+    log_format: LogFormat
+    with_traceback: bool
+    as_json: bool
 
-    return _run_options(called)
+    @classmethod
+    def taken_from(cls, arguments: dict[str, Any]) -> Self:
+        """Takes the options out of all arguments of a command, by their names."""
+        limits = Limits(**{limit.name: arguments.pop(limit.name) for limit in fields(Limits)})
+        names = {field.name for field in fields(cls)} - {"limits"}
+        return cls(limits=limits, **{name: arguments.pop(name) for name in names})
 
 
 @click.command()
@@ -144,13 +153,8 @@ def run(
     assignments: tuple[str, ...],
     config: Path | None,
     roles: tuple[str, ...],
-    memory: Place | None,
     seed: int | None,
-    engine: str | None,
-    limits: Limits,
-    log_format: LogFormat,
-    with_traceback: bool,
-    as_json: bool,
+    **arguments: Any,  # noqa: ANN401 - of `RunOptions`
 ) -> None:
     """Run the pipeline in FILE.py, or one by its NAME: of pipelines/, or a shipped pattern.
 
@@ -161,22 +165,23 @@ def run(
     failed, 2 invalid input, 3 it was stopped at a limit, 4 it waits for an answer, 130 interrupted,
     143 terminated. After any of them but 0 and 2, harness resume goes on.
     """
-
-    def order() -> Order:
+    options = RunOptions.taken_from(arguments)
+    with failures_of_run(options) as started:
         settings_file = Path(SETTINGS_FILE)
         origin = Origin(
             target=target,
-            # The file that is read by default, so that it is read wherever the run is resumed.
+            # The default file by its name, so that it is read wherever the run is resumed.
             config=config or (settings_file if settings_file.exists() else None),
             roles=read_pairs(roles, option="--role", form="role=tag"),
-            memory=memory and memory.absolute(),
+            memory=options.memory,
             seed=seed,
-            engine=engine,
-            limits=limits,
+            engine=options.engine,
+            limits=options.limits,
         )
-        return order_of(origin, [*([f"task={task}"] if task is not None else []), *assignments])
-
-    carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
+        task_input = [f"task={task}"] if task is not None else []
+        order = order_of(origin, [*task_input, *assignments])
+        result = perform(order, started, as_json=options.as_json)
+    report(result, as_json=options.as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,52 +231,61 @@ def order_of(
     )
 
 
-def carry_out(
-    order: Callable[[], Order], *, as_json: bool, log_format: LogFormat, with_traceback: bool
-) -> None:
-    """Runs, reports, and ends the process with its exit code unless that is 0.
+@dataclass(slots=True)
+class StartedRun:
+    """Receives the journal of the run once it has begun."""
 
-    `order` reads the arguments, and raises if they are not usable.
+    journal: Path | None = None
+
+
+@contextmanager
+def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator[StartedRun]:
+    """Turns an error, Ctrl-C or SystemExit in the block into messages, JSON and an exit code.
+
+    With `has_report`, warnings that the run's report prints are kept out of the log.
     """
-    held: list[str] = []  # warnings for the report
-    log_to_stderr(log_format, held=None if as_json or log_format == "json" else held)
-    begun: list[Path] = []  # receives the run's journal
+    reported: list[str] = []
+    is_for_people = not options.as_json and options.log_format == "text"
+    log_to_stderr(options.log_format, reported=reported if has_report and is_for_people else None)
+    started = StartedRun()
     interrupts = Interrupts()
     try:
-        result = _run(order(), begun, is_asked=not as_json and is_attended())
+        yield started
     except BaseException as error:
-        for warning in held:  # without a report, nothing else has them
+        # There will be no report, and the log does not have these.
+        for warning in reported:
             say(f"Warning: {warning}", err=True)
         if not isinstance(error, KeyboardInterrupt | SystemExit | HarnessError):
             raise
-        ended = error
-    else:
-        _report(result, as_json=as_json)
-        return
-    match ended:
-        case KeyboardInterrupt():
-            message, code = "interrupted", interrupts.exit_code
-        case SystemExit():
-            # Its code would pass for one of this command's own.
-            message, code = f"harness: {who_left(ended)}", FAILED
-        case _:
-            message, code = f"harness: {ended}", exit_code_of(ended)
-            if with_traceback:
-                say("".join(traceback.format_exception(ended.__cause__ or ended)), err=True)
-    failed = ended.result if isinstance(ended, NodeFailed) else None
-    say_failure(message, code=code_of(ended))
+        match error:
+            case KeyboardInterrupt():
+                message, exit_code = "interrupted", interrupts.exit_code
+            case SystemExit():
+                # Its own code would pass for one of this command's.
+                message, exit_code = f"harness: {who_left(error)}", FAILED
+            case _:
+                message, exit_code = f"harness: {error}", exit_code_of(error)
+                if options.with_traceback:
+                    say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
+        _say_end(error, message, started.journal, as_json=options.as_json)
+        sys.exit(exit_code)
+
+
+def _say_end(error: BaseException, message: str, journal: Path | None, *, as_json: bool) -> None:
+    result = error.result if isinstance(error, NodeFailed) else None
+    say_failure(message, code=code_of(error))
     if as_json:
-        run_id = begun[0].stem if begun else None
-        about = result_fields(failed) if failed is not None else None
-        write_json(error_as_json(ended, run_id=run_id, fields=about))
-    elif failed is not None:
-        print_failure(failed, Shown(stderr=True))
-    if begun:
-        say(f"To go on with what was done: {resume_command(begun[0])}", err=True)
-    sys.exit(code)
+        run_id = None if journal is None else journal.stem
+        fields = None if result is None else result_fields(result)
+        write_json(error_as_json(error, run_id=run_id, fields=fields))
+    elif result is not None:
+        print_failure(result, Shown(stderr=True))
+    if journal is not None:
+        say(f"To go on with what was done: {resume_command(journal)}", err=True)
 
 
-def _report(result: RunResult, *, as_json: bool) -> None:
+def report(result: RunResult, *, as_json: bool) -> None:
+    """Prints a run's result, and ends the process with its exit code unless that is 0."""
     if as_json:
         write_json(json_object(result_fields(result)))
     else:
@@ -290,17 +304,18 @@ def _report(result: RunResult, *, as_json: bool) -> None:
 def note_stop(result: RunResult, *, is_wrong: bool = False) -> None:
     """Tells a program what stopped a run: a limit is no error, unless something else is wrong."""
     code = _STOP_CODES.get(str(result.limit), RunLimitReached.code)
-    is_wrong |= code != RunLimitReached.code
-    level: Literal["warning", "error"] = "error" if is_wrong else "warning"
+    is_error = is_wrong or code != RunLimitReached.code
+    level: Literal["warning", "error"] = "error" if is_error else "warning"
     note_end(f"stopped: {result.stopped_by}", code=code, level=level)
 
 
-def _run(order: Order, begun: list[Path], *, is_asked: bool) -> RunResult:
+def perform(order: Order, started: StartedRun, *, as_json: bool) -> RunResult:
+    """Runs the pipeline, shows its progress, and asks questions of nodes at the terminal."""
     traces = order.resume.parent if order.resume else order.settings.traces
 
     def note_start(record: Record) -> None:
         if isinstance(record, RunStarted):
-            begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
+            started.journal = traces / f"{record.run_id}{JOURNAL_SUFFIX}"
 
     with Progress(Shown(stderr=True), order.pipeline.nodes) as progress:
         return run_to_its_end(
@@ -308,7 +323,7 @@ def _run(order: Order, begun: list[Path], *, is_asked: bool) -> RunResult:
                 order.inputs,
                 resume=order.resume,
                 answers=order.answers,
-                asker=TerminalAsker(progress) if is_asked else None,
+                asker=TerminalAsker(progress) if is_attended() and not as_json else None,
                 settings=order.settings,
                 observers=[note_start, progress.observe],
                 origin=order.origin,

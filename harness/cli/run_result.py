@@ -30,25 +30,24 @@ from harness.session.trust import SETTINGS_FILE
 from harness.trace import CallGroup, events
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
+# Title → the command that shows it.
 _NEXT = {
     "read it": "view",
     "timeline": "trace open",
     "rounds, reasons": "trace rounds",
     "times, tokens": "trace report",
 }
-"""What to look at next, and the command for it."""
-
 _NEXT_WIDTH = 17
-_OF_EARLIER_LOOPS = ("rubric", "passed", "stop_reason", "best_round", "composites")
+_EARLIER_LOOP_FIELDS = ("rubric", "passed", "stop_reason", "best_round", "composites")
 
 # Lines of one kind; a fan-out could fill thousands.
-_MOST = 20
+_MOST_LINES = 20
 
 
 def print_result(result: RunResult, out: Console, console: Console) -> None:
-    """Prints the result; of every loop what changed, its scores and its end; what to look at next.
+    """Prints the result, how each loop and the run went, and commands that show more.
 
-    The result goes to `out`, which may be piped on, and all the rest to `console`.
+    The result goes to `out`, which may be piped on, and all else to `console`.
     """
     if result.status == "finished" or result.result is not None:
         _print_output(result.result, out)
@@ -66,15 +65,15 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
         drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
         lines = {"files": ", ".join([str(files.journal), *drawn])}
         has_loop = result.loops or result.earlier_loops
-        for what, how in _NEXT.items():
-            if how != "trace rounds" or has_loop:
-                lines[what] = f"{command_here()} {how} {_journal_name(files.journal)}"
-        for what, line in lines.items():
-            print_line(f"{what:<{_NEXT_WIDTH}}{line}", console, "dim")
+        for title, command in _NEXT.items():
+            if command != "trace rounds" or has_loop:
+                lines[title] = f"{command_here()} {command} {_journal_name(files.journal)}"
+        for title, line in lines.items():
+            print_line(f"{title:<{_NEXT_WIDTH}}{line}", console, "dim")
 
 
 def print_failure(result: RunResult, console: Console) -> None:
-    """Prints all about a failed run but its first failure."""
+    """Prints how a failed run went, but not its first failure, which its error tells."""
     lines = [f"also failed: {_failed(failure)}" for failure in result.failures[1:]]
     for line in _capped(lines):
         print_line(line, console)
@@ -88,17 +87,17 @@ def print_to_do(result: RunResult, console: Console) -> None:
     """Prints the command to type next, if the run is not over."""
     resume = resume_command(result.files.journal)
     if result.status == "stopped":
-        how = "To go on:"
+        purpose = "To go on:"
         if result.command_limit is not None:
-            how = "To go on with more:"
+            purpose = "To go on with more:"
             resume += f" --{FIELD_OF[result.command_limit].replace('_', '-')} …"
-        print_line(f"{how} {resume}", console)
+        print_line(f"{purpose} {resume}", console)
     elif result.questions:
-        answers = [_example(question) for question in result.questions[:_MOST]]
-        if len(result.questions) > 1:
-            # Only the first of many have an answer above.
-            keys = (shlex.quote(question.key) for question in result.questions)
-            answers = [f"{key}={answer}" for key, answer in zip(keys, answers, strict=False)]
+        questions = result.questions[:_MOST_LINES]
+        if len(questions) > 1:
+            answers = [f"{shlex.quote(q.key)}={_example_answer(q)}" for q in questions]
+        else:
+            answers = [_example_answer(questions[0])]
         options = " ".join(f"--answer {answer}" for answer in answers)
         print_line(f"To answer: {resume} {options}", console)
 
@@ -114,7 +113,7 @@ def open_command(journal: Path) -> str:
 
 
 def result_fields(result: RunResult) -> dict[str, object]:
-    """The result for scripts."""
+    """The result, for scripts."""
     separation = result.separation
     values = {
         "run_id": result.run_id,
@@ -144,7 +143,7 @@ def result_fields(result: RunResult) -> dict[str, object]:
         "outputs": {name: _as_json(output) for name, output in result.outputs.items()},
         "loops": [_loop_as_json(loop) for loop in result.loops],
         "earlier_loops": [
-            {name: getattr(loop, name) for name in _OF_EARLIER_LOOPS}
+            {name: getattr(loop, name) for name in _EARLIER_LOOP_FIELDS}
             for loop in result.earlier_loops
         ],
         "models": result.models,
@@ -169,7 +168,7 @@ def _print_output(output: object, console: Console) -> None:
 
 
 def _as_json(output: object) -> object:
-    """An output; what was skipped says so, as an item too."""
+    """An output, for scripts; a skipped one, also in a list, is replaced by the reason."""
     match output:
         case Skipped():
             return {"skipped": output.reason}
@@ -180,23 +179,22 @@ def _as_json(output: object) -> object:
 
 
 def spent_line(result: RunResult) -> str:
-    """What the run took, in all its parts."""
-    spent = result.spent
-    parts = [_spent(spent, parts=result.parts)]
+    """Sentences: what the run took in all its parts, and which models answered."""
+    sentences = [_spent(result.spent, parts=result.parts)]
     if answered := [*filter(None, map(_answered, result.models))]:
-        parts.append(f"Answered by {', '.join(answered)}.")
-    failed = sum(model.failed for model in result.models)
-    refused = sum(model.refused for model in result.models)
-    ends = {"Failed": failed, "Refused": refused}
+        sentences.append(f"Answered by {', '.join(answered)}.")
     # Not "of the calls": a call that reached no server is not among those above.
-    parts += [f"{end} calls: {count:,}." for end, count in ends.items() if count]
+    if failed := sum(model.failed for model in result.models):
+        sentences.append(f"Failed calls: {failed:,}.")
+    if refused := sum(model.refused for model in result.models):
+        sentences.append(f"Refused calls: {refused:,}.")
     if result.parts > 1 and not result.had_finished:
-        parts.append(f"This part took {result.duration_s:.1f} s.")
-    return " ".join(parts)
+        sentences.append(f"This part took {result.duration_s:.1f} s.")
+    return " ".join(sentences)
 
 
 def _answered(use: CallGroup) -> str:
-    """An endpoint's answers, by model if its server changed that."""
+    """An endpoint and how many calls it answered, by model if its server changed the model."""
     count = use.calls - use.failed - use.cancelled - use.unfinished - use.from_cache
     counts: list[object] = [count] if count > 0 else []
     if len(use.answered_by) > 1:
@@ -236,18 +234,16 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     console.print()
 
 
+# How much of a section is shown, before the revisions and after them.
 _CHANGE_CHARS = 200
-"""How much of a section is shown before and after a revision."""
-
 _CHANGES_SHOWN = 2
 
 
 def _print_changes(loop: WiggumResult, console: Console) -> None:
-    """What the revisions made of the first draft, of some sections."""
     sections = changes(loop.rounds[0].draft, loop.text)
     rest = len(sections) - _CHANGES_SHOWN
-    of_more = f" (and {rest} more)" if rest > 0 else ""
-    console.print(f"What the revisions changed{of_more}:", style="italic", highlight=False)
+    more = f" (and {rest} more)" if rest > 0 else ""
+    console.print(f"What the revisions changed{more}:", style="italic", highlight=False)
     for change in sections[:_CHANGES_SHOWN]:
         console.print(change.shown(chars=_CHANGE_CHARS))
     console.print()
@@ -274,11 +270,8 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
     }
 
 
-# --- how it ended ---------------------------------------------------------------------------------
-
-
 def _print_end(result: RunResult, console: Console) -> None:
-    """Prints how the run ended, beside its outputs; nothing for a run that simply finished."""
+    """Prints what was reused, retried, left out or asked; nothing if the run simply finished."""
     for line in (*_resumed(result), *_tried_and_left_out(result)):
         print_line(line, console)
     if result.stopped_by is not None:
@@ -290,11 +283,10 @@ def _print_end(result: RunResult, console: Console) -> None:
 
 
 def _spent(spent: Spent, *, parts: int = 1) -> str:
-    """Time, calls, tokens and dollars of a run, over all its parts."""
     about = "about " if spent.estimated_calls else ""
-    whole = "The run" if parts == 1 else f"All {parts} parts of the run"
+    subject = "The run" if parts == 1 else f"All {parts} parts of the run"
     text = (
-        f"{whole} took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
+        f"{subject} took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
         f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
     )
     if spent.cost_usd is not None:
@@ -305,8 +297,8 @@ def _spent(spent: Spent, *, parts: int = 1) -> str:
 
 
 def command_here(directory: Path | None = None) -> str:
-    """The command as a user can call it in a directory, or in this one."""
-    # Its virtual environment may not be active: then it goes by its path.
+    """How a user calls harness in a directory; in the working directory without one."""
+    # By its path if its virtual environment is not active.
     if shutil.which("harness"):
         return "harness"
     is_module = Path(sys.argv[0]).name == "__main__.py"
@@ -318,13 +310,13 @@ def command_here(directory: Path | None = None) -> str:
 
 
 def _journal_name(journal: Path) -> str:
-    """How a command here names a run: by its id, with its folder if commands look elsewhere."""
+    """How a command here names a run: its id, and its folder unless commands look there anyway."""
     try:
-        # Without a file, reading it would warn of one in a folder above.
-        usual = traces_directory(None if Path(SETTINGS_FILE).exists() else Settings().traces)
+        # Without a settings file, reading it would warn of one in a folder above.
+        searched = traces_directory(None if Path(SETTINGS_FILE).exists() else Settings().traces)
     except HarnessError:  # the run had other settings
-        usual = None
-    if usual is not None and journal.parent.resolve() == usual.resolve():
+        searched = None
+    if searched is not None and journal.parent.resolve() == searched.resolve():
         return journal.stem
     return f"{journal.stem} --traces {shlex.quote(os.path.relpath(journal.parent))}"
 
@@ -337,22 +329,24 @@ def _resumed(result: RunResult) -> Iterator[str]:
         return
     count = len(result.reused)
     number = f"{count:,}" if count else "No"
-    calls = f"{number} node {'call was' if count == 1 else 'calls were'} done before"
+    line = f"{number} node {'call was' if count == 1 else 'calls were'} done before"
     if replies := result.replies_used_again:
-        calls += (
-            f"; {replies:,} {'reply' if replies == 1 else 'replies'} of models to calls that had "
-            f"not ended {'was' if replies == 1 else 'were'} used again"
-        )
+        line += f"; {replies:,} {'reply' if replies == 1 else 'replies'} of models to calls that "
+        line += f"had not ended {'was' if replies == 1 else 'were'} used again"
     if not result.reruns:
-        yield f"{calls}{', and none of them was made again' if count and not replies else ''}."
+        if count and not replies:
+            line += ", and none of them was made again"
+        yield f"{line}."
         return
-    yield f"{calls}; made again:"
+    yield f"{line}; made again:"
     yield from _capped([f"  {rerun.node}: {rerun.reason}" for rerun in result.reruns])
 
 
 def _tried_and_left_out(result: RunResult) -> Iterator[str]:
-    times = result.retries.items()
-    retries = [f"  {who}: {n:,} time{'s' if n > 1 else ''}" for who, n in times]
+    retries = [
+        f"  {label}: {count:,} time{'s' if count > 1 else ''}"
+        for label, count in result.retries.items()
+    ]
     skips = [f"  {skip.node}: {skip.reason}" for skip in result.skips]
     for title, lines in (("Tried again:", retries), ("Left out:", skips)):
         if lines:
@@ -360,8 +354,8 @@ def _tried_and_left_out(result: RunResult) -> Iterator[str]:
 
 
 def _capped(lines: list[str]) -> Iterable[str]:
-    rest = len(lines) - _MOST
-    return [*lines[:_MOST], f"  and {rest:,} more (--json has all)"] if rest > 0 else lines
+    rest = len(lines) - _MOST_LINES
+    return [*lines[:_MOST_LINES], f"  and {rest:,} more (--json has all)"] if rest > 0 else lines
 
 
 def _failed(failure: NodeFailure) -> str:
@@ -371,7 +365,7 @@ def _failed(failure: NodeFailure) -> str:
     return f"{failure.node}: {'; '.join([text, *failure.beside])}{attempts}"
 
 
-def _example(question: Question) -> str:
+def _example_answer(question: Question) -> str:
     if question.form == "yes or no":
         return "yes"
     choices = events.QuestionEvent.choices_of(question.form)

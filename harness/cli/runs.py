@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import orjson
 from click.core import ParameterSource
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,15 +23,7 @@ from harness.cli.arguments import (
     traces_directory,
     traces_option,
 )
-from harness.cli.consoles import (
-    Group,
-    failures_told,
-    json_object,
-    results,
-    say,
-    show,
-    write_json,
-)
+from harness.cli.consoles import Group, JournalCommand, results, say, show, write_json
 from harness.cli.tables import UNKNOWN, known
 from harness.errors import InvalidInput
 from harness.hardware.footprint import format_bytes, parse_bytes
@@ -62,9 +55,8 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    with failures_told(as_json=as_json):
-        directory = traces_directory(traces)
-        lines = list_runs(directory, latest=limit or None)
+    directory = traces_directory(traces)
+    lines = list_runs(directory, latest=limit or None)
     if as_json:
         write_json(*(orjson.dumps(line.model_dump()) + b"\n" for line in lines))
     elif not lines:
@@ -74,7 +66,7 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
 
 
 def _refuse_options(context: click.Context) -> None:
-    # Options before `diff` are the list's, and would be ignored.
+    # Options that stand before a subcommand are those of the list: it would ignore them.
     for name in context.params:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"options go after '{context.invoked_subcommand}', not before")
@@ -96,23 +88,27 @@ def _table(lines: list[AuditLine]) -> Table:
             known(line.input_tokens, "{:,}".format),
             known(line.output_tokens, "{:,}".format),
             Text(line.pipeline or UNKNOWN),
-            " ".join(
-                [
-                    *(f"{name} {mean:.3g}" for name, mean in line.evaluation.items()),
-                    *(str(round(score, 3)) for score in line.wiggum_scores),
-                    *([line.stop_reason] if line.stop_reason else []),
-                    *(["(files gone)"] if line.is_gone else []),
-                ]
-            ),
+            " ".join(_scores(line)),
             style="dim" if line.is_gone else None,
         )
     return table
 
 
+def _scores(line: AuditLine) -> Iterator[str]:
+    for name, mean in line.evaluation.items():
+        yield f"{name} {mean:.3g}"
+    for score in line.wiggum_scores:
+        yield str(round(score, 3))
+    if line.stop_reason:
+        yield line.stop_reason
+    if line.is_gone:
+        yield "(files gone)"
+
+
 _STYLES = {None: "", "PASS": "green", "ERROR": "red", "KILLED": "red", "WAITING": "cyan"}
 
 
-@runs.command(arguments_are_journals=True)
+@runs.command(cls=JournalCommand)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @traces_option
@@ -129,9 +125,6 @@ def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
 
     comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
     show(comparison, print_comparison, as_json=as_json)
-
-
-# --- old runs -------------------------------------------------------------------------------------
 
 
 def _age_s(text: str) -> int:
@@ -200,55 +193,85 @@ def prune(
     )
     removed = chosen if dry_run else _remove(chosen, listed, directory)
     removed_ids = {run.run_id for run in removed}
-    rest = [run for run in runs if run.run_id not in removed_ids]
-    packed = _pack(rest, dry_run=dry_run) if compress else {}
-    report: dict[str, Any] = {
-        "dry_run": dry_run,
-        "removed": [{"run_id": run.run_id, "bytes": run.size_bytes} for run in removed],
-        "gone": [line.run_id for line in listed if line.is_gone],
-        "packed": [{"run_id": run_id, "bytes": size} for run_id, size in packed.items()],
-        "kept": [
-            {"run_id": run.run_id, "reason": run.kept, "batch": run.batch_state} for run in kept
-        ],
-        "remaining_bytes": sum(packed.get(run.run_id) or run.size_bytes for run in rest),
-    }
+    remaining = [run for run in runs if run.run_id not in removed_ids]
+    pruned = _Pruned(
+        dry_run=dry_run,
+        removed=removed,
+        gone=[line.run_id for line in listed if line.is_gone],
+        packed=_pack(remaining, dry_run=dry_run) if compress else {},
+        kept=kept,
+        remaining=remaining,
+    )
+    show(pruned, _print, as_json=as_json, fields=_Pruned.to_json)
     if as_json:
-        write_json(json_object(report))
         return
-    _say_pruned(report, runs, removed)
     if busy := len(chosen) - len(removed):
         say(f"{busy:,} more went on or ended meanwhile, or cannot be locked.", err=True)
-    if size_bytes is not None and report["remaining_bytes"] > size_bytes:
+    if size_bytes is not None and pruned.remaining_bytes > size_bytes:
         say(f"More than --size {format_bytes(size_bytes)}: what remains is kept.", err=True)
 
 
-def _say_pruned(
-    report: dict[str, Any], runs: Sequence[StoredRun], removed: Sequence[StoredRun]
-) -> None:
-    would = "would be " if report["dry_run"] else ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pruned:
+    """What `prune` did; in a dry run, what it would do."""
+
+    dry_run: bool
+    removed: Sequence[StoredRun]
+    gone: Sequence[str | None]
+    """Ids of runs without files, which leave the list."""
+    packed: Mapping[str, int | None]
+    """Run's id → its bytes now; None in a dry run, which cannot know them."""
+    kept: Sequence[StoredRun]
+    """Runs that are old enough to go, or too much, and stay for their `kept`."""
+    remaining: Sequence[StoredRun]
+    """All runs that were not removed, with their sizes before packing."""
+
+    @property
+    def remaining_bytes(self) -> int:
+        return sum(self.packed.get(run.run_id) or run.size_bytes for run in self.remaining)
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "dry_run": self.dry_run,
+            "removed": [{"run_id": run.run_id, "bytes": run.size_bytes} for run in self.removed],
+            "gone": self.gone,
+            "packed": [{"run_id": run_id, "bytes": size} for run_id, size in self.packed.items()],
+            "kept": [
+                {"run_id": run.run_id, "reason": run.kept, "batch": run.batch_state}
+                for run in self.kept
+            ],
+            "remaining_bytes": self.remaining_bytes,
+        }
+
+
+def _print(pruned: _Pruned, _: Console) -> None:
+    would = "would be " if pruned.dry_run else ""
+    count = len(pruned.removed)
+    removed_bytes = sum(run.size_bytes for run in pruned.removed)
     say(
-        f"{len(removed):,} of {len(runs):,} runs {would}removed "
-        f"({format_bytes(sum(run.size_bytes for run in removed))}); "
-        f"{format_bytes(report['remaining_bytes'])} remain."
+        f"{count:,} of {count + len(pruned.remaining):,} runs {would}removed "
+        f"({format_bytes(removed_bytes)}); {format_bytes(pruned.remaining_bytes)} remain."
     )
-    if report["dry_run"]:
-        _say_first([f"{run.run_id} {run.final or ''}" for run in removed])
-    if report["packed"]:
-        say(f"The journals of {len(report['packed']):,} runs {would}packed.")
-    if report["gone"]:
-        say(f"{len(report['gone']):,} {would}dropped from the list, since their files are gone.")
-    kept = report["kept"]
-    _say_first([f"kept {k['run_id']}: {k['reason']} {k['batch'] or ''}".rstrip() for k in kept])
-    if any(run["batch"] for run in kept):
+    if pruned.dry_run:
+        _say_first([f"{run.run_id} {run.final or ''}" for run in pruned.removed])
+    if pruned.packed:
+        say(f"The journals of {len(pruned.packed):,} runs {would}packed.")
+    if pruned.gone:
+        say(f"{len(pruned.gone):,} {would}dropped from the list, since their files are gone.")
+    _say_first(
+        [f"kept {run.run_id}: {run.kept} {run.batch_state or ''}".rstrip() for run in pruned.kept]
+    )
+    if any(run.batch_state for run in pruned.kept):
         say("A batch needs its run until the file named there is deleted.")
 
 
 def _remove(
-    chosen: Sequence[StoredRun], listed: Sequence[AuditLine], directory: Path
+    runs: Iterable[StoredRun], listed: Iterable[AuditLine], directory: Path
 ) -> list[StoredRun]:
-    """Removes runs, and takes all that are gone off the list, also after Ctrl-C."""
+    """Removes runs, and takes all whose files are gone off the list. Returns the removed ones."""
     try:
-        return [run for run in chosen if pruning.remove_run(run)]
+        return [run for run in runs if pruning.remove_run(run)]
+    # Also after Ctrl-C: the list must not name runs that were removed before it.
     finally:
         here = {path.stem for path in directory.glob("*.jsonl")}
         pruning.note_pruned(
@@ -256,7 +279,7 @@ def _remove(
         )
 
 
-def _pack(runs: Sequence[StoredRun], *, dry_run: bool) -> dict[str, int | None]:
+def _pack(runs: Iterable[StoredRun], *, dry_run: bool) -> dict[str, int | None]:
     """Packs runs. Returns run id → the run's bytes then; None in a dry run, which packs nothing."""
     packed: dict[str, int | None] = {}
     for run in runs:
@@ -269,6 +292,7 @@ def _pack(runs: Sequence[StoredRun], *, dry_run: bool) -> dict[str, int | None]:
 
 
 def _say_first(lines: Sequence[str]) -> None:
+    """Prints the first lines, and how many more there are."""
     for line in lines[:_SHOWN]:
         say(f"  {line}")
     if len(lines) > _SHOWN:

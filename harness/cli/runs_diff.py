@@ -18,7 +18,7 @@ from harness.analysis.comparison import (
     NodeDifference,
     RunComparison,
 )
-from harness.analysis.finding import said_ns
+from harness.analysis.finding import ns_text
 from harness.analysis.time_budget import TIME_KINDS
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.cli.trace_report import composites
@@ -44,15 +44,14 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
         console.print(Text(sentence, style="yellow"))
     console.print(_totals_table(comparison))
-    for name, (was, later) in comparison.settings.items():
-        console.print(Text(f"Set differently: {name}: {known(was, str)} → {known(later, str)}"))
+    for name, (of_a, of_b) in comparison.settings.items():
+        console.print(Text(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}"))
     console.print(_time_table(comparison))
     console.print(_figure_table(comparison.figures))
     for change, words in _FINDINGS.items():
-        if changes := [
-            _finding(finding) for finding in comparison.findings if finding.change == change
-        ]:
-            console.print(Text(f"{words} {', '.join(changes)}."))
+        findings = [_finding(f) for f in comparison.findings if f.change == change]
+        if findings:
+            console.print(Text(f"{words} {', '.join(findings)}."))
     if names := ", ".join(comparison.changed_inputs):
         console.print(Text(f"Inputs that were given differently: {names}."))
     differing = [node for node in comparison.nodes if node.differs_in]
@@ -70,29 +69,27 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
 
 def _bottleneck_line(comparison: RunComparison) -> str:
     """Whether the bottleneck has moved, in a sentence."""
-    a, b, (was, later) = comparison.a, comparison.b, comparison.bottlenecks
-    if was is None or later is None:
+    of_a, of_b = comparison.bottlenecks
+    if of_a is None or of_b is None:
         return "Where the bottleneck is cannot be told: one of the runs took no time."
-    of_a = f"{comparison.time[was][0] / a.duration_ns:.0%} of A"
-    of_b = f"{comparison.time[later][1] / b.duration_ns:.0%} of B"
-    if was == later:
-        return f"The bottleneck has not moved: {TIME_KINDS[was]} ({of_a}, {of_b})."
-    return (
-        f"The bottleneck has moved: {TIME_KINDS[was]} ({of_a}), now {TIME_KINDS[later]} ({of_b})."
-    )
+    share_a = f"{comparison.time[of_a][0] / comparison.a.duration_ns:.0%} of A"
+    share_b = f"{comparison.time[of_b][1] / comparison.b.duration_ns:.0%} of B"
+    if of_a == of_b:
+        return f"The bottleneck has not moved: {TIME_KINDS[of_a]} ({share_a}, {share_b})."
+    now = f"{TIME_KINDS[of_b]} ({share_b})"
+    return f"The bottleneck has moved: {TIME_KINDS[of_a]} ({share_a}), now {now}."
 
 
 def _time_table(comparison: RunComparison) -> Table:
-    """What took a hundredth of one of the runs."""
-    wholes = [max(1, run.duration_ns) for run in (comparison.a, comparison.b)]
+    """Kinds of time that took at least a hundredth of one of the runs."""
     table = _changes("Time of the critical path")
-    for kind, spent in comparison.time.items():
-        shares = [ns / whole for ns, whole in zip(spent, wholes, strict=True)]
-        if max(shares) >= 0.01:
-            cells = (
-                f"{seconds(ns)} s, {share:.0%}" for ns, share in zip(spent, shares, strict=True)
-            )
-            table.add_row(TIME_KINDS[kind], *cells, _change(*spent))
+    for kind, (a_ns, b_ns) in comparison.time.items():
+        share_a = a_ns / max(1, comparison.a.duration_ns)
+        share_b = b_ns / max(1, comparison.b.duration_ns)
+        if max(share_a, share_b) >= 0.01:
+            cell_a = f"{seconds(a_ns)} s, {share_a:.0%}"
+            cell_b = f"{seconds(b_ns)} s, {share_b:.0%}"
+            table.add_row(TIME_KINDS[kind], cell_a, cell_b, _change(a_ns, b_ns))
     return table
 
 
@@ -104,20 +101,23 @@ _UNITS: Mapping[FigureUnit, Callable[[float], str]] = {
 
 
 def _figure_table(figures: Sequence[FigureDifference]) -> Table:
-    """What has changed by a twentieth, and by a millisecond; of models, where they are several."""
+    """Figures that changed by over a twentieth (times: a millisecond), per model if of several."""
     table = _changes("Calls")
-    several = len({f.model for f in figures if f.a is not None and f.b is not None}) > 2
-    for row in figures:
-        if row.model and not (several and row.a is not None and row.b is not None):
+    in_both = [figure for figure in figures if figure.a is not None and figure.b is not None]
+    # One of these is None: that of the figures of all calls.
+    has_several_models = len({figure.model for figure in in_both}) > 2
+    for figure in figures:
+        if figure.model and not (has_several_models and figure in in_both):
             continue
-        was, later = row.a or 0.0, row.b or 0.0
-        if abs(later - was) > max(0.05 * was, 1e6 if row.unit == "ns" else 0.0):
-            name = f"{row.model}: {row.name}" if row.model else row.name
-            _add_change(table, name, row.a, row.b, _UNITS[row.unit])
+        a, b = figure.a or 0.0, figure.b or 0.0
+        if abs(b - a) > max(0.05 * a, 1e6 if figure.unit == "ns" else 0.0):
+            name = f"{figure.model}: {figure.name}" if figure.model else figure.name
+            _add_change(table, name, figure.a, figure.b, _UNITS[figure.unit])
     return table
 
 
 def _changes(title: str) -> Table:
+    """An empty table of figures in A and in B."""
     table = Table(title, "A", "B", "change")
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
@@ -126,8 +126,9 @@ def _changes(title: str) -> Table:
 
 def _finding(finding: FindingDifference) -> str:
     sides = [side for side in (finding.a, finding.b) if side]
-    lost = " → ".join(f"{side.severity}, {said_ns(side.lost_ns or 0)}" for side in sides)
-    return f"{finding.rule} ({f'{finding.model}, ' if finding.model else ''}{lost})"
+    losses = " → ".join(f"{side.severity}, {ns_text(side.lost_ns or 0)}" for side in sides)
+    model = f"{finding.model}, " if finding.model else ""
+    return f"{finding.rule} ({model}{losses})"
 
 
 def _totals_table(comparison: RunComparison) -> Table:
@@ -172,11 +173,13 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
     table.add_column("node", overflow="fold")
     table.add_column("what", ratio=1)
     has_cost = any(n and n.cost_usd is not None for node in nodes for n in (node.a, node.b))
-    figures = {name: of for name, of in _NODE_FIGURES.items() if has_cost or name != "dollars"}
-    for name in figures:
-        table.add_column(name, justify="right")
+    figures = {
+        title: form for title, form in _NODE_FIGURES.items() if has_cost or title != "dollars"
+    }
+    for title in figures:
+        table.add_column(title, justify="right")
     for node in nodes[:_MOST_NODES]:
-        cells = (_both(known(node.a, of), known(node.b, of)) for of in figures.values())
+        cells = (_both(known(node.a, form), known(node.b, form)) for form in figures.values())
         table.add_row(Text(node.node), Text("; ".join(_differences(node))), *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
@@ -184,17 +187,16 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
 
 
 def _differences(node: NodeDifference) -> Iterator[str]:
-    """What differs in a node call, in words."""
-    a, b, differs = node.a, node.b, node.differs_in
+    """Phrases that say what differs in a node call, and why."""
+    a, b = node.a, node.b
     if a is None or b is None:
         yield "only in A" if b is None else "only in B"
         return
-    if "status" in differs:
-        yield f"{a.status} in A, {b.status} in B" + (
-            f" ({error})" if (error := b.error or a.error) else ""
-        )
+    if "status" in node.differs_in:
+        error = b.error or a.error
+        yield f"{a.status} in A, {b.status} in B" + (f" ({error})" if error else "")
     causes = list(_causes(node, a, b))
-    if "output" not in differs:
+    if "output" not in node.differs_in:
         yield from causes
     elif causes:
         yield f"output changed: {', '.join(causes)}"
@@ -247,12 +249,12 @@ def _loop(loop: RecordedLoop | None) -> Text:
 
 
 def _both(a: str, b: str) -> str:
-    """Both sides of a cell; once, where they look the same."""
+    """Both values in one cell; only one if they look the same."""
     return a if a == b else f"{a} → {b}"
 
 
-def _change(was: float, later: float) -> str:
-    """By how much more or less, as a share of what was."""
-    if was == later:
+def _change(a: float, b: float) -> str:
+    """How far B is above A, as a share of A; `=` if they are equal."""
+    if a == b:
         return "="
-    return f"{(later - was) / was:+.1%}" if was else ""
+    return f"{(b - a) / a:+.1%}" if a else ""

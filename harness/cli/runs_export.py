@@ -11,7 +11,7 @@ import click
 
 from harness.analysis.training import LeftOut, Row, TrainingFormat, TrainingRows
 from harness.cli.arguments import find_journal, json_option, traces_directory, traces_option
-from harness.cli.consoles import Command, json_object, results, say, write_json
+from harness.cli.consoles import JournalCommand, json_object, results, say, write_json
 from harness.cli.process import FAILED
 from harness.errors import InvalidInput, JournalInvalid
 from harness.rows import write_rows
@@ -38,8 +38,7 @@ _REASONS: Mapping[LeftOut, str] = {
 
 
 @click.command(
-    cls=Command,
-    arguments_are_journals=True,
+    cls=JournalCommand,
     short_help="Make training data of the drafts and their scores.",
 )
 @click.argument("output", metavar="OUT.jsonl|OUT.parquet", type=click.Path(path_type=Path))
@@ -97,18 +96,15 @@ def export(
 
     write_rows(output, rows())
     if as_json:
-        counts = {
-            "rows": training.made,
-            "runs": len(journals),
-            "loops": training.loops,
-            "left_out": {name: training.left_out[name] for name in _REASONS},
-        }
-        write_json(json_object(counts))
+        left_out = {reason: training.left_out[reason] for reason in _REASONS}
+        counts = {"rows": training.made, "runs": len(journals), "loops": training.loops}
+        write_json(json_object({**counts, "left_out": left_out}))
     else:
         console = results()
         wrote = f"Wrote {training.made:,} rows to {output}" if training.made else "Nothing to write"
         console.print(f"{wrote}; runs: {len(journals):,}, loops: {training.loops:,}.")
-        for name, number in (+training.left_out).most_common():
-            console.print(f"Left out {number:,}: {_REASONS[name].format(margin=margin)}.")
+        for reason, number in training.left_out.most_common():
+            if number:
+                console.print(f"Left out {number:,}: {_REASONS[reason].format(margin=margin)}.")
     if not training.made:
         sys.exit(FAILED)

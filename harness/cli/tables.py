@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -13,26 +13,28 @@ T = TypeVar("T")
 
 UNKNOWN = "-"
 
-# Characters, with which a model's name can still be read.
+# Characters, in which a model's name can still be read.
 _COLUMN_WIDTH = 20
 _TITLES_WIDTH = 16
-_FEW = 5
+_MOST_LISTED = 5
 
 
 def known(value: T | None, form: Callable[[T], str]) -> str:
-    """A value for people; a dash if it is unknown."""
+    """A value in the given form; a dash if it is unknown."""
     return UNKNOWN if value is None else form(value)
 
 
 def seconds(time_ns: int) -> str:
-    """Three digits that count, without the unit."""
+    """A time in seconds as `digits`, without the unit."""
     return digits(time_ns / 1e9)
 
 
 def digits(value: float) -> str:
-    """Three digits that count, no more than two of them after the point."""
+    """A number with three significant digits, but at most two decimals: 0.01, 9.99, 10.1, 1,234."""
     # From 9.995 on, rounding to two places would show 10.00.
-    return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
+    if abs(value) < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
 def percent(share: float) -> str:
@@ -41,13 +43,15 @@ def percent(share: float) -> str:
 
 
 def dollars(usd: float) -> str:
-    """Cents and more; where there is less than a dollar, down to its millionth."""
-    return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
+    """An amount with two decimals from a dollar on, four from a cent on, and six below."""
+    if usd >= 1:
+        return f"{usd:,.2f}"
+    return f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
 
 
-def table(title: str, first: str, *figures: str) -> Table:
+def table(title: str, first: str, *figures: str, **style: Any) -> Table:  # noqa: ANN401 - see `Table`
     """A table with a title, a column of names and columns of figures."""
-    result = Table(title=title, title_justify="left")
+    result = Table(title=title, title_justify="left", **style)
     result.add_column(first, overflow="fold")
     for name in figures:
         result.add_column(name, justify="right")
@@ -55,19 +59,18 @@ def table(title: str, first: str, *figures: str) -> Table:
 
 
 def plain_table(title: str, first: str, figures: Iterable[str]) -> Table:
-    """A table without rules, whose names are folded so that no figure is cut."""
-    style: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim"}
-    result = Table(title=title, title_justify="left", **style)
-    result.add_column(first, overflow="fold")
-    for name in figures:
-        result.add_column(name, justify="right", no_wrap=True)
+    """A `table` without rules, whose figures are never cut."""
+    result = table(title, first, *figures, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in result.columns[1:]:
+        column.no_wrap = True
     return result
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first few, and how many more there are."""
+    """The first few names, and how many more there are."""
     items = [*names]
-    return ", ".join(items[:_FEW]) + f" and {len(items) - _FEW} more" * (len(items) > _FEW)
+    more = f" and {len(items) - _MOST_LISTED} more" if len(items) > _MOST_LISTED else ""
+    return ", ".join(items[:_MOST_LISTED]) + more
 
 
 def cell(value: object, style: str = "") -> Text:
@@ -93,16 +96,20 @@ def print_line(line: str, console: Console, style: str = "") -> None:
 def print_columns(
     things: Mapping[str, T], rows: Mapping[str, Callable[[T], Text]], console: Console
 ) -> None:
-    """Prints tables below each other, each as wide as the console; rows of dashes are left out."""
+    """Prints a column for each thing, in as many tables as the console's width needs.
+
+    `things` and `rows` are by title; the function of a row makes the cell of a thing. A row of
+    dashes is left out.
+    """
+    cells_by_row = {title: [*map(make_cell, things.values())] for title, make_cell in rows.items()}
+    titles = [*things]
     columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
-    cells = {title: [of(thing) for thing in things.values()] for title, of in rows.items()}
-    full = {title: row for title, row in cells.items() if any(c.plain != UNKNOWN for c in row)}
-    titles: Sequence[str] = [*things]
     for start in range(0, len(titles), columns):
         table = Table()
         table.add_column("", no_wrap=True)
         for title in titles[start : start + columns]:
             table.add_column(Text(title), overflow="fold")
-        for title, row in full.items():
-            table.add_row(title, *row[start : start + columns])
+        for title, cells in cells_by_row.items():
+            if any(cell.plain != UNKNOWN for cell in cells):
+                table.add_row(title, *cells[start : start + columns])
         console.print(table)

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import json_option, of_run, read_pairs
-from harness.cli.consoles import Group, Shown, say, show
+from harness.cli.consoles import Group, JournalCommand, Shown, say, show
 from harness.cli.process import FAILED
 from harness.cli.tables import seconds
 from harness.errors import InvalidInput, did_you_mean
@@ -30,9 +30,8 @@ from harness.trace.records import figures, own_track, title
 if TYPE_CHECKING:
     from harness.analysis.damage import FileCheck, JournalCheck
 
+# The ending of attributes that name a text by its hash.
 _TEXT = "_sha256"
-"""How attributes end that name a text by its hash."""
-
 _LABELS_SHOWN = 5
 _OPEN = "harness.cli.view:open_run", "Show a run in the Perfetto UI, served from this machine."
 
@@ -42,7 +41,7 @@ def trace() -> None:
     """Inspect a run: RUN is its id, a part of it, one of its files, or "latest"."""
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @click.option(
     "--format",
@@ -77,15 +76,15 @@ def export(
     content: bool,
 ) -> None:
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
-    timeline = next((TIMELINES[name] for name in TIMELINES if name == form), None)
-    if timeline is not None:
+    for name, (suffix, write) in TIMELINES.items():
+        if name != form:
+            continue
         if endpoint or headers or content:
             raise InvalidInput(
                 f"{form} writes a file; --endpoint, --header and --content are for exporters that "
                 "send, such as --format otlp",
                 code="option.not-for-timelines",
             )
-        suffix, write = timeline
         path = output or journal.with_suffix(suffix)
         with Shown(stderr=True).status(f"Writing {path} …"):
             write(Journal(journal), path)
@@ -108,7 +107,7 @@ def export(
     say(outcome)
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @click.option(
     "--ttft-ms",
@@ -134,7 +133,7 @@ def report(journal: Path, *, ttft_ms: int, itl_ms: int, as_json: bool) -> None:
     show(report_of(Journal(journal), targets=targets), print_report, as_json=as_json)
 
 
-@trace.command("show", arguments_are_journals=True)
+@trace.command("show", cls=JournalCommand)
 @click.argument("span")
 @of_run
 @json_option
@@ -147,7 +146,7 @@ def show_span(span: str, journal: Path, *, as_json: bool) -> None:
     show(details, print_span, as_json=as_json)
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @json_option
 def rounds(journal: Path, *, as_json: bool) -> None:
@@ -162,7 +161,7 @@ def rounds(journal: Path, *, as_json: bool) -> None:
     )
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @json_option
 def diagnose(journal: Path, *, as_json: bool) -> None:
@@ -173,7 +172,7 @@ def diagnose(journal: Path, *, as_json: bool) -> None:
     show(findings_of(Journal(journal)), print_findings, as_json=as_json)
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @json_option
 def check(journal: Path, *, as_json: bool) -> None:
@@ -215,9 +214,6 @@ def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
     return f"readable, but it stops before the run's end{torn}: {why}"
 
 
-# --- one span -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanShown:
     """A span, what lies directly in it, and its texts."""
@@ -226,7 +222,7 @@ class SpanShown:
     name: str
     title: str
     track: str
-    """The track that it starts; empty for a span on the track around it."""
+    """The track that it begins; empty if it lies on the track around it."""
     status: str
     error: str | None
     start_ns: int
@@ -239,12 +235,45 @@ class SpanShown:
     parts: tuple[tuple[str, int, int], ...] = ()
     """Title, start from the run's start, and duration of each span directly in it."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """By the attribute without its ending: `prompt`, `reply`, `draft`."""
+    """Name, such as `prompt`, `reply` or `draft` → text."""
 
 
 def span_shown(journal: Journal, target: int | str) -> SpanShown:
     """Looks a span up by its number, or the last call of a node by its label."""
-    titles: dict[int, tuple[str, int | None]] = {}
+    span, parts, around = _find_span(journal, target)
+    origin_ns = journal.started.time_ns
+    hashes = {
+        name.removesuffix(_TEXT): str(value)
+        for name, value in span.attributes.items()
+        if name.endswith(_TEXT)
+    }
+    text_by_hash = journal.texts({*hashes.values()})
+    texts = {name: text_by_hash[sha] for name, sha in hashes.items() if sha in text_by_hash}
+    return SpanShown(
+        span=span.id,
+        name=span.name,
+        title=title(span),
+        track=own_track(span),
+        status=span.status,
+        error=span.error,
+        start_ns=span.start_ns - origin_ns,
+        duration_ns=span.duration_ns,
+        around=around,
+        attributes={
+            name: value
+            for name, value in span.attributes.items()
+            if name.removesuffix(_TEXT) not in texts and name not in {"label", "track"}
+        },
+        parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
+        texts=texts,
+    )
+
+
+def _find_span(
+    journal: Journal, target: int | str
+) -> tuple[SpanRecord, list[SpanRecord], tuple[str, ...]]:
+    """The span, the spans directly in it, and the titles of those around it, outermost first."""
+    titles: dict[int, tuple[str, int | None]] = {}  # span → its title and the span around it
     labels: dict[str, None] = {}
     match: SpanRecord | None = None
     parts: list[SpanRecord] = []
@@ -254,7 +283,8 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
         if is_node:
             labels[title(span)] = None
         if span.id == target or (is_node and title(span) == target):
-            match, parts = span, []
+            match = span
+            parts = []
         elif match is not None and span.parent == match.id:
             parts.append(span)
     if match is None:
@@ -264,50 +294,21 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
             f"the run has no span {target}; a slice's arguments have its number as `span`{calls}",
             code="trace.no-such-span",
         )
-    origin_ns = journal.started.time_ns
-    attributes = match.attributes
-    hashes = {n.removesuffix(_TEXT): str(v) for n, v in attributes.items() if n.endswith(_TEXT)}
-    texts = journal.texts({*hashes.values()})
-    named = {name: texts[sha256] for name, sha256 in hashes.items() if sha256 in texts}
-    return SpanShown(
-        span=match.id,
-        name=match.name,
-        title=title(match),
-        track=own_track(match),
-        status=match.status,
-        error=match.error,
-        start_ns=match.start_ns - origin_ns,
-        duration_ns=match.duration_ns,
-        around=(*_around(match.parent, titles),),
-        attributes={
-            name: value
-            for name, value in attributes.items()
-            if name.removesuffix(_TEXT) not in named and name not in {"label", "track"}
-        },
-        parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
-        texts=named,
-    )
-
-
-def _around(parent: int | None, titles: Mapping[int, tuple[str, int | None]]) -> list[str]:
-    chain: list[str] = []
+    around: list[str] = []
+    parent = match.parent
     while parent is not None and parent in titles:
         caption, parent = titles[parent]
-        chain.append(caption)
-    return chain[::-1]
+        around.insert(0, caption)
+    return match, parts, tuple(around)
 
 
 def print_span(details: SpanShown, console: Console) -> None:
-    """Prints it: what it is, its figures, what lies in it, and its texts."""
+    """Prints a span: its place, its figures, the spans in it, and its texts."""
     ended = "" if details.status == "ok" else f", {details.status}"
-    where = " / ".join((*details.around, details.title))
-    console.print(Text(where, style="bold"), soft_wrap=True)
-    console.print(
-        Text(
-            f"{details.name}, span {details.span}{ended}: {seconds(details.duration_ns)} s from "
-            f"second {seconds(details.start_ns)}"
-        )
-    )
+    time = f"{seconds(details.duration_ns)} s from second {seconds(details.start_ns)}"
+    path = " / ".join((*details.around, details.title))
+    console.print(Text(path, style="bold"), soft_wrap=True)
+    console.print(Text(f"{details.name}, span {details.span}{ended}: {time}"))
     if details.error:
         console.print(Text(details.error, style="red"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

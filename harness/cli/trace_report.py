@@ -38,7 +38,7 @@ _BOUNDS: dict[Bound, str] = {
     "slower when it was measured.",
 }
 _LEAST_SHARE = 0.01
-_BASE = (
+_ABOUT_SHARES = (
     "Findings count all nodes and calls, also those beside that path: their shares of the run may "
     "be larger."
 )
@@ -53,7 +53,7 @@ _WHERE_SPANS_ARE = (
 
 
 def print_report(report: RunReport, console: Console) -> None:
-    """Prints what the run has something for; what is unknown is a dash."""
+    """Prints those parts of the report that the run has figures for; unknown ones are dashes."""
     for part in _parts(report):
         if isinstance(part, Table):
             console.print()
@@ -61,7 +61,7 @@ def print_report(report: RunReport, console: Console) -> None:
 
 
 def print_findings(diagnosis: Diagnosis, console: Console) -> None:
-    """Prints what was found, worst first, each with what to change; or that nothing was."""
+    """Prints the findings, worst first, each with its remedies, and what was looked for."""
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console)
     if any(finding.spans for finding in diagnosis.findings):
@@ -94,9 +94,8 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
     for aside in report.asides:
         yield Text(_aside_line(aside))
     for load in report.loads:
-        yield Text(
-            f"Loading {load.model}: {seconds(load.load_ns)} s in {counted(load.loads, 'load')}."
-        )
+        loads = counted(load.loads, "load")
+        yield Text(f"Loading {load.model}: {seconds(load.load_ns)} s in {loads}.")
     if report.critical_path.steps:
         yield _path_table(report.critical_path)
     if report.time:
@@ -124,16 +123,20 @@ def _headline(report: RunReport) -> str:
 
 def _calls_line(report: RunReport) -> str:
     calls = report.calls
-    ends = {"failed": calls.failed, "cancelled": calls.cancelled, "unfinished": calls.unfinished}
-    ends["refused at a limit"] = calls.refused
-    ends |= {"answered from the cache": calls.from_cache, "cut at a limit": calls.cut}
-    how = "".join(f", {count} {end}" for end, count in ends.items() if count)
-    elsewhere = f"; {counted(report.fallbacks, 'time')} another endpoint was asked"
-    return (
-        f"{counted(calls.calls, 'model call')}{how}; tried again {counted(report.retries, 'time')}"
-        f"{elsewhere if report.fallbacks else ''}"
-        f"; {counted(report.evictions, 'model')} evicted to make room."
-    )
+    counts = {
+        "failed": calls.failed,
+        "cancelled": calls.cancelled,
+        "unfinished": calls.unfinished,
+        "refused at a limit": calls.refused,
+        "answered from the cache": calls.from_cache,
+        "cut at a limit": calls.cut,
+    }
+    line = counted(calls.calls, "model call")
+    line += "".join(f", {count} {outcome}" for outcome, count in counts.items() if count)
+    line += f"; tried again {counted(report.retries, 'time')}"
+    if report.fallbacks:
+        line += f"; {counted(report.fallbacks, 'time')} another endpoint was asked"
+    return f"{line}; {counted(report.evictions, 'model')} evicted to make room."
 
 
 def _groups_table(
@@ -151,8 +154,8 @@ def _groups_table(
 
 
 def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
-    """All groups of calls with their titles."""
-    # A role only if no node made just its calls: its row would repeat the node's.
+    """Pairs of a title and a group of calls."""
+    # No role whose calls are all those of one node: its row would repeat the node's.
     of_nodes = [replace(group, name=None) for group in report.nodes]
     roles = [group for group in report.roles if replace(group, name=None) not in of_nodes]
     kinds = {"model": report.models, "replica": report.replicas, "node": report.nodes}
@@ -162,7 +165,7 @@ def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
 
 
 def _model_lines(model: CallGroup) -> Iterator[str]:
-    """What is worth knowing of a model's replies, beside figures."""
+    """Sentences about a model's replies that no figure tells."""
     if model.ignored_schemas or model.advisory_schemas:
         yield (
             f"Schemas of {model.name} not enforced: {model.advisory_schemas} advice only, "
@@ -202,7 +205,7 @@ def _aside_line(aside: Aside) -> str:
 
 
 def _limit_line(limit: SpeedLimit) -> str:
-    memory = (
+    line = (
         f"{limit.model} wrote {digits(limit.tokens_per_s)} tokens/s a reply, {limit.at_once:.1f} "
         f"at once. Memory allows {digits(limit.memory_limit)} ({limit.weight_bytes / 1e6:,.0f} MB "
         f"of weights a token at {limit.memory_bytes_per_s / 1e9:.1f} GB/s, "
@@ -210,14 +213,14 @@ def _limit_line(limit: SpeedLimit) -> str:
     )
     if limit.compute_limit is not None:
         computes = "The processor" if limit.device == MACHINE else limit.device
-        memory += (
+        line += (
             f" {computes} allows {digits(limit.compute_limit)}, by how it reads prompts: "
             f"{_share(limit.compute_share)}."
         )
     if limit.bound == "unknown":
-        return f"{memory} {_BOUNDS[limit.bound]}"
+        return f"{line} {_BOUNDS[limit.bound]}"
     half = digits(limit.with_weights(limit.weight_bytes // 2))
-    return f"{memory} {_BOUNDS[limit.bound]} Predicted: {half} with weights of half the size."
+    return f"{line} {_BOUNDS[limit.bound]} Predicted: {half} with weights of half the size."
 
 
 def _goodput_line(goodput: Goodput) -> str:
@@ -234,17 +237,12 @@ def _goodput_line(goodput: Goodput) -> str:
 
 
 def _occupancy_line(occupancy: Occupancy) -> str:
-    longest = occupancy.longest_gap
-    where = (
-        f", the longest {seconds(longest.duration_ns)} s from second {seconds(longest.start_ns)}"
-        if longest
-        else ""
-    )
-    return (
-        f"At most {counted(occupancy.most_at_once, 'call')} at once. No call under way: "
-        f"{seconds(occupancy.idle_ns)} s ({_share(occupancy.idle_share)}) in "
-        f"{counted(occupancy.idle_gaps, 'gap')}{where}."
-    )
+    line = f"At most {counted(occupancy.most_at_once, 'call')} at once. No call under way: "
+    line += f"{seconds(occupancy.idle_ns)} s ({_share(occupancy.idle_share)}) in "
+    line += counted(occupancy.idle_gaps, "gap")
+    if gap := occupancy.longest_gap:
+        line += f", the longest {seconds(gap.duration_ns)} s from second {seconds(gap.start_ns)}"
+    return f"{line}."
 
 
 def _path_table(path: CriticalPath) -> Table:
@@ -327,8 +325,8 @@ def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
     title = f"Still under way: {counted(len(spans), 'span')}"
     table = plain_table(title, "what", ("from second", "for, s"))
     for span in spans[:_OPEN_SPANS_SHOWN]:
-        title = span.name if span.title == span.name else f"{span.name}: {span.title}"
-        table.add_row(Text(title), seconds(span.start_ns), seconds(span.open_ns))
+        caption = span.name if span.title == span.name else f"{span.name}: {span.title}"
+        table.add_row(Text(caption), seconds(span.start_ns), seconds(span.open_ns))
     if len(spans) > _OPEN_SPANS_SHOWN:
         table.add_row(f"and {len(spans) - _OPEN_SPANS_SHOWN} more", "", "")
     return table
@@ -397,9 +395,11 @@ def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
 def _time_line(diagnosis: Diagnosis) -> str:
     largest = [share for share in diagnosis.time if share.share >= _LEAST_SHARE]
     parts = [f"{share.share:.0%} {_kind_line(share)}" for share in largest]
-    whole = seconds(diagnosis.duration_ns)
-    base = f" {_BASE}" if any(finding.lost_ns for finding in diagnosis.findings) else ""
-    return f"Where the {whole} s of the critical path went: {'; '.join(parts)}.{base}"
+    line = f"Where the {seconds(diagnosis.duration_ns)} s of the critical path went: "
+    line += f"{'; '.join(parts)}."
+    if any(finding.lost_ns for finding in diagnosis.findings):
+        line += f" {_ABOUT_SHARES}"
+    return line
 
 
 def _kind_line(share: TimeShare) -> str:
@@ -407,7 +407,7 @@ def _kind_line(share: TimeShare) -> str:
 
 
 def _checked(diagnosis: Diagnosis) -> str:
-    """What was looked for, and the largest part of the time that nothing found accounts for."""
+    """Sentences: what was looked for, and the largest part of the time that no finding explains."""
     sentence = _CHECKED.format(
         none="" if diagnosis.findings else " Nothing was found.",
         rules=len(diagnosis.checked),
@@ -420,5 +420,5 @@ def _checked(diagnosis: Diagnosis) -> str:
 
 
 def _indented(line: str, *, style: str = "") -> Padding:
-    # Text rather than str: what models and servers said may hold brackets.
+    # Text and not str: replies of models and servers may have brackets, which are no markup.
     return Padding(Text(line, style=style), (0, 0, 0, 3))

@@ -31,19 +31,19 @@ def write_report(
     *,
     origin: Mapping[str, str],
     claim: Iterable[str],
-    said: Iterable[str],
+    remarks: Iterable[str],
     tables: Sequence[Table],
 ) -> None:
     """Writes the page, whole or not at all.
 
-    `origin` says what the figures come from; `claim`, `said` and `tables` are all that the terminal
-    shows, the thresholds first.
+    `origin` is title → what the figures come from. The lines of `claim` and `remarks`, and the
+    `tables`, of thresholds and of agreement, are those that the terminal shows.
 
     Raises:
         InvalidInput: It cannot be written.
     """
     title = f"{rubric.title}: thresholds by labels"
-    # Even if something got in, a browser would load nothing.
+    # Even if a text's markup got in, a browser would load nothing.
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     meta: list[dict[str, str]] = [
         {"charset": "utf-8"},
@@ -58,7 +58,7 @@ def write_report(
         "main",
         _text("h1", title),
         _text("p", " ".join(line.strip() for line in claim), class_="claim"),
-        _element("ul", *(_text("li", line.strip()) for line in said), class_="lines"),
+        _element("ul", *(_text("li", line.strip()) for line in remarks), class_="lines"),
         _text("h2", "Thresholds"),
         *(_as_html(rows) for rows in tables[:1]),
         _text("h2", "Evaluator and people"),
@@ -70,7 +70,7 @@ def write_report(
     html = _element("html", head, _element("body", main), lang="en")
     clean = cleaner()
     for node in html.iter():
-        # Cleaned before it is escaped: a secret with `&` in it would look different after.
+        # Before `tostring` escapes it: a secret with `&` in it would look different after.
         node.text = _CONTROLS.sub("\ufffd", clean(node.text or ""))
         for name, value in node.items():
             node.set(name, _CONTROLS.sub("\ufffd", clean(value)))
@@ -79,7 +79,7 @@ def write_report(
 
 
 def _element(tag: str, *children: Element, **attributes: str) -> Element:
-    """An element. `class_` is the attribute `class`, and `aria_label` is `aria-label`."""
+    """An element; the attribute `class` is given as `class_`, and `aria-label` as `aria_label`."""
     named = {name.strip("_").replace("_", "-"): value for name, value in attributes.items()}
     node = Element(tag, named)
     node.extend(children)
@@ -99,7 +99,7 @@ def _as_html(rows: Table) -> Element:
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Element:
-    """A table, whose rows begin with what they are about. It scrolls where it is too wide."""
+    """A table in a box that scrolls; the first cell of each row is its heading."""
     lines = [
         _element("tr", _text("th", row[0], scope="row"), *(_text("td", cell) for cell in row[1:]))
         for row in rows
@@ -110,7 +110,7 @@ def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         _element("thead", _element("tr", *(_text("th", name, scope="col") for name in head))),
         _element("tbody", *lines),
     )
-    # A keyboard can scroll only what it can reach, so the box takes a tab stop and needs a name.
+    # A keyboard can scroll only a box with a tab stop, and that needs a name.
     return _element("div", table, class_="wide", tabindex="0", role="group", aria_label=caption)
 
 
@@ -120,19 +120,22 @@ def _disagreements(tuning: Tuning) -> Iterator[Element]:
     yield _text("h2", "Decided otherwise than by people")
     yield _text("p", "At the rubric's own threshold, the farthest from it first.", class_="quiet")
     for draft in tuning.disagreements:
-        labeled, names = draft.labeled, [name for name in draft.scores if name != COMPOSITE]
-        means = {name: statistics.fmean(by.values()) for name, by in labeled.people.items()}
-        scores = [
-            f"{name} {draft.scores[name]:g}"
-            + (f" (people {means[name]:.3g})" if name in means else "")
-            for name in names
-        ]
-        people, verb = ("accept", "rejects") if draft.accept else ("reject", "accepts")
-        decided = f"people {people}, the rubric {verb}"
-        task = [f"Task: {labeled.task}"] if labeled.task else []
+        labeled = draft.labeled
+        scores: list[str] = []
+        for name, score in draft.scores.items():
+            if name != COMPOSITE:
+                people = labeled.people.get(name)
+                mean = f" (people {statistics.fmean(people.values()):.3g})" if people else ""
+                scores.append(f"{name} {score:g}{mean}")
+        lines = [", ".join(scores)]
+        if labeled.task:
+            lines.append(f"Task: {labeled.task}")
+        decided = "people reject, the rubric accepts"
+        if draft.accept:
+            decided = "people accept, the rubric rejects"
         yield _element(
             "article",
             _text("h3", f"{labeled.id}: composite {draft.composite:g}; {decided}"),
-            *(_text("p", line, class_="quiet") for line in [", ".join(scores), *task]),
+            *(_text("p", line, class_="quiet") for line in lines),
             _text("pre", labeled.draft or "(The labels do not have its text.)", tabindex="0"),
         )

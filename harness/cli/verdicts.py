@@ -23,50 +23,51 @@ def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) 
     rows.add_column("why not more", ratio=1)
     weights = {dimension.name: dimension.weight for dimension in rubric.dimensions}
     for score in verdict.scores:
-        reasons, scale = Text("\n".join(why_not_more(score))), rubric.scale_of(score.name)
-        cell = points(score)
-        if scale is not rubric.scale:
-            words = {scale.max: "pass", scale.min: "fail"} if scale.is_pass_fail else {}
-            cell = words.get(score.score, f"{cell} of {scale.max:g}")
-        rows.add_row(score.name, cell, f"{weights[score.name]:g}", reasons)
+        reasons = Text("\n".join(why_not_more(score)))
+        rows.add_row(score.name, _on_scale(score, rubric), f"{weights[score.name]:g}", reasons)
     console.print(rows)
 
 
-def print_comparison(verdicts: Mapping[str, Verdict], console: Console) -> None:
-    """Prints a row for each draft, by name."""
-    console.print(with_scores(table("Side by side", "draft"), verdicts))
+def _on_scale(score: DimensionScore, rubric: Rubric) -> str:
+    """A score; on a scale that is not the rubric's, with its maximum, or as `pass` or `fail`."""
+    scale = rubric.scale_of(score.name)
+    if scale is rubric.scale:
+        return points(score)
+    if scale.is_pass_fail and score.score in {scale.min, scale.max}:
+        return "pass" if score.score == scale.max else "fail"
+    return f"{points(score)} of {scale.max:g}"
 
 
 def with_scores(rows: Table, verdicts: Mapping[str, Verdict]) -> Table:
-    """The table with a row for each verdict, by what its first column says."""
+    """Adds the columns of scores to a table; `verdicts` is first cell of a row → verdict."""
     # A draft that a gate stopped lacks the dimensions that others have.
     names = dict.fromkeys(name for verdict in verdicts.values() for name in verdict.vector)
     for name in (*names, "composite"):
         rows.add_column(name, justify="right")
-    for first, verdict in verdicts.items():
+    for first_cell, verdict in verdicts.items():
         scores = {score.name: points(score) for score in verdict.scores}
         cells = (scores.get(name, "-") for name in names)
-        rows.add_row(Text(first), *cells, str(verdict.composite))
+        rows.add_row(Text(first_cell), *cells, str(verdict.composite))
     return rows
 
 
-_ENDS = 3
-"""Drafts that are named at either end."""
+# Drafts that are named as lowest, and as highest.
+_EXTREMES = 3
 
 
 def print_summary(
     verdicts: Mapping[str, Verdict], rubric: Rubric, console: Console, *, decided: bool
 ) -> None:
-    """Prints what many drafts have in common; `decided` says whether passing is known."""
-    many = len(verdicts)
+    """Prints statistics of many drafts; `decided` says whether passing is known."""
+    count = len(verdicts)
     composites = {name: verdict.composite for name, verdict in verdicts.items()}
     figures = ("mean", "deviation", "lowest", "median", "highest", "under floor")
-    rows = table(f"{many:,} drafts by '{rubric.id}'", "dimension", *figures)
+    rows = table(f"{count:,} drafts by '{rubric.id}'", "dimension", *figures)
     for dimension in rubric.dimensions:
         name, floor = dimension.name, dimension.floor
         scores = [v.vector[name] for v in verdicts.values() if name in v.vector]
         rows.add_row(
-            name if len(scores) == many else f"{name} ({len(scores):,} of {many:,})",
+            name if len(scores) == count else f"{name} ({len(scores):,} of {count:,})",
             *(_figures(scores) if scores else ["-"] * 5),
             "" if floor is None else f"{sum(score < floor for score in scores):,}",
         )
@@ -76,27 +77,29 @@ def print_summary(
         passed = sum(verdict.passed for verdict in verdicts.values())
         near = sum(abs(c - rubric.pass_at) <= rubric.repeat_within for c in composites.values())
         console.print(
-            f"{passed:,} of {many:,} passed ({passed / many:.0%}; needed: {rubric.pass_at:g}); "
+            f"{passed:,} of {count:,} passed ({passed / count:.0%}; needed: {rubric.pass_at:g}); "
             f"{near:,} lie within {rubric.repeat_within:g} of that."
         )
     else:
         console.print("Of the checks alone; who passes is unknown until a model judges the rest.")
-    judged = [v.judges for v in verdicts.values() if v.judges]
-    for what, drafts in (
-        ("stopped by a gate", [v for v in verdicts.values() if v.gates]),
+    panels = [v.judges for v in verdicts.values() if v.judges]
+    for what, number in (
+        ("stopped by a gate", sum(bool(v.gates) for v in verdicts.values())),
         (
             "failed, since not all dimensions were scored",
-            [v for v in verdicts.values() if v.missing],
+            sum(bool(v.missing) for v in verdicts.values()),
         ),
-        ("with a reply that was repaired", [j for j in judged if any(e.repaired for e in j.each)]),
-        ("with a reply that could not be read", [j for j in judged if j.abstentions]),
-        ("seen shortened", [j for j in judged if j.shortened]),
+        ("with a reply that was repaired", sum(any(e.repaired for e in p.each) for p in panels)),
+        ("with a reply that could not be read", sum(bool(p.abstentions) for p in panels)),
+        ("seen shortened", sum(bool(p.shortened) for p in panels)),
     ):
-        if drafts:
-            console.print(f"{len(drafts):,} {what}.")
-    ranked = sorted(composites, key=lambda name: composites[name])
-    for label, names in (("Lowest", ranked[:_ENDS]), ("Highest", ranked[: -_ENDS - 1 : -1])):
-        console.print(f"{label}: {listed([f'{name} ({composites[name]})' for name in names])}.")
+        if number:
+            console.print(f"{number:,} {what}.")
+    ranked = [
+        f"{name} ({composites[name]})" for name in sorted(composites, key=composites.__getitem__)
+    ]
+    console.print(f"Lowest: {listed(ranked[:_EXTREMES])}.")
+    console.print(f"Highest: {listed(ranked[::-1][:_EXTREMES])}.")
 
 
 def _figures(scores: Sequence[float]) -> Iterator[str]:
@@ -107,7 +110,7 @@ def _figures(scores: Sequence[float]) -> Iterator[str]:
 
 
 def decision(verdict: Verdict, rubric: Rubric) -> str:
-    """Whether a draft passed, or why not; the end of a sentence."""
+    """Whether a draft passed, or why not, as the end of a sentence."""
     if verdict.passed:
         return f"passed (needed: {rubric.pass_at:g})"
     judges = verdict.judges
@@ -131,7 +134,7 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
 def remarks(
     verdict: Verdict, rubric: Rubric, *, unasked: str = "no evaluator model is configured"
 ) -> Iterator[str]:
-    """What was not judged and why, by `unasked` if no model was; and who judged the rest."""
+    """Sentences: what was not judged and why (`unasked`, if no model was), and who judged."""
     if verdict.gates:
         yield (
             f"The gate {listed(verdict.gates)} is shut, so no model was asked; the composite is "
@@ -142,7 +145,7 @@ def remarks(
 
 
 def why_not_more(score: DimensionScore) -> Iterator[str]:
-    """What kept a dimension from a higher score, line by line."""
+    """Lines that say what kept a dimension from a higher score."""
     if score.own_reason:
         yield score.own_reason
     for finding in score.own_findings:
@@ -155,29 +158,23 @@ def why_not_more(score: DimensionScore) -> Iterator[str]:
 
 
 def points(score: DimensionScore) -> str:
-    """A score, with the standard deviation of several judgements."""
+    """A score; after several judgements, with their standard deviation."""
     spread = f" ±{score.spread:.2g}" if score.spread is not None else ""
     return f"{score.score:g}{spread}"
 
 
 def passes_at(verdict: Verdict, pass_at: float) -> bool:
     """Whether a draft would pass with another threshold, by its scores."""
-    # A panel's votes were by the rubric's own threshold; for another, its combined scores decide.
+    # A panel voted by the rubric's own threshold; for another, its combined scores decide.
     stopped = verdict.below_floor or verdict.gates or verdict.missing
     return verdict.composite >= pass_at and not stopped
 
 
 def verdict_as_json(verdict: Verdict) -> dict[str, object]:
-    """A verdict by the names of its fields."""
+    """A verdict, for scripts."""
+    names = ("composite", "passed", "below_floor", "gates", "unjudged", "unjudged_reasons")
     return {
-        "composite": verdict.composite,
-        "passed": verdict.passed,
-        "below_floor": verdict.below_floor,
-        "gates": verdict.gates,
-        "unjudged": verdict.unjudged,
-        "unjudged_reasons": verdict.unjudged_reasons,
-        "missing": verdict.missing,
-        "compressed": verdict.compressed,
+        **{name: getattr(verdict, name) for name in (*names, "missing", "compressed")},
         "scores": [asdict(score) for score in verdict.scores],
         "judges": asdict(verdict.judges) if verdict.judges else None,
     }
@@ -185,10 +182,10 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
 
 def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
     checked = {dimension.name for dimension in rubric.checked}
-    by_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
+    needs_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
     for name in verdict.unjudged:
         if name in checked:
-            # Older files do not say.
+            # Older files have no reasons.
             why = verdict.unjudged_reasons.get(name, "without sources or enough text to check")
             yield f"Not scored: {name}: {why}."
     names = [name for name in verdict.unjudged if name not in checked]
@@ -196,7 +193,7 @@ def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
         return
     if verdict.judges is not None:
         yield f"Not judged, since there are no sources to judge it by: {listed(names)}."
-    elif by_sources.issuperset(names):
+    elif needs_sources.issuperset(names):
         yield f"Not judged, since {unasked}, or there are no sources: {listed(names)}."
     else:
         yield (
@@ -209,13 +206,13 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
     judges = verdict.judges
     if judges is None:
         return
-    who = listed(judges.evaluators)
+    evaluators = listed(judges.evaluators)
     if judges.judgements == 1:
-        yield f"Judged by {who}."
+        yield f"Judged by {evaluators}."
     else:
-        many = f"{judges.judgements} judgements by {who}"
-        is_vote = judges.combine == "majority"
-        parts = [f"The medians of {many}" if is_vote else f"The {judges.combine} of {many}"]
+        # After a vote of the majority, scores are the medians.
+        kind = "medians" if judges.combine == "majority" else judges.combine
+        parts = [f"The {kind} of {judges.judgements} judgements by {evaluators}"]
         if judges.spread is not None:
             parts.append(f"spread {judges.spread:.2f}")
         if judges.pass_share is not None:
@@ -223,12 +220,12 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
         yield f"{', '.join(parts)}."
     if judges.borderline:
         yield "Borderline: by the evaluator's measured noise, chance may have decided."
-    for why in dict.fromkeys(judges.absent):
-        yield f"Asked without an answer, so not counted: {why}"
-    for what, view, how in (
+    for reason in dict.fromkeys(judges.absent):
+        yield f"Asked without an answer, so not counted: {reason}"
+    for whose, shortened, choice in (
         ("", judges.shortened, "picked sentences"),
         (" of the sources", judges.sources_shortened, "nearest to what the draft says"),
     ):
-        if view is not None:
-            size = f"{view.after_chars:,} of {view.before_chars:,} characters{what}"
-            yield f"The evaluator saw {size}, {how}: such scores do not compare with others."
+        if shortened is not None:
+            size = f"{shortened.after_chars:,} of {shortened.before_chars:,} characters{whose}"
+            yield f"The evaluator saw {size}, {choice}: such scores do not compare with others."

@@ -23,7 +23,7 @@ from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
 from harness.analysis.html_page import PageKind, html_of
 from harness.analysis.run_page import page_json, run_page_of, version_of
 from harness.cli.arguments import find_journal, run_argument, traces_directory, traces_option
-from harness.cli.consoles import Command, Shown, clean, clean_json, say
+from harness.cli.consoles import JournalCommand, Shown, clean, clean_json, say
 from harness.cli.run_result import open_command
 from harness.cli.trace import span_shown
 from harness.cli.viewer import LoopbackServer, Site, perfetto_site, perfetto_ui, timeline_site
@@ -33,8 +33,8 @@ from harness.metrics import Metrics
 from harness.trace import TIMELINES, Journal
 from harness.trace.journal_reader import JOURNAL_SUFFIX
 
+# Bytes of the data that are copied into a page at a time.
 _PIECE = 1 << 20
-"""Bytes of a page that are sent on at once."""
 
 _port_option = click.option(
     "--port",
@@ -47,7 +47,7 @@ _no_browser_option = click.option(
 )
 
 
-@click.command(cls=Command, arguments_are_journals=True)
+@click.command(cls=JournalCommand)
 @run_argument
 @click.argument("other", required=False, type=click.Path(path_type=Path))
 @traces_option
@@ -100,7 +100,7 @@ def view(
         _serve_run(journal, port=port, open_browser=not no_browser, metrics=metrics)
 
 
-@click.command("open", cls=Command, arguments_are_journals=True)
+@click.command("open", cls=JournalCommand)
 @run_argument
 @traces_option
 @_port_option
@@ -151,12 +151,11 @@ def _serve(
     with LoopbackServer(site, port=port, public=public) as server:
         for path in public:
             say(f"Metrics at http://127.0.0.1:{server.server_port}{path}", err=True)
-        url = server.url
         # Not cleaned of secrets: without its token, the address opens nothing.
-        click.echo(f"{what} at {url} (close the tab or press Ctrl-C to stop)", err=True)
+        click.echo(f"{what} at {server.url} (close the tab or press Ctrl-C to stop)", err=True)
         if open_browser:
             # Some browsers, such as those in a terminal, block their caller until they end.
-            threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=[server.url], daemon=True).start()
         try:
             server.serve_until_closed()
         except KeyboardInterrupt:
@@ -184,11 +183,9 @@ def _serve_evaluation(
 
 def _serve_run(journal: Path, *, port: int, open_browser: bool, metrics: bool = False) -> None:
     with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
-        # Reading a long run takes seconds, and several pages may ask.
-        read = lru_cache(maxsize=1)(partial(_read, journal, Path(folder, "run.json")))
+        site = _RunSite(journal, Path(folder))
         with _reading("run"):
-            read(version_of(journal))
-        site = partial(_site, journal, read, Path(folder))
+            site.data(version_of(journal))
         public = {"/metrics"} if metrics else set()
         _serve(site, "The run", port=port, open_browser=open_browser, public=public)
 
@@ -197,44 +194,55 @@ def _page(journal: Path) -> Iterator[bytes]:
     return page_json(run_page_of(journal, open_command=open_command(journal)), clean=clean_json)
 
 
-def _read(journal: Path, page: Path, _version: str) -> Path:
-    with whole_file(page) as file:
-        file.writelines(_page(journal))
-    return page
+class _RunSite:
+    """A run's page, data, metrics and timeline, each made in a folder when a browser asks for it.
 
+    Methods that answer a browser get the query of its request.
+    """
 
-def _site(journal: Path, read: Callable[[str], Path], folder: Path, nonce: str) -> Site:
-    """The page, what it asks for news, and the timeline, drawn when it is opened."""
-    suffix, write = TIMELINES["perfetto"]
-    drawn = folder / f"{journal.stem}{suffix}"
+    def __init__(self, journal: Path, folder: Path) -> None:
+        self._journal = journal
+        self._folder = folder
+        suffix, self._write_timeline = TIMELINES["perfetto"]
+        self._timeline_file = folder / f"{journal.stem}{suffix}"
+        # By the journal's version: reading a long run takes seconds, and several pages may ask.
+        self.data = lru_cache(maxsize=1)(self._write_data)
+        self._metrics_of = lru_cache(maxsize=1)(self._read_metrics)
 
-    def page(_: str) -> Path:
-        html = folder / "run.html"
-        with read(version_of(journal)).open("rb") as data, whole_file(html) as file:
-            file.writelines(
-                html_of(iter(partial(data.read, _PIECE), b""), nonce=nonce, is_live=True)
+    def __call__(self, nonce: str) -> Site:
+        site: Site = {"/": partial(self._html, nonce), "/run.json": self._news}
+        site["/metrics"] = lambda _query: self._metrics_of(version_of(self._journal))
+        try:
+            return site | perfetto_site(
+                nonce, trace=self._timeline, name=self._timeline_file.name, page="/timeline.html"
             )
-        return html
+        # The Perfetto UI is not installed.
+        except InvalidInput as error:
+            return site | {"/timeline.html": escape(str(error)).encode()}
 
-    def news(mark: str) -> Path | None:
-        version = version_of(journal)
-        return None if unquote(mark) == version else read(version)
+    def _html(self, nonce: str, _query: str) -> Path:
+        page = self._folder / "run.html"
+        with self.data(version_of(self._journal)).open("rb") as file, whole_file(page) as html:
+            data = iter(partial(file.read, _PIECE), b"")
+            html.writelines(html_of(data, nonce=nonce, is_live=True))
+        return page
 
-    def timeline(_: str) -> Path:
-        write(Journal(journal), drawn)
-        return drawn
+    def _news(self, shown_version: str) -> Path | None:
+        """The run's data; None if the page shows this version of the journal already."""
+        version = version_of(self._journal)
+        return None if unquote(shown_version) == version else self.data(version)
 
-    @lru_cache(maxsize=1)
-    def metrics_of(_version: str) -> bytes:
+    def _timeline(self, _query: str) -> Path:
+        self._write_timeline(Journal(self._journal), self._timeline_file)
+        return self._timeline_file
+
+    def _write_data(self, _version: str) -> Path:
+        data = self._folder / "run.json"
+        with whole_file(data) as file:
+            file.writelines(_page(self._journal))
+        return data
+
+    def _read_metrics(self, _version: str) -> bytes:
         metrics = Metrics()
-        metrics.add(Journal(journal))
+        metrics.add(Journal(self._journal))
         return clean(metrics.text()).encode()
-
-    def metrics(_: str) -> bytes:
-        return metrics_of(version_of(journal))
-
-    site: Site = {"/": page, "/run.json": news, "/metrics": metrics}
-    try:
-        return site | perfetto_site(nonce, trace=timeline, name=drawn.name, page="/timeline.html")
-    except InvalidInput as error:
-        return site | {"/timeline.html": escape(str(error)).encode()}

@@ -24,8 +24,8 @@ from harness.errors import HarnessError, InvalidInput
 from harness.metrics import Metrics
 from harness.trace.clock import Clock, monotonic
 
-# Nothing from elsewhere. The UI compiles WebAssembly and, for its charts, functions; index.html
-# has a script of its own.
+# Pages load nothing from elsewhere. The UI compiles WebAssembly and, for its charts, functions
+# (`unsafe-eval`); its index.html contains a script (`nonce`).
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-eval' 'nonce-{nonce}'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self' data: blob:; "
@@ -42,23 +42,23 @@ _MEDIA_TYPES = {
 }
 
 Content = bytes | Path
-"""A file is read as it is when it is asked for."""
+"""A file is read when a browser asks for it."""
 Entry = Content | Callable[[str], Content | None]
-"""What is served at a path; a function makes it of the query, or says None if nothing is new."""
+"""What is served at a path. A function gets the request's query, and returns None for no news."""
 Site = dict[str, Entry]
 
 
 class LoopbackServer(ThreadingHTTPServer):
     """Serves a site to this machine only.
 
-    Use it as a context manager, or call `server_close`. Only a browser that was given `url` gets an
-    answer. A page keeps the server going with `new EventSource("/harness-alive")`. `site` makes the
-    site, `/` among its paths, for a nonce that scripts need to be run. Port 0 is any free one. It
-    waits `first_page_s` for a first page, and `grace_s` after the last has gone. What is at
-    `public` paths is for any program of this machine, and with some it serves until Ctrl-C.
+    Use it as a context manager, or call `server_close`. Only a browser that opened `url` gets an
+    answer. A page keeps the server alive by `new EventSource("/harness-alive")`. `site` makes the
+    site, with its first page at `/`, for the nonce of its scripts. The server waits `first_page_s`
+    for a first page, and `grace_s` after the last has gone. Any program of this machine may read
+    the `public` paths; if there are any, it serves until Ctrl-C. Port 0 is any free one.
     """
 
-    timeout = 0.2  # seconds between two looks whether to stop
+    timeout = 0.2  # seconds after which `handle_request` returns without a request
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LoopbackServer(ThreadingHTTPServer):
         self.policy = _POLICY.format(nonce=nonce)
         self.site = site(nonce)
         self._clock = clock
-        # The last page may only be reloading.
+        # A page that has gone may only be reloading.
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
         """When to stop if no page is open then."""
@@ -100,23 +100,23 @@ class LoopbackServer(ThreadingHTTPServer):
 
     @property
     def host(self) -> str:
-        """What a browser calls it: its name and port."""
+        """The server's name and port, as a browser sends them."""
         return f"{self._name}:{self.server_port}"
 
     @property
     def cookie(self) -> str:
-        """The cookie of a browser that had the address."""
+        """The cookie of a browser that opened the address."""
         return f"harness={self.token}"
 
     def serve_until_closed(self) -> None:
-        """Serves until the last page has gone, or no first one came."""
+        """Serves until the last page has gone, or until no first page came in time."""
         while self.public or self._pages or self._clock() < self._deadline_ns:
             # Hands one request to a thread of its own, or returns after the timeout.
             self.handle_request()
 
     @contextmanager
     def answering(self, connection: socket.socket) -> Iterator[None]:
-        """Goes on serving for as long as an answer takes, and a while after it."""
+        """Keeps the server alive while it answers in the block, and for the grace after it."""
         self._pages.add(connection)
         try:
             yield
@@ -125,7 +125,7 @@ class LoopbackServer(ThreadingHTTPServer):
             self._pages.remove(connection)
 
     def hold(self, page: socket.socket) -> None:
-        """Returns when the page at the other end of a connection has gone."""
+        """Waits until the page at the other end of a connection has gone."""
         try:
             with self.answering(page):
                 page.sendall(b"retry: 1000\n\n")  # milliseconds, should the connection break
@@ -133,7 +133,7 @@ class LoopbackServer(ThreadingHTTPServer):
                 while page.recv(1024):
                     pass
         finally:
-            # No other first page is waited for.
+            # The server waits no longer for a first page.
             self._deadline_ns = self._clock() + self._grace_ns
 
     def server_close(self) -> None:
@@ -229,11 +229,11 @@ def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Cal
 def perfetto_site(
     nonce: str, *, trace: Entry, name: str, at: tuple[int, int, str] | None = None, page: str = "/"
 ) -> Site:
-    """The UI's files, with one trace, shown `at` a slice, and a script of ours in its page."""
+    """The UI's files with one trace, and in its page the script that opens it `at` a slice."""
     ui = perfetto_ui()
     html = (ui / "index.html").read_text(encoding="utf-8")
     html = html.replace("</head>", '<script src="/harness.js"></script></head>')
-    # After ours is in: the page's policy lets only scripts with the nonce run.
+    # Our script needs the nonce, too: the page's policy lets no other scripts run.
     html = html.replace("<script", f'<script nonce="{nonce}"')
     script = Path(__file__).with_name("perfetto.js").read_text(encoding="utf-8")
     script = script.replace("TRACE_NAME", json.dumps(name))

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import accumulate, chain, groupby
+from itertools import chain, groupby
 
 from harness.compress.markdown import (
     BLANK,
@@ -148,7 +148,7 @@ _NUMBER_WEIGHT = 2.0
 _QUOTATION_WEIGHT = 3.0
 # The first signs of numbers and quotations among the words.
 _NO_WORD = frozenset('"0123456789')
-# What a part weighs that says nothing new, so that spare room is filled with repetitions.
+# The weight of a part that says nothing new, so that spare room is filled with repetitions.
 _NOTHING_NEW = 0.01
 # The share of a mark that a part costs beside its own characters, on average.
 _MARK_CHARS = 30
@@ -162,10 +162,10 @@ QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”
 @dataclass(frozen=True, slots=True)
 class _RankedPart:
     part: Part
-    says: frozenset[str]
-    """Its words, numbers and quotations, from `_said`."""
+    content: frozenset[str]
+    """Its words, numbers and quotations, from `_content_of`."""
     factor: float
-    """Multiplies the weight of what the part says and no kept part of its section does."""
+    """Multiplies the weight of the content that no kept part of its section has."""
 
 
 class BestFirst:
@@ -177,19 +177,20 @@ class BestFirst:
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, texts: Kept) -> None:
         self._texts = texts  # the caller adds to it
-        words = [[_said(part) for part in section] for section in parts]
+        contents = [[_content_of(part) for part in section] for section in parts]
         focus_words = frozenset(words_in(" ".join(_MATTER.findall(focus))))
-        self._unsaid = _weights(words, focus_words)
+        # For each section, the weight of the content that no kept part of it has.
+        self._new_weights = _weights(contents, focus_words)
         candidates = [
-            _candidate(part, part_said, focus_words)
-            for section, section_said in zip(parts, words, strict=True)
-            for part, part_said in zip(section, section_said, strict=True)
+            _candidate(part, content, focus_words)
+            for section, section_contents in zip(parts, contents, strict=True)
+            for part, content in zip(section, section_contents, strict=True)
         ]
         for candidate in candidates:
             if texts.get(candidate.part.start) == candidate.part.text:
-                self._say(candidate)
-        # Sorted by falling value, then by place. The value of a part falls when others say the
-        # same, and never rises: only the first has to be checked.
+                self._count_as_kept(candidate)
+        # Sorted by falling value, then by place. The value of a part falls when a part of the same
+        # content is kept, and never rises: only the first has to be checked.
         self._heap = [
             (-self._worth(candidate), candidate.part.start, candidate)
             for candidate in candidates
@@ -202,57 +203,59 @@ class BestFirst:
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
-            _, start, candidate = first = heapq.heappop(self._heap)
+            entry = heapq.heappop(self._heap)
+            _, start, candidate = entry
             takes = added_chars(candidate.part, candidate.part.text, self._texts)
             if takes > room:
                 # It waits: parts often take less than was counted, so the next turn may have room.
-                too_long.append(first)
+                too_long.append(entry)
                 continue
             worth = self._worth(candidate)
+            # The value has fallen below that of the next part.
             if self._heap and worth < -self._heap[0][0]:
                 heapq.heappush(self._heap, (-worth, start, candidate))
                 continue
             chosen.append(candidate.part)
             room -= takes
-            self._say(candidate)
-        for waiting in too_long:
-            heapq.heappush(self._heap, waiting)
+            self._count_as_kept(candidate)
+        for entry in too_long:
+            heapq.heappush(self._heap, entry)
         return chosen
 
     def _worth(self, candidate: _RankedPart) -> float:
-        unsaid = self._unsaid[candidate.part.section]
+        weights = self._new_weights[candidate.part.section]
         # `fsum` is exact: in a plain sum the order would count, which differs between processes.
-        new = math.fsum(unsaid[word] for word in candidate.says if word in unsaid)
+        new = math.fsum(weights[word] for word in candidate.content if word in weights)
         return (new + _NOTHING_NEW) * candidate.factor
 
-    def _say(self, candidate: _RankedPart) -> None:
-        unsaid = self._unsaid[candidate.part.section]
-        for word in candidate.says:
-            unsaid.pop(word, None)
+    def _count_as_kept(self, candidate: _RankedPart) -> None:
+        weights = self._new_weights[candidate.part.section]
+        for word in candidate.content:
+            weights.pop(word, None)
 
 
 def _candidate(part: Part, words: Sequence[str], focus_words: frozenset[str]) -> _RankedPart:
-    says = frozenset(words)
-    common = len(says & focus_words)
+    content = frozenset(words)
+    common = len(content & focus_words)
     # The beginning and the end of a section count up to three times.
     place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
     # A part that shares words with the focus counts up to four times; the first words count most.
     relevance = 1 + 3 * common / (common + 2)
     factor = place * relevance / (len(part.text) + _MARK_CHARS)
-    return _RankedPart(part=part, says=says, factor=factor)
+    return _RankedPart(part=part, content=content, factor=factor)
 
 
 def _weights(
-    words: Sequence[Sequence[Sequence[str]]], focus_words: Set[str]
+    contents: Sequence[Sequence[Sequence[str]]], focus_words: Set[str]
 ) -> list[dict[str, float]]:
-    """For each section, the weights of its words: log(1 + n) * log(1 + parts / parts with it)."""
-    parts = [part for section in words for part in section]
-    parts_with = Counter(chain.from_iterable(map(set, parts)))
+    """The weights of the words of each section, of which `contents` has those of each part."""
+    all_parts = list(chain.from_iterable(contents))
+    parts_with = Counter(chain.from_iterable(map(set, all_parts)))
     weights = []
-    for section in words:
+    for section in contents:
         count = Counter(chain.from_iterable(section))
         tf_idf = {
-            word: math.log1p(n) * math.log1p(len(parts) / parts_with[word])
+            word: math.log1p(n) * math.log1p(len(all_parts) / parts_with[word])
             for word, n in count.items()
             if word[0] not in _NO_WORD
         }
@@ -268,7 +271,7 @@ def _weights(
     return weights
 
 
-def _said(part: Part) -> list[str]:
+def _content_of(part: Part) -> list[str]:
     """The words and numbers of a part, and its quotations, marked by a quotation mark."""
     words = words_in(part.text)
     if part.block.kind == "quote":
@@ -308,8 +311,9 @@ class Part:
     section: int
     """Index of its section."""
     before: int
-    """How many parts are before it in its section, and how many `after` it."""
+    """The number of parts before it in its section."""
     after: int
+    """The number of parts after it in its section."""
     mark: str
     """Stands for its whole block."""
 
@@ -341,7 +345,8 @@ class SplitSection:
             block_parts = [*of_block]
             texts = [kept_texts.get(part.start, "") for part in block_parts]
             mark = block_parts[0].mark
-            is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)  # one mark for a run of parts
+            # One mark stands for a run of parts.
+            is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)
             if any(texts):
                 text = _elided(texts)
                 body += text.removeprefix(f"{LEFT_OUT} ") if is_marked else text
@@ -362,13 +367,11 @@ def split_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> l
     start = 0
     for number, section in enumerate(sections):
         start += len(section.heading)
-        starts = accumulate((len(block.text) for block in section.blocks), initial=start)
-        pieces = [
-            (block, text)
-            # One start more than blocks: the section's end.
-            for block, block_start in zip(section.blocks, starts, strict=False)
-            for text in _part_texts(block, cut=cut - block_start)
-        ]
+        pieces: list[tuple[Block, str]] = []
+        block_start = start
+        for block in section.blocks:
+            pieces += [(block, text) for text in _part_texts(block, cut=cut - block_start)]
+            block_start += len(block.text)
         parts: list[Part] = []
         for before, (block, text) in enumerate(pieces):
             part = Part(

@@ -40,7 +40,7 @@ class Edits:
     replacements: Mapping[int, str]
     """The new text of sections, by index into `sections_of(document)`, headings included."""
     insertions: Mapping[int, Sequence[str]]
-    """New sections in the order of the reply, by the section that they follow."""
+    """Index of a section → the new sections that follow it, in order; -1 for the beginning."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to apply."""
@@ -58,26 +58,27 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     sections = sections_of(document)
     titles = [section.title for section in sections if section.level]
     returned = sections_of(unwrapped(reply, titles=titles))
-    headings = frozenset(allowed or ())
-    matches = matches_of(returned, sections, preferred=headings)
-    # Two texts before the first heading have no titles to match by, and mostly it is a courtesy.
-    if 0 in headings and [s.level for s in (*returned[:1], *sections[:1])] == [0, 0]:
+    preferred = frozenset(allowed or ())
+    matches = matches_of(returned, sections, preferred=preferred)
+    # Texts before the first heading have no titles to match by, and mostly it is a courtesy.
+    if 0 in preferred and [s.level for s in (*returned[:1], *sections[:1])] == [0, 0]:
         matches[0] = 0
 
     replacements: dict[int, str] = {}
     for number, index in sorted(matches.items()):
-        body, full = returned[number].body, sections[index].body
-        if not sections[index].level:
+        section = sections[index]
+        body = returned[number].body
+        if not section.level:
             body = _COURTESY.sub("", body, count=1)
-        is_asked = allowed is None or index in headings
-        if is_asked and _lines(body) != _lines(full) and _is_usable(body, instead_of=full):
-            heading = sections[index].heading
-            replacements[index] = heading + ("" if heading[-1:] in "\r\n" else "\n\n") + body
-    is_known = bool(matches) or _is_one_more(returned, sections)
-    return Edits(
-        replacements=replacements,
-        insertions=_added(returned, sections, matches) if is_known else {},
-    )
+        is_allowed = allowed is None or index in allowed
+        is_changed = _lines(body) != _lines(section.body)
+        if is_allowed and is_changed and _is_usable(body, instead_of=section.body):
+            blank_line = "" if section.heading[-1:] in "\r\n" else "\n\n"
+            replacements[index] = section.heading + blank_line + body
+    insertions = {}
+    if matches or _is_one_more(returned, sections):
+        insertions = _added(returned, sections, matches)
+    return Edits(replacements=replacements, insertions=insertions)
 
 
 def _lines(body: str) -> list[str]:
@@ -93,7 +94,7 @@ def _is_usable(body: str, *, instead_of: str = "") -> bool:
 
 
 def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bool:
-    """Whether a reply without a known heading is one new section, not a renamed one."""
+    """Whether a reply without a known heading has one new section, and no renamed section."""
     headed = [section for section in returned if section.level]
     if len(headed) != 1 or not any(section.level for section in sections):
         return False
@@ -149,9 +150,10 @@ def splice(
     """
     sections = sections_of(document)
     added = insertions or {}
-    headings = [*(section.heading for section in sections), ""][1:]
-    texts = [_in_a_row(added.get(-1, ()), following=next((s.heading for s in sections), ""))]
-    for index, (section, following) in enumerate(zip(sections, headings, strict=True)):
+    headings = [*(section.heading for section in sections), ""]
+    texts = [_in_a_row(added.get(-1, ()), following=headings[0])]
+    for index, section in enumerate(sections):
+        following = headings[index + 1]
         new = added.get(index, ())
         text = section.text
         if index in replacements:
@@ -165,11 +167,11 @@ def splice(
 
 
 def _in_a_row(insertions: Sequence[str], *, following: str) -> str:
-    """New sections between two of the document, each closed before the next."""
-    nexts = [*(_heading(text) for text in insertions), following][1:]
+    """New sections one after another, each closed before the next and before `following`."""
+    headings = [*map(_heading, insertions), following]
     return "".join(
-        _closed(unpadded(text), end="\n\n" if after else "\n", following=after)
-        for text, after in zip(insertions, nexts, strict=True)
+        _closed(unpadded(text), end="\n\n" if heading else "\n", following=heading)
+        for text, heading in zip(insertions, headings[1:], strict=True)
     )
 
 
@@ -206,7 +208,7 @@ def _without_heading(replacement: str, section: Section) -> str:
 
 
 def _closed(text: str, *, end: str, following: str) -> str:
-    """The text with its end, and before that what keeps the next heading a heading."""
+    """The text with its end, closed so that the heading `following` stays a heading."""
     following = following or "\n\n# -\n"  # the last section must not stay open either
     fence = "\n" + blocks_of(text)[-1].fence
     for closer in ("", fence, *_CLOSERS):
@@ -233,7 +235,7 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 def matches_of(
     returned: Sequence[Section], sections: Sequence[Section], *, preferred: Collection[int]
 ) -> dict[int, int]:
-    """The index in `sections` of each returned section whose heading is there, by its own index.
+    """Index in `returned` → index in `sections`, for each section that both have.
 
     Of several sections with one heading, `preferred` ones come first, then those after the previous
     match.
@@ -257,10 +259,11 @@ def matches_of(
             if number not in matches and section.level:
                 matched = set(matches.values())
                 alike = [i for i in by_likeness.get(likeness(section), ()) if i not in matched]
-                meant = [index for index in alike if index in preferred] or alike
-                if len(meant) == 1 or (meant and not only_one):
+                candidates = [index for index in alike if index in preferred] or alike
+                if len(candidates) == 1 or (candidates and not only_one):
                     # Sections of one title come back in their order.
-                    matches[number] = next((index for index in meant if index > last), meant[0])
+                    after_last = (index for index in candidates if index > last)
+                    matches[number] = next(after_last, candidates[0])
             last = matches.get(number, last)
     return matches
 
@@ -291,7 +294,7 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     """
     lines = lines_of(reply)
     fences = ((number, _FENCE.fullmatch(line)) for number, line in enumerate(lines))
-    start, opening = next((fence for fence in fences if fence[1]), (0, None))
+    start, opening = next((fence for fence in fences if fence[1] is not None), (0, None))
     if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
         return reply
     # The parser cannot find the fence's end: it takes a nested fence of as many backticks for it.

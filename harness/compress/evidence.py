@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, count, groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 from harness.compress.condense import (
     LEFT_OUT,
@@ -71,44 +71,47 @@ def condense_toward(
     )
     kept_texts: dict[int, str] = {}
     shown_sections: set[int] = set()
+    shown_documents: set[int] = set()
     room = budget_chars
 
     def opening_chars(index: int) -> int:
         """The most that a section takes with nothing kept."""
-        frame = 0 if document_of[index] in {document_of[i] for i in shown_sections} else frame_chars
-        return (
-            0 if index in shown_sections else len(sections[index].heading) + 3 * len(_GAP) + frame
-        )
+        if index in shown_sections:
+            return 0
+        frame = 0 if document_of[index] in shown_documents else frame_chars
+        return len(sections[index].heading) + 3 * len(_GAP) + frame
 
     # 1. Evidence.
-    for part, is_quoted in _evidence(
-        draft, [part for section in sections for part in section.parts]
-    ):
+    reserve = (1 - _NEAR_SHARE) * budget_chars
+    parts = [part for section in sections for part in section.parts]
+    for part, is_quoted in _evidence(draft, parts):
         takes = opening_chars(part.section) + added_chars(part, part.text, kept_texts)
-        if takes <= room - (0 if is_quoted else (1 - _NEAR_SHARE) * budget_chars):
+        if takes <= (room if is_quoted else room - reserve):
             kept_texts[part.start] = part.text
             shown_sections.add(part.section)
+            shown_documents.add(document_of[part.section])
             room -= takes
 
     # 2. Headings of other sections, those of the same documents first.
-    least_chars, rests_on = (
-        room * (1 - _OUTLINE_SHARE),
-        {document_of[index] for index in shown_sections},
-    )
-    for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in rests_on):
-        if (takes := opening_chars(index)) <= room - least_chars:
+    least_room = room * (1 - _OUTLINE_SHARE)
+    with_evidence = frozenset(shown_documents)
+    for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in with_evidence):
+        takes = opening_chars(index)
+        if takes <= room - least_room:
             shown_sections.add(index)
+            shown_documents.add(document_of[index])
             room -= takes
 
-    # 3. What adds most, with the room that marks did not take.
+    # 3. The parts that add most, in the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
-    in_view = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
-    texts = [section.shown(kept_texts) for section in in_view]
-    joined = [_joined(texts[span]) for span in spans]
-    around = sum(len(text) + frame_chars for text in joined if text) - sum(map(len, texts))
-    texts = filled(in_view, kept_texts, budget_chars=budget_chars - around, focus=focus)
-    # A section that ends with a mark needs none for what follows.
-    views = (_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans)
+    shown = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
+    texts = [section.shown(kept_texts) for section in shown]
+    views = [_joined(texts[span]) for span in spans]
+    views_chars = sum(len(view) + frame_chars for view in views if view)
+    gaps_chars = views_chars - sum(map(len, texts))
+    texts = filled(shown, kept_texts, budget_chars=budget_chars - gaps_chars, focus=focus)
+    # A section that ends with a mark needs no mark for the sections left out after it.
+    views = [_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans]
     return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))
 
 
@@ -161,12 +164,12 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
             for word in words
             if word in parts_by_feature
         }
+        # A list, not a set: the order of the sums below must not differ between processes.
         quoted_runs = [run for run in _runs(words, _RUN_WORDS) if run in parts_by_feature]
         lacks |= dict.fromkeys(quoted_runs, _QUOTED_WEIGHT)
-        for turn in count():
-            # Up to three parts for the claim's words, and as many as it takes for its quotations.
-            if not (lacks if turn < _NEAREST else lacks.keys() & quoted_runs):
-                break
+        turn = 0
+        # Up to three parts for the claim's words, and as many as it takes for its quotations.
+        while lacks and (turn < _NEAREST or lacks.keys() & quoted_runs):
             weights: dict[int, float] = defaultdict(float)
             for feature, weight in lacks.items():
                 for number in parts_by_feature[feature]:
@@ -175,6 +178,7 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
             best = min(weights, key=lambda n: (-weights[n], n))
             served[best] += weights[best]
             lacks = {feature: w for feature, w in lacks.items() if feature not in features[best]}
+            turn += 1
 
     def order(number: int) -> tuple[bool, float, int]:
         value = served[number] / (len(parts[number].text) + _MARK_CHARS)
@@ -184,6 +188,6 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
 
 
 def _runs(words: Sequence[str], length: int) -> list[str]:
-    """Each `length` words in a row; all words if there are fewer, but at least two."""
+    """Each `length` words in a row; all words if there are fewer, but nothing for a single word."""
     starts = range(max(1, len(words) - length + 1)) if len(words) > 1 else ()
     return [" ".join(words[start : start + length]) for start in starts]

@@ -15,7 +15,6 @@ from html import unescape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from harness.text.front_matter import front_matter
 from harness.text.sentences import sentence_pieces
 
 if TYPE_CHECKING:
@@ -42,6 +41,12 @@ _KINDS: dict[str, BlockKind] = {
     "blockquote_open": "quote",
 }
 
+# A first line of marks; keys, items, comments and lines that go on; and the same marks again.
+_FRONT_MATTER = re.compile(
+    r"\ufeff?(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'\[#-])"
+    r"(?:(?:[\w\"'.][^\n:=]*[:=][^\n]*|[ \t][^\n]*|-[ \t][^\n]*|[#\[\]{}][^\n]*|\r?)\n)+?"
+    r"(?P=marks)[ \t]*(?:\r?\n|\Z)"
+)
 # The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
 # number lines differently from the parser.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
@@ -71,11 +76,11 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
     lines = lines_of(markdown)
     blocks: dict[int, Block] = {}  # by first line, still without text
     line = 0
-    if front := front_matter(markdown):
+    if front := _FRONT_MATTER.match(markdown):
         blocks[0] = Block(kind="metadata", text="")
-        line = len(lines_of(front))
+        line = len(lines_of(front[0]))
         # Blank lines in its place keep the parser's line numbers true.
-        markdown = "\n" * line + markdown[len(front) :]
+        markdown = "\n" * line + markdown[front.end() :]
     for start, end, block in _parsed(markdown):
         blocks |= _unparsed(lines, line, start)
         blocks[start] = block
@@ -131,18 +136,20 @@ def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
 
 
 def tokens_of(markdown: str) -> list[Token]:
-    """What the parser reports, in order; text is not parsed further."""
-    return _parser().parse(markdown)
+    """What the parser reports, in order; inline markup is not parsed."""
+    return _parser(inline=False).parse(markdown)
 
 
 @cache
-def _parser() -> MarkdownIt:
+def _parser(*, inline: bool) -> MarkdownIt:
     # Imported at first use: it takes 45 ms, and many runs never parse a document.
     from markdown_it import MarkdownIt  # noqa: PLC0415
 
-    # Inline markup is most of the work of a parse, and not needed here. Beyond the nesting limit,
-    # 20 in the preset, the parser skips the rest of the document, headings included.
-    return MarkdownIt("commonmark", {"maxNesting": 100}).enable("table").disable("inline")
+    # Beyond the nesting limit, 20 in the preset, the parser skips the rest of the document,
+    # headings included.
+    parser = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")
+    # Inline markup is most of the work of a parse.
+    return parser if inline else parser.disable("inline")
 
 
 _MARKUP = re.compile(r"[*_`\[<>&\\]")
@@ -154,7 +161,7 @@ def shown_text(markdown: str) -> str:
     """The text that a reader sees of a document: without marks, tags and addresses."""
     if not _MARKUP.search(markdown):
         return markdown
-    return "\n\n".join(map(_shown, _inline_parser().parse(markdown)))
+    return "\n\n".join(map(_shown, _parser(inline=True).parse(markdown)))
 
 
 def _shown(token: Token) -> str:
@@ -170,13 +177,6 @@ def _shown(token: Token) -> str:
         case "html_inline":
             return ""
     return token.content
-
-
-@cache
-def _inline_parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt  # noqa: PLC0415 - as above
-
-    return MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

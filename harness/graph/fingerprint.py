@@ -411,6 +411,7 @@ _NOT_OF_THE_CLASS = frozenset(
     {
         # They say where the class is written.
         *("__module__", "__qualname__", "__firstlineno__", "__static_attributes__"),
+        "__classdictcell__",
         # `parts_of_class` writes these in another form.
         *("__doc__", "__annotations__", "__annotate__", "__annotate_func__"),
         *("__annotations_cache__", "__dataclass_fields__", "__dataclass_params__"),
@@ -424,6 +425,8 @@ _NOT_OF_THE_CLASS = frozenset(
         *("_unhashable_values_map_", "_singles_mask_", "_all_bits_", "_flag_mask_", "_inverted_"),
     }
 )
+# `Optional[int]` and `int | None`, which Python 3.14 no longer tells apart.
+_UNIONS = (typing.Union, types.UnionType)
 _ADDRESS = re.compile("0x[0-9a-fA-F]+")
 _FIELD_SETTINGS = tuple(name for name in FieldInfo.__slots__ if not name.startswith("_"))
 
@@ -479,7 +482,9 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
             return Parts(f"function {library_name(value.__module__, value.__qualname__)}", ())
     if wrapped := inspect.getattr_static(value, "__wrapped__", None):
         return Parts("wrapper", (type(value), wrapped))
-    if (origin := typing.get_origin(value)) is not None:
+    if (origin := typing.get_origin(value)) in _UNIONS:
+        return Parts("union", typing.get_args(value))
+    if origin is not None:
         return Parts("generic", (origin, *typing.get_args(value)))
     match value:
         case typing.NewType():

@@ -47,7 +47,7 @@ def format_bytes(count: int) -> str:
 def parse_bytes(size: int | str) -> int:
     """The byte count that a person wrote: `8589934592`, `8 GiB`, `8GB`; case does not matter.
 
-    A fraction of a byte is dropped. Raises ValueError, which lists the forms, for another one.
+    A fraction of a byte is dropped. Raises ValueError for any other text; it lists the forms.
     """
     text = str(size).strip()
     if text.isascii() and text.isdigit():
@@ -75,13 +75,10 @@ GPU_CONTEXT_BYTES: Final = 800 * 10**6
 class Loading:
     """The settings with which llama.cpp loads a model."""
 
-    context_tokens: int
-    """The context of each slot (llama.cpp's `n_ctx` is this times slots)."""
-    slots: int = 1
-    """Requests served at once (`n_parallel`), each with a cache of its own."""
+    context_tokens: int  # the context of each slot (llama.cpp's `n_ctx` is this times slots)
+    slots: int = 1  # requests served at once (`n_parallel`), each with a cache of its own
     cache_type_k: CacheType = "f16"
-    cache_type_v: CacheType = "f16"
-    """Quantized values need flash attention."""
+    cache_type_v: CacheType = "f16"  # quantized values need flash attention
     micro_batch_tokens: int = 512
     """Tokens computed at once (`--ubatch-size`, at most `--batch-size`)."""
     whole_windows: bool = False
@@ -92,10 +89,10 @@ class Loading:
     """Tokens whose logits are kept for the caller; None for one of each slot."""
 
     def cells(self, *, window_tokens: int | None = None) -> int:
-        """Cells of all slots together, each with a cache of its own."""
+        """Cells of all slots together in a layer, which may have a sliding window."""
         cells = padded_tokens(self.context_tokens)
         if window_tokens is not None and not self.whole_windows:
-            # A micro-batch must fit beside the window of its first token.
+            # The cache has room for a micro-batch beside the window of its first token.
             cells = min(cells, padded_tokens(window_tokens + self.micro_batch_tokens))
         return self.slots * cells
 
@@ -107,8 +104,7 @@ class Footprint:
     weights_bytes: int
     kv_bytes: int
     """The bytes for the whole context of all slots, allocated when the model is loaded."""
-    compute_bytes: int
-    """Intermediate results of one micro-batch, and the logits."""
+    compute_bytes: int  # intermediate results of one micro-batch, and the logits
 
     @property
     def total_bytes(self) -> int:
@@ -126,8 +122,8 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
     """The memory that llama.cpp takes for a model, over all devices together.
 
     Not counted: the process itself (a CUDA context is some hundred MiB), image projectors,
-    adapters, draft models, saved prompts and checkpoints of windows. Here and below, a cache type
-    that does not suit the model raises `InvalidInput`.
+    adapters, draft models, saved prompts and checkpoints of windows. This function and those below
+    raise `InvalidInput` for a cache type that does not suit the model.
     """
     return Footprint(
         weights_bytes=header.weights.loaded_bytes,
@@ -137,7 +133,7 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
 
 
 def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
-    """The KV cache of each layer as llama.cpp allocates it."""
+    """The bytes of each layer's KV cache as llama.cpp allocates it."""
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
@@ -150,14 +146,15 @@ def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
 
 
 def prompt_kv_bytes(header: GgufHeader, loading: Loading, tokens: int) -> int:
-    """The KV cache that so many tokens of one request fill, without recurrent states."""
+    """The bytes that so many tokens of one request fill in KV caches, without recurrent states."""
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
         window = None if loading.whole_windows else layer.window_tokens
-        held = tokens if window is None else min(tokens, window)
-        # tokens, or those in the window, * kv_heads * (key bytes + value bytes)
-        return held * layer_token_bytes(layer, keys=keys, values=values, model=header.name)
+        cached_tokens = tokens if window is None else min(tokens, window)
+        # cached tokens * kv_heads * (key bytes + value bytes)
+        token_bytes = layer_token_bytes(layer, keys=keys, values=values, model=header.name)
+        return cached_tokens * token_bytes
 
     return sum(map(bytes_of, header.caches))
 
@@ -198,12 +195,12 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
     # llama.cpp cuts a micro-batch to the context of all slots together, not of one.
     tokens = min(loading.micro_batch_tokens, cells)
     masks_bytes = masks * _MASK_BYTES * tokens * (cells // loading.slots)
-    flowing_bytes = _FLOAT_BYTES * tokens * floats
+    layer_bytes = _FLOAT_BYTES * tokens * floats
     if header.recurrent_length:
         states = 2 * loading.slots * max(state_bytes(layer) for layer in header.caches)
         recurrent_bytes = _FLOAT_BYTES * tokens * header.recurrent_length + states
-        flowing_bytes = max(flowing_bytes, recurrent_bytes)
-    peak_bytes = flowing_bytes + masks_bytes
+        layer_bytes = max(layer_bytes, recurrent_bytes)
+    peak_bytes = layer_bytes + masks_bytes
     if loading.computed_logits is not None and header.has_output:
         logits = min(loading.computed_logits, tokens) * header.vocabulary_size
         peak_bytes = max(peak_bytes, _FLOAT_BYTES * (logits + 8 * tokens * width))
@@ -218,11 +215,11 @@ def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
 
 
 def padded_tokens(tokens: int) -> int:
-    """The context that llama.cpp makes for so many tokens."""
+    """The context that llama.cpp allocates for so many tokens, padded to its step."""
     return -(-tokens // _CELL_STEP) * _CELL_STEP
 
 
-# --- on a GPU in part, or over several ----------------------------------------------------------
+# --- partly on a GPU, or over several -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,11 +243,10 @@ def split_footprint(
     # The split of b11434 (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
     # last back, after the output; a layer's cache goes with it.
     first = first_gpu_layer(header, gpu_layers)
-    # The input's tables stay in the machine; of one that is also the output's matrix, the GPU has a
-    # copy.
+    # The input's tables stay in the machine. The GPU has a copy of one that is the output's, too.
     output_bytes = weights.output_bytes + weights.shared_bytes
-    # Then not even the output is on the GPU.
     if first > header.block_count:
+        # Not even the output is on the GPU.
         gpu_weights = 0
         machine_weights = weights.loaded_bytes
     else:
@@ -259,8 +255,8 @@ def split_footprint(
     compute = compute_bytes(header, loading)
     tokens = min(loading.micro_batch_tokens, loading.cells())
     ends = _FLOAT_BYTES * tokens * header.embedding_length + kept_logits_bytes(header, loading)
-    # All of the allowance on each side that has a layer; the buffers of input and output are always
-    # in the machine. What CUDA takes beside them is counted with the GPU's.
+    # Each side with a layer gets the whole allowance. The buffers of input and output are always in
+    # the machine. CUDA's context is counted with the GPU's compute buffers.
     return SplitFootprint(
         gpu=Footprint(
             weights_bytes=gpu_weights,
@@ -278,24 +274,25 @@ def split_footprint(
 def dealt_footprints(
     header: GgufHeader, loading: Loading, *, shares: Collection[float]
 ) -> tuple[Footprint, ...]:
-    """The memory of a model on each of several GPUs that have all its layers together."""
+    """The memory of a model on each of several GPUs, by their relative shares of its layers."""
     # Each has the whole allowance, as in `split_footprint`.
     compute = compute_bytes(header, loading) + GPU_CONTEXT_BYTES
     weights, caches = header.weights, layer_cache_bytes(header, loading)
-    # Layers that only draft are not loaded, and have their place in the deal nonetheless.
+    # Layers that only draft are not loaded, but llama.cpp counts them when it deals layers out.
     drafts = [0] * (header.block_count - len(weights.layer_bytes))
     sizes = [*weights.layer_bytes, *drafts, weights.output_bytes + weights.shared_bytes]
-    # As llama.cpp deals them out (`tensor_split`, `LLAMA_SPLIT_MODE_LAYER`): of n layers, the last
-    # being the output, layer i, from 0, goes to the first GPU with which the shares add up to more
-    # than i / n of all.
-    *_, whole = ends = [*accumulate(shares, initial=0.0)]
+    # As llama.cpp does (`LLAMA_SPLIT_MODE_LAYER`): there are n layers, the last being the output.
+    # Layer i, counted from 0, goes to the first GPU with which the shares add up to more than i / n
+    # of their sum.
+    sums = list(accumulate(shares, initial=0.0))
+    ends = [ceil(part / sums[-1] * len(sizes)) for part in sums]
     return tuple(
         Footprint(
             weights_bytes=sum(sizes[start:end]),
             kv_bytes=sum(caches[start:end]),
             compute_bytes=compute if start < end else 0,
         )
-        for start, end in pairwise(ceil(end / whole * len(sizes)) for end in ends)
+        for start, end in pairwise(ends)
     )
 
 

@@ -27,36 +27,26 @@ from harness.hardware.quantization import UNKNOWN_FILE_TYPE
 class GgufHeader:
     """A language model's shape and size."""
 
-    architecture: str
-    """`general.architecture`, such as `llama`."""
-    name: str
-    """`general.name`, or else the name of the file."""
-    file_type: int
-    """`general.file_type`; see `file_type_name`."""
+    architecture: str  # `general.architecture`, such as `llama`
+    name: str  # `general.name`, or else the name of the file
+    file_type: int  # `general.file_type`; see `file_type_name`
     parameters: int
     """The sum over all parts of a split model, as for the weights; 0 if a server does not say."""
-    block_count: int
-    """Layers."""
-    context_length: int
-    """Tokens the model was trained for."""
+    block_count: int  # layers
+    context_length: int  # tokens the model was trained for
     embedding_length: int
     feed_forward_length: int
     """Inner width of a layer for one token; with experts, the sum over those it uses."""
     recurrent_length: int
     """Elements that flow in a recurrent layer for one token; 0 if other layers have more."""
-    expert_count: int
-    """Experts in a layer; 0 for a dense model."""
-    expert_used_count: int
-    """Experts that one token uses in a layer; 0 for a dense model."""
-    head_count: int
-    """Attention heads of the first layer; 0 without attention."""
-    vocabulary_size: int
-    """0 if the file does not say."""
-    caches: tuple[LayerCache, ...]
-    """What each layer keeps of the tokens it has seen."""
+    expert_count: int  # experts in a layer; 0 for a dense model
+    expert_used_count: int  # experts that one token uses in a layer; 0 for a dense model
+    head_count: int  # attention heads of the first layer; 0 without attention
+    vocabulary_size: int  # 0 if the file does not say
+    caches: tuple[LayerCache, ...]  # the cache of each layer
     exact_caches: bool
-    """Whether `caches` is what llama.cpp keeps. It is usually too much for an unknown kind of
-    cache, and if a server left out keys."""
+    """Whether `caches` are llama.cpp's. They are usually too large for an unknown kind of cache, or
+    if a server left out keys."""
     weights: Weights
 
     @property
@@ -66,14 +56,14 @@ class GgufHeader:
 
     @property
     def active_bytes(self) -> int:
-        """Weights that one token passes: layers and output, and only the experts it uses."""
+        """Bytes of weights that one token passes: layers, output, and only the experts it uses."""
         experts = max(self.expert_count, 1)
-        idle = max(experts - self.expert_used_count, 0)
-        return self.weights.passed_bytes - self.weights.expert_bytes * idle // experts
+        idle_experts = max(experts - self.expert_used_count, 0)
+        return self.weights.passed_bytes - self.weights.expert_bytes * idle_experts // experts
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Reads a model's header; of a split model, give the first part, with the others beside it.
+    """Reads a model's header. A split model is read by its first part, with the others beside it.
 
     Raises `ModelFileInvalid` for a file that is missing, cut, or no language model's.
     """
@@ -100,7 +90,7 @@ def gguf_header_from_values(
     """
     file = GgufFile(
         path=Path(name),
-        values={key: _told(value) for key, value in values.items()},
+        values={key: _json_value(value) for key, value in values.items()},
         values_end=None,
         tensors={},
         elements=0,
@@ -115,10 +105,10 @@ def gguf_header_from_values(
 def _header(file: GgufFile, *, parameters: int, weights: Weights) -> GgufHeader:
     embedding_length = file.count(".embedding_length")
 
-    # By default there are as many key-value heads as heads, each as wide as its share of the
-    # embedding.
+    # By default there are as many key-value heads as heads, and a head's width is the embedding's
+    # divided by their number.
     head_count = ".attention.head_count"
-    if file.is_untold(head_count):
+    if file.is_left_out(head_count):
         raise file.unusable(head_count, "was left out; ask the server for all there is")
     heads = file.counts(head_count, default=(0,) * file.layers)
     head_length = embedding_length // heads[0] if heads[0] else 0
@@ -131,9 +121,10 @@ def _header(file: GgufFile, *, parameters: int, weights: Weights) -> GgufHeader:
     )
 
     used = max(file.counts(".expert_used_count", default=(0,)))
-    untold_length = 4 * embedding_length if file.is_untold(".feed_forward_length") else 0
+    # The usual width, in place of an array that a server left out.
+    default_length = 4 * embedding_length if file.is_left_out(".feed_forward_length") else 0
     # The widest layer, since all layers compute in one buffer: see `compute_bytes`.
-    dense_length = max(file.counts(".feed_forward_length", default=(untold_length,)))
+    dense_length = max(file.counts(".feed_forward_length", default=(default_length,)))
     expert_length = max(file.counts(".expert_feed_forward_length", default=(dense_length,)))
 
     return GgufHeader(
@@ -157,6 +148,7 @@ def _header(file: GgufFile, *, parameters: int, weights: Weights) -> GgufHeader:
 
 
 def _further_parts(first: GgufFile) -> Iterator[Path]:
+    """The other files of a split model, by its first part."""
     count = first.count("split.count", default=1)
     if count <= 1:
         return
@@ -179,12 +171,13 @@ def _vocabulary_size(file: GgufFile) -> int:
     return tokens.length
 
 
-def _told(value: object) -> GgufValue:
-    """A value from JSON."""
-    # Arrays of texts, such as the vocabulary, are only counted, as in a file.
+def _json_value(value: object) -> GgufValue:
+    """A value of a server's JSON."""
     if isinstance(value, list):
-        numbers = all(isinstance(item, int | float) for item in value)
-        return GgufValue(offset=None, content=tuple(value) if numbers else None, length=len(value))
+        has_numbers = all(isinstance(item, int | float) for item in value)
+        # Arrays of texts, such as the vocabulary, are only counted, as in a file.
+        content = tuple(value) if has_numbers else None
+        return GgufValue(offset=None, content=content, length=len(value))
     return GgufValue(offset=None, content=value, length=0 if value is None else 1)
 
 
@@ -199,31 +192,29 @@ _EXPERTS: Final = "_exps."
 class Weights:
     """Bytes of a model's tensors, by where they are needed."""
 
-    input_bytes: int
-    """Tables in which tokens are looked up, a few rows for each token."""
+    input_bytes: int  # tables in which tokens are looked up, a few rows for each token
     layer_bytes: tuple[int, ...]
     """The bytes of each layer, without the layers that only draft (NextN)."""
     output_bytes: int
     shared_bytes: int
     """The part of the input that is also the output's matrix; 0 if the output has its own."""
-    expert_bytes: int
-    """The part of the layers that is experts."""
+    expert_bytes: int  # the part of the layers that is experts
 
     @property
     def loaded_bytes(self) -> int:
-        """All that is loaded, each tensor once."""
+        """The bytes of all tensors, each counted once."""
         return self.input_bytes + sum(self.layer_bytes) + self.output_bytes
 
     @property
     def passed_bytes(self) -> int:
-        """What tokens pass: the layers and the output, not the input's tables."""
+        """The bytes that tokens pass: the layers and the output, not the input's tables."""
         return sum(self.layer_bytes) + self.output_bytes + self.shared_bytes
 
 
 def weights_of(
     tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0, has_output: bool = True
 ) -> Weights:
-    """Sorts tensors, names and bytes, by llama.cpp's names; the last `drafts` layers only draft."""
+    """Adds up tensors (name, bytes) by llama.cpp's names; the last `drafts` layers only draft."""
     by_layer = [0] * layers
     input_bytes = output_bytes = expert_bytes = shared_bytes = 0
     own_output = False
@@ -243,19 +234,19 @@ def weights_of(
         input_bytes=input_bytes,
         layer_bytes=tuple(by_layer[: layers - drafts]),
         output_bytes=output_bytes,
-        # A model that makes logits, and has no matrix for them, uses that of its input.
+        # A model that makes logits and has no matrix for them uses the input's.
         shared_bytes=0 if own_output or not has_output else shared_bytes,
         expert_bytes=expert_bytes,
     )
 
 
 def even_weights(size: int, *, layers: int) -> Weights:
-    """The stand-in for a model of which only the size is known: all in its layers, evenly."""
-    # The last layer has the rest, so that the sum is exact.
-    share, rest = divmod(size, layers)
+    """Stands in for a model of which only the size is known: all in its layers, evenly."""
+    share, remainder = divmod(size, layers)
     return Weights(
         input_bytes=0,
-        layer_bytes=(share,) * (layers - 1) + (share + rest,),
+        # The last layer has the remainder, so that the sum is exact.
+        layer_bytes=(share,) * (layers - 1) + (share + remainder,),
         output_bytes=0,
         shared_bytes=0,
         expert_bytes=0,

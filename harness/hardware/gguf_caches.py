@@ -1,10 +1,11 @@
-"""What llama.cpp keeps for each layer of a GGUF model: caches, windows, recurrent states.
+"""The caches that llama.cpp keeps for each layer of a GGUF model, and its recurrent states.
 
 As in b11434 (`create_memory` in src/llama-model.cpp, `n_embd_r` and `n_embd_s` in
-src/llama-hparams.cpp, `load_arch_hparams` in src/models/); b11549 logs the same in the tests. Of
-full attention, sliding windows, latents (MLA) and recurrence at an interval (Qwen 3.5) this is
-exact. Of other kinds it is an upper bound, and said to be one: full keys and values in each layer
-with key-value heads, and a state in all layers. An impossible key raises `ModelFileInvalid`.
+src/llama-hparams.cpp, `load_arch_hparams` in src/models/); b11549 logs the same in the tests. The
+caches are exact for full attention, sliding windows, latents (MLA) and recurrence at an interval
+(Qwen 3.5). For other kinds they are an upper bound, and `exact_caches` is False: full keys and
+values in each layer with key-value heads, and a state in all layers. An impossible key raises
+`ModelFileInvalid`.
 """
 
 from __future__ import annotations
@@ -20,20 +21,16 @@ from harness.hardware.quantization import BlockFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCache:
-    """What one layer keeps of the tokens it has seen; by default nothing."""
+    """The cache and the state of one layer; by default it has none."""
 
-    heads: int = 0
-    """Key-value heads."""
+    heads: int = 0  # key-value heads
     key_length: int = 0
-    """Elements of one head's key; with latent attention (MLA), of a token's latent."""
+    """Elements of one head's key, or with latent attention (MLA) of a token's latent."""
     value_length: int = 0
     """Elements of one head's value; 0 with latent attention, whose values come from the latent."""
-    window_tokens: int | None = None
-    """Tokens that it looks back; None for all."""
-    index_length: int = 0
-    """Elements of a token in the index of sparse attention, one head for all."""
-    state_elements: int = 0
-    """What a recurrent layer keeps of a sequence of any length."""
+    window_tokens: int | None = None  # the tokens that the layer looks back; None for all
+    index_length: int = 0  # elements of a token in the index of sparse attention, one head for all
+    state_elements: int = 0  # elements of a recurrent layer's state, for a sequence of any length
 
 
 NO_OUTPUT: Final = frozenset(
@@ -74,7 +71,7 @@ _GEMMA3N_OWN_LAYERS: Final = 20
 def model_caches(
     file: GgufFile, *, heads: int, heads_kv: tuple[int, ...], key_length: int, value_length: int
 ) -> tuple[tuple[LayerCache, ...], bool]:
-    """What llama.cpp keeps for each layer, and whether that is exact, or else usually too much."""
+    """The cache of each layer, and whether it is exact; else it is usually too large."""
     if file.architecture in _NO_CACHE:
         return (LayerCache(),) * file.layers, True
     if _is_latent(file):
@@ -118,8 +115,8 @@ def _is_known(file: GgufFile) -> bool:
         return False
     if file.architecture not in _ATTENTION_INTERVAL and file.any_begins(*_SIGNS_OF_A_STATE):
         return False
-    # A server that left the array out does not say which layers differ.
-    if any(map(file.is_untold, _BY_LAYER)):
+    # Without the array, which a server left out, it is unknown which layers differ.
+    if any(map(file.is_left_out, _BY_LAYER)):
         return False
     return file.architecture in {"gemma3n", "gemma4"} or not file.any_begins(_SHARED)
 
@@ -135,7 +132,7 @@ def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> lis
         replace(
             cache,
             heads=cache.heads * file.count(".num_loops", default=1),  # Nanbeige
-            # Next to a latent, the index is of keys alone.
+            # Beside a latent, whose values have no length, the index has only keys.
             index_length=index + cache.value_length if index else 0,
             state_elements=state,
         )
@@ -144,7 +141,7 @@ def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> lis
 
 
 def _own_layers(file: GgufFile) -> int:
-    """How many layers, counted from the first, have a cache of their own."""
+    """How many layers have a cache of their own. The others, at the end, use those of these."""
     if file.architecture == "gemma3n":
         return min(_GEMMA3N_OWN_LAYERS, file.layers)
     if file.architecture == "gemma4":
@@ -152,7 +149,7 @@ def _own_layers(file: GgufFile) -> int:
     return file.layers - draft_layers(file)
 
 
-# One layer in so many attends, the last; the others are recurrent. A header may say otherwise.
+# The last layer in so many attends; the others are recurrent. A header may say otherwise.
 _ATTENTION_INTERVAL: Final = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 
 
@@ -170,18 +167,18 @@ def _recurrent_layers(file: GgufFile) -> tuple[bool, ...]:
 
 
 def _state_elements(file: GgufFile, *, heads: int) -> int:
-    """What one recurrent layer keeps of a sequence: its last inputs, and its state."""
+    """Elements that a recurrent layer keeps of a sequence: its last inputs, and its state."""
     width = file.count(".embedding_length")
     if head_size := file.count(".wkv.head_size", default=0):  # RWKV
         return width * (file.count(".token_shift_count", default=2) + head_size)
     kernel = file.count(".ssm.conv_kernel", default=0)
     if head_dim := file.count(".kda.head_dim", default=0):  # Kimi
-        # Queries, keys and values have a convolution each, of 4 inputs unless the header says more.
+        # Queries, keys and values have a convolution each, of 4 inputs if the header has no other.
         return heads * head_dim * (3 * (kernel - 1 if kernel else 3) + head_dim)
     inner, state = (file.count(f".ssm.{key}", default=0) for key in ("inner_size", "state_size"))
     if length := file.count(".shortconv.l_cache", default=0):  # LFM2
         return width * (length - 1) + inner * state
-    # A convolution keeps all its inputs but the present one.
+    # A convolution keeps all its inputs except the present one.
     groups = file.count(".ssm.group_count", default=0)
     return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner  # Mamba
 
@@ -208,14 +205,11 @@ def recurrent_length(file: GgufFile) -> int:
 class _Windows:
     """An architecture's windows. A pattern in the header overrides the period."""
 
-    period: int | None = None
-    """One layer in so many has no window; None: the header has a pattern."""
+    period: int | None = None  # one layer in so many has no window; None: the header has a pattern
     first_sees_all: bool = False
-    """Whether it is the first of them; else the last."""
-    default_tokens: int = 0
-    """The window's length if the header has none; 0 for no windows."""
-    fixed_tokens: int = 0
-    """The window's length whatever the header says, unless that is 0."""
+    """Whether the layer without a window is the first of the period; else it is the last."""
+    default_tokens: int = 0  # the window's length if the header has none; 0 for no windows
+    fixed_tokens: int = 0  # the window's length whatever the header says, unless that is 0
 
 
 _ARCHITECTURES: Final = {
@@ -249,16 +243,17 @@ _IGNORED: Final = frozenset({"exaone4", "lfm2moe", "phi3"})
 
 def _layer_windows(file: GgufFile) -> tuple[int, tuple[bool, ...] | None]:
     """The tokens of a sliding window, and which layers have one; None if unknown."""
-    none = 0, (False,) * file.layers
+    no_windows = 0, (False,) * file.layers
     windows = _ARCHITECTURES.get(file.architecture)
     if file.architecture == "exaone4" and file.layers == _EXAONE4_LARGE_LAYERS:
         windows = _EXAONE4_LARGE
     if windows is None:
-        ignored = file.architecture in _IGNORED or not file.any_begins(".attention.sliding_window")
-        return none if ignored else (0, None)
+        has_key = file.any_begins(".attention.sliding_window")
+        is_unknown = has_key and file.architecture not in _IGNORED
+        return (0, None) if is_unknown else no_windows
     tokens = file.count(".attention.sliding_window", default=windows.default_tokens)
     if not tokens:
-        return none
+        return no_windows
     return windows.fixed_tokens or tokens, _pattern(file, windows)
 
 
@@ -267,14 +262,13 @@ def _pattern(file: GgufFile, windows: _Windows) -> tuple[bool, ...] | None:
     flags = file.flags(key)
     if flags is not None:
         return flags
-    if windows.period is None or file.is_untold(key):
+    if windows.period is None or file.is_left_out(key):
         return None
     period = file.count(key, default=windows.period)
-    # All of them, as a header may say.
-    if period == 0:
+    if period == 0:  # which means that all layers have a window
         return (True,) * file.layers
-    whole = 0 if windows.first_sees_all else period - 1
-    return tuple(number % period != whole for number in range(file.layers))
+    full = 0 if windows.first_sees_all else period - 1
+    return tuple(number % period != full for number in range(file.layers))
 
 
 _STATE_ELEMENT_BYTES: Final = 4  # llama.cpp keeps recurrent states in f32 whatever the cache types

@@ -45,12 +45,9 @@ _DAMAGED: Final = "the file is cut or damaged, download it again"
 class GgufValue:
     """The value of one key."""
 
-    offset: int | None
-    """Byte at which it begins; None if it comes from a server."""
-    content: object
-    """A number, a text, a tuple of numbers, or None for a value that was skipped."""
-    length: int
-    """Elements of an array; 1 for anything else, 0 for an array of unknown length."""
+    offset: int | None  # byte at which it begins; None if it comes from a server
+    content: object  # a number, a text, a tuple of numbers, or None for a value that was skipped
+    length: int  # elements of an array; 1 for anything else, 0 for an array of unknown length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +58,16 @@ class GgufFile:
     `llama.block_count`. Impossible values raise `ModelFileInvalid`.
     """
 
-    path: Path
-    """The model's name if a server reports it."""
+    path: Path  # the model's name if a server reports it
     values: dict[str, GgufValue]
-    values_end: int | None
-    """Byte after the last value; None if they come from a server."""
+    values_end: int | None  # byte after the last value; None if they come from a server
     tensors: dict[str, int]
     """Bytes of each tensor by its own type, without the padding between them."""
-    elements: int
-    """The sum over all tensors; 0 if a server reports the model."""
+    elements: int  # the sum over all tensors; 0 if a server reports the model
 
     @cached_property
     def architecture(self) -> str:
-        """What its model's keys begin with, such as `llama`."""
+        """The beginning of the model's own keys, such as `llama`."""
         return self.text("general.architecture")
 
     @cached_property
@@ -105,27 +99,27 @@ class GgufFile:
     def counts(self, key: str, *, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """One whole number for each layer; a single number stands for all of them."""
         # The default also replaces an array that a server left out.
-        if default is not None and (self.value(key) is None or self.is_untold(key)):
+        if default is not None and (self.value(key) is None or self.is_left_out(key)):
             return default
         return self._numbers(key, self.layers)
 
     def flags(self, key: str) -> tuple[bool, ...] | None:
-        """Whether each layer is of a kind; None if the key holds no array, or one too long."""
+        """Whether each layer is of a kind; None if the key has no array, or a too long one."""
         value = self.value(key)
         if value is None or not isinstance(value.content, tuple):
             return None
-        # As in llama.cpp the array may be longer than the layers, or shorter.
+        # The array may be longer or shorter than the layers, as in llama.cpp.
         missing = (False,) * (self.layers - value.length)
         return tuple(map(bool, value.content[: self.layers])) + missing
 
-    def is_untold(self, key: str) -> bool:
-        """Whether a server gave the key without the array it holds."""
+    def is_left_out(self, key: str) -> bool:
+        """Whether a server gave the key without its array."""
         value = self.value(key)
         return value is not None and value.offset is None and value.content is None
 
     def any_begins(self, *beginnings: str) -> bool:
-        """Whether a key begins so and is not 0."""
-        # A converter writes 0 for "none".
+        """Whether any key has one of these beginnings and a value other than 0."""
+        # Converters write 0 for "none".
         set_keys = [key for key, value in self.values.items() if value.content != 0]
         return any(key.startswith(tuple(map(self._whole, beginnings))) for key in set_keys)
 
@@ -145,7 +139,7 @@ class GgufFile:
     def _numbers(self, key: str, count: int) -> tuple[int, ...]:
         content = self._required(key).content
         numbers: tuple[Any, ...] = content if isinstance(content, tuple) else (content,) * count
-        # Not `isinstance`: a flag is an int to Python, and no count.
+        # Not `isinstance`, since a bool, which is no count, is an int too.
         if len(numbers) != count or any(type(n) is not int or n < 0 for n in numbers):
             raise self.unusable(key, f"is not a count, or not one for each layer; {_DAMAGED}")
         return numbers
@@ -171,7 +165,7 @@ def read_gguf_file(path: Path) -> GgufFile:
         status = path.stat()
         if not status.st_size:
             raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)
-        # A file that was written just now may be written again within the same tick of its clock.
+        # Not cached: a file that was just written may change again within a tick of its clock.
         is_settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
         read = _read if is_settled else _read.__wrapped__
         return read(path, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -186,7 +180,7 @@ def read_gguf_file(path: Path) -> GgufFile:
 _SETTLED_NS = 2_000_000_000
 
 
-# A run asks some five times, at 16 ms each for a vocabulary of 50,000.
+# Cached, since a run asks some five times, at 16 ms each for a vocabulary of 50,000.
 @lru_cache(maxsize=16)
 def _read(path: Path, *_state: int) -> GgufFile:
     # A file that is truncated at this moment, as when a download starts again, ends the process
@@ -196,7 +190,7 @@ def _read(path: Path, *_state: int) -> GgufFile:
 
 
 class _Cursor:
-    """A place in the mapped file, checked against the file's end at every move."""
+    """A position in the mapped file, which never moves past the file's end."""
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data = data
@@ -206,10 +200,10 @@ class _Cursor:
     def take(self, size: int) -> int:
         """Moves past the next `size` bytes; returns where they begin."""
         start = self.at
-        rest = len(self.data) - start
-        # Checked before a length is used: a damaged header is an error and nothing worse.
-        if size > rest:
-            raise self.invalid(f"{size:,} bytes should follow, {rest:,} do; {_DAMAGED}")
+        remaining = len(self.data) - start
+        # Checked before a length is used, so that a damaged header is an error and nothing worse.
+        if size > remaining:
+            raise self.invalid(f"{size:,} bytes should follow, {remaining:,} do; {_DAMAGED}")
         self.at += size
         return start
 
@@ -266,10 +260,10 @@ def _parse(cursor: _Cursor) -> GgufFile:
         tensors[name] = size
         elements += count
     tensor_bytes = sum(tensors.values())
-    rest = len(cursor.data) - cursor.at
-    if tensor_bytes > rest:
+    remaining = len(cursor.data) - cursor.at
+    if tensor_bytes > remaining:
         raise cursor.invalid(
-            f"{tensor_bytes:,} bytes of tensors should follow, {rest:,} do; {_DAMAGED}"
+            f"{tensor_bytes:,} bytes of tensors should follow, {remaining:,} do; {_DAMAGED}"
         )
     return GgufFile(
         path=cursor.path, values=values, values_end=values_end, tensors=tensors, elements=elements
@@ -290,8 +284,8 @@ def _read_value(cursor: _Cursor) -> GgufValue:
         length = cursor.number(_U64)
         if item in _NUMBER_CODES:
             content = _read_numbers(cursor, _NUMBER_CODES[item], length)
-        # Texts are skipped: the vocabulary is most of a header.
         elif item == _STRING:
+            # Not kept: the vocabulary is most of a header.
             _skip_strings(cursor, length)
         else:
             raise cursor.invalid(f"an array of value type {item} is unknown; {_DAMAGED}")
@@ -318,15 +312,16 @@ def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...]
 
 
 def _skip_strings(cursor: _Cursor, length: int) -> None:
-    """Steps over texts, each a size of eight bytes and so many bytes."""
+    """Steps over texts. Each has its size in eight bytes, and then so many bytes."""
     # Local names and no `cursor.take`: a vocabulary has some 100,000 texts, at 0.1 µs each.
-    at, last, size_at = cursor.at, len(cursor.data) - _U64.size, _U64.unpack_from
+    data, at, unpack_from = cursor.data, cursor.at, _U64.unpack_from
+    last = len(data) - _U64.size
     for _ in range(length):
         if at > last:
             break
-        at += _U64.size + size_at(cursor.data, at)[0]
+        at += _U64.size + unpack_from(data, at)[0]
     else:
-        if at <= len(cursor.data):
+        if at <= len(data):
             cursor.at = at
             return
     raise cursor.invalid(f"{length:,} texts should follow, the file ends first; {_DAMAGED}")

@@ -1,7 +1,7 @@
-"""This machine: its memory and how fast it is, its GPUs, and what processes take of it.
+"""This machine: its memory, its speed, its GPUs, and the use of it by processes.
 
-Reading limits decoding; multiplying, the reading of prompts. Only NVIDIA's GPUs are seen, by the
-optional package `nvidia-ml-py`; the sizes of others are for a person to write down.
+The speed of memory limits decoding, and that of multiplication limits the reading of prompts. Only
+NVIDIA's GPUs are seen, by the optional package `nvidia-ml-py`. The sizes of others are settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 MACHINE_SHARE: Final = 0.8
 """The share of the machine's memory that models may take by default."""
 
-# Far more than a processor's caches hold, and little beside a model.
+# Far larger than a processor's caches, and small beside a model.
 _BYTES: Final = 128 << 20
 _ROUNDS: Final = 3
 _ROUND_S: Final = 0.05
@@ -30,7 +30,9 @@ _WIDTH: Final = 1024
 
 def core_count() -> int:
     """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def machine_memory_bytes() -> int:
@@ -42,10 +44,10 @@ def machine_memory_bytes() -> int:
 def memory_bytes_per_s() -> float:
     """Bytes a second that all cores together read; measured once, in a third of a second."""
     cores = core_count()
-    # Written to, since all pages that were never written are one page of zeros, in the caches.
+    # Ones, since all pages that were never written to are the same page of zeros, in the caches.
     parts = [np.ones(_BYTES // 8 // cores, dtype=np.int64) for _ in range(cores)]
-    # The best moment, since others only slow it.
-    return max(_round(parts) for _ in range(_ROUNDS))
+    # The best round counts, since other processes only slow the memory down.
+    return max(_read_bytes_per_s(parts) for _ in range(_ROUNDS))
 
 
 @cache
@@ -58,27 +60,28 @@ def products_per_s() -> float:
         np.matmul(factor, factor)
         return time.perf_counter() - start_s
 
-    # Each product is a multiplication and an addition. The best time counts: others only slow it.
+    # Each product is a multiplication and an addition. The best time counts here, too.
     return 2 * _WIDTH**3 / min(once_s() for _ in range(_ROUNDS))
 
 
-def _round(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
-    read = [0] * len(parts)
+def _read_bytes_per_s(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
+    """Bytes a second that threads read together, each its own part again and again."""
+    read_bytes = [0] * len(parts)
     start_s = time.perf_counter()
 
     def work(number: int) -> None:
         part = parts[number]
         while time.perf_counter() < start_s + _ROUND_S:
-            # Reads all of it, without the interpreter's lock.
+            # Reads the whole part, without the interpreter's lock.
             part.max()
-            read[number] += part.nbytes
+            read_bytes[number] += part.nbytes
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(len(parts))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(read) / (time.perf_counter() - start_s)
+    return sum(read_bytes) / (time.perf_counter() - start_s)
 
 
 # --- GPUs ---------------------------------------------------------------------------------------
@@ -86,34 +89,31 @@ def _round(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU; a value that it does not tell is None."""
+    """One GPU. A value that its driver does not report is None."""
 
     name: str
     """`gpu0`, `gpu1`, …: NVML's numbers, which are `nvidia-smi`'s. CUDA numbers GPUs otherwise,
     unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and only those in CUDA_VISIBLE_DEVICES."""
-    capacity_bytes: int | None
-    """None for a GPU that shares the machine's own memory."""
+    capacity_bytes: int | None  # None for a GPU that shares the machine's own memory
     memory_bytes_per_s: int | None
     """Nominal, from the width of its bus and the highest clock of its memory, which moves data
     twice a cycle."""
-    product: str = ""
-    """The name of the GPU, such as `NVIDIA H100 80GB HBM3`."""
+    product: str = ""  # the name of the GPU, such as `NVIDIA H100 80GB HBM3`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """The state of a GPU at a moment; a value that it does not tell is None."""
+    """The state of a GPU at a moment. A value that its driver does not report is None."""
 
     busy: float | None
     """The share of the driver's last sampling period, up to a second, in which anything ran."""
-    memory_busy: float | None
-    """The share of it in which its memory was read or written."""
+    memory_busy: float | None  # the share of it in which its memory was read or written
     used_bytes: int | None
     power_w: float | None
 
 
 def read_gpus() -> tuple[Gpu, ...]:
-    """The machine's; empty without a driver, a GPU, or the package."""
+    """The machine's GPUs; empty without a driver, a GPU, or the package."""
     with opened_gpus() as gpus:
         return gpus.found if gpus else ()
 
@@ -138,20 +138,20 @@ def opened_gpus() -> Iterator[Gpus | None]:
 
 
 class Gpus:
-    """The driver, while it is open; `found` are its GPUs, by their numbers."""
+    """The driver, while it is open; `found` has its GPUs in the order of their numbers."""
 
     def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - pynvml is not typed
         self._nvml = nvml
-        count = self._told(nvml.nvmlDeviceGetCount) or 0
-        self._handles = [self._told(nvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
+        count = self._asked(nvml.nvmlDeviceGetCount) or 0
+        self._handles = [self._asked(nvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
         self.found = tuple(map(self._described, range(count)))
 
     def state(self, number: int) -> GpuState:
         """The state of one GPU now; asking takes some milliseconds."""
         nvml, handle = self._nvml, self._handles[number]
-        rates = self._told(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
-        power_mw = self._told(nvml.nvmlDeviceGetPowerUsage, handle)
+        rates = self._asked(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = self._asked(nvml.nvmlDeviceGetPowerUsage, handle)
         return GpuState(
             busy=None if rates is None else rates.gpu / 100,
             memory_busy=None if rates is None else rates.memory / 100,
@@ -161,19 +161,19 @@ class Gpus:
 
     def _described(self, number: int) -> Gpu:
         nvml, handle = self._nvml, self._handles[number]
-        memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
-        bits = self._told(nvml.nvmlDeviceGetMemoryBusWidth, handle)
-        mhz = self._told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, handle)
+        bits = self._asked(nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        mhz = self._asked(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
         return Gpu(
             name=f"gpu{number}",
-            product=str(self._told(nvml.nvmlDeviceGetName, handle) or ""),
+            product=str(self._asked(nvml.nvmlDeviceGetName, handle) or ""),
             capacity_bytes=None if memory is None else int(memory.total),
             memory_bytes_per_s=bits * mhz * 2 * 10**6 // 8 if bits and mhz else None,
         )
 
-    def _told(self, ask: Callable[..., Any], *about: object) -> Any:  # noqa: ANN401 - as above
+    def _asked(self, ask: Callable[..., Any], *about: object) -> Any:  # noqa: ANN401 - as above
         try:
-            # Value by value: a GPU that does not know its power may still tell its memory.
+            # Asked value by value: a GPU that does not know its power may still report its memory.
             return ask(*about)
         except self._nvml.NVMLError:
             return None
@@ -186,11 +186,9 @@ class Gpus:
 class ProcessUse:
     """The use of a process since it began."""
 
-    cpu_s: float
-    """The time of all its threads together."""
+    cpu_s: float  # the time of all its threads together
     resident_bytes: int  # now
-    page_faults: int
-    """How often it waited for a page from disk: major faults."""
+    page_faults: int  # how often it waited for a page from disk: major faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +200,7 @@ class CoreUse:
 
 
 def process_use(process_id: int) -> ProcessUse | None:
-    """What a process took so far; None if there is no such process, or no `/proc`."""
+    """The use of a process so far; None if there is no such process, or no `/proc`."""
     try:
         line = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -218,7 +216,7 @@ def process_use(process_id: int) -> ProcessUse | None:
 
 
 def core_use() -> CoreUse | None:
-    """What all cores did so far; None if there is no `/proc`."""
+    """The time of all cores so far; None if there is no `/proc`."""
     try:
         with Path("/proc/stat").open(encoding="ascii") as file:
             first = file.readline()

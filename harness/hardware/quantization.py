@@ -1,4 +1,4 @@
-"""Quantization: how GGUF files and KV caches pack numbers, and which packing is good for what.
+"""Quantization: how GGUF files and KV caches pack numbers, and how coarse a role's model may be.
 
 From llama.cpp b11434: `ggml_type` and its block sizes (ggml/include/ggml.h, ggml-common.h),
 `llama_ftype` (include/llama.h).
@@ -14,19 +14,16 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"
 KvBits = Literal[16, 8]
 
 CACHE_TYPES: Final[dict[KvBits, Literal["f16", "q8_0"]]] = {16: "f16", 8: "q8_0"}
-"""llama.cpp's, by nominal bits: scales make 8 to 8.5."""
+"""Nominal bits → llama.cpp's type of cache. With scales, 8 bits are 8.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFormat:
     """A tensor type: blocks of elements, each block of the same size."""
 
-    name: str
-    """The name as ggml writes it: `F16`, `Q4_K`."""
-    block_elements: int
-    """A row is a whole number of blocks."""
-    block_bytes: int
-    """Scales included."""
+    name: str  # the name as ggml writes it: `F16`, `Q4_K`
+    block_elements: int  # a row is a whole number of blocks
+    block_bytes: int  # scales included
 
     def row_bytes(self, elements: int) -> int:
         """Bytes of a row, exactly; raises ValueError unless it is a whole number of blocks."""
@@ -85,27 +82,29 @@ ROLE_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
 
 
 def role_floor(role: str) -> float:
-    """The fewest bits: `judge-b` and `judge2` have that of `judge`; an unlisted role has four."""
+    """The fewest bits for a role: `judge-b` and `judge2` are a `judge`; an unlisted role has 4."""
     return ROLE_FLOORS.get(role.partition("-")[0].rstrip("0123456789"), 4.0)
 
 
 def label_bits(label: str) -> float | None:
-    """The nominal bits of a weight, by the name of its quantization; None if it does not say."""
-    # `4.25BPW` as it stands; of all others, such as `Q4_K_M` or `W4A16`, the first number.
-    # The number of ExLlama's formats is their version.
+    """The nominal bits of a weight, by the name of its quantization; None if unknown."""
+    # They are the number before BPW, as in `4.25BPW`, or else the first number, as in `Q4_K_M` and
+    # `W4A16`. But the number in `EXL2` is the version of ExLlama's format.
     unversioned = re.sub(r"EXL\d", "", label.upper())
     number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", unversioned)
     if number is not None:
         return float(number[0].replace("_", "."))
-    # Both are of 4 bits unless they say otherwise.
+    # Both have 4 bits if their names have no number.
     return 4.0 if label.upper() in {"AWQ", "GPTQ"} else None
 
 
 def weight_bits(label: str) -> float:
-    """Bits of a weight in safetensors: those of the label, four with their scales; 16 if unsaid."""
+    """Bits of a weight in safetensors by its label, 4 bits with their scales; 16 if unknown."""
     bits = label_bits(label) or 16
-    # The bits by their blocks: 4.25 for MXFP4 and AWQ (a scale and a zero for 128), 4.5 for NVFP4.
-    return bits if bits != 4 else 4.5 if "NVFP4" in label.upper() else 4.25
+    if bits != 4:
+        return bits
+    # With scales: NVFP4 has one for 16 weights, MXFP4 for 32, AWQ also a zero for 128.
+    return 4.5 if "NVFP4" in label.upper() else 4.25
 
 
 def is_below_evaluator_floor(packing: int | str | None) -> bool:

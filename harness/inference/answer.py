@@ -1,7 +1,7 @@
 """Answers: the request as users write it, and a reply that is continued, repeated or refused.
 
-`answer` treats replies that are cut or of another type. Empty ones are treated below it, in
-`Client.call`, for every call to a model.
+`answer` handles replies that are cut or do not match their type. `Client.call`, below it, handles
+empty replies, for every call to a model.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from harness.errors import (
     did_you_mean,
 )
 from harness.inference.completion import Completion, Usage, is_visible, why_no_text
-from harness.inference.json_text import objects_in
+from harness.inference.json_text import json_objects_in
 from harness.inference.request import ChatRequest, Effort, Message, Prompt, as_messages, as_texts
 from harness.inference.structured import Ask, ReplyType
 
 OnCut = Literal["error", "keep", "continue"]
-"""What becomes of a reply that is not whole: an error that carries its text, the reply as it is, or
-the rest, asked for and joined to it. `continue` is for a cut reply; a filtered one is an error."""
+"""What becomes of a reply that is not whole: `error` raises an error that carries its text, `keep`
+returns it as it is, `continue` asks for the rest and joins it; a filtered reply stays an error."""
 
-_MOST_CALLS_FOR_THE_REST = 4  # a model that goes on for ever is stopped after this many
+_MOST_CONTINUATIONS = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
 # For a greedy call that is repeated: at temperature 0 it would get the same reply.
 _TEMPERATURE_AGAIN = 0.3
@@ -63,12 +63,12 @@ class ChatOptions(TypedDict, total=False):
     priority: int
 
 
-_ELSEWHERE = {
+# Options of other clients → what to write here.
+_REMEDIES = {
     "system": 'begin the prompt with it: [{"role": "system", "content": "…"}, {"role": "user", …}]',
     "response_format": "give the type as returns=",
     "response_model": "give the type as returns=",
 }
-"""Options of other clients, and what to write here."""
 _FIELDS = frozenset(field.name for field in fields(ChatRequest))
 
 
@@ -79,10 +79,10 @@ def chat_request(
     stop: Sequence[str] = (),
     **fields: Any,  # noqa: ANN401
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
-    """A call as users write it, with the type of its reply."""
+    """The request that `chat` was called with, and the type of its reply, None for a text."""
     for name in fields.keys() - _FIELDS:
         known = {"returns", "tools", "tool_choice", "on_text", *ChatOptions.__annotations__}
-        remedy = _ELSEWHERE.get(name) or did_you_mean(name, known)
+        remedy = _REMEDIES.get(name) or did_you_mean(name, known)
         raise TypeError(f"chat has no option '{name}'; {remedy}")
     reply_type = None if returns in (None, Completion) else ReplyType(returns)
     request = ChatRequest(
@@ -116,31 +116,35 @@ async def answer(
             f"attempts is {attempts!r:.80}; give a whole number, 1 or more",
             code="request.attempts-not-positive",
         )
-    paid = 0
+    failed_attempts = 0
     while True:
         try:
-            reply = await _joined(ask, request, on_cut=on_cut)
+            reply = await ask(request)
+            if on_cut != "keep":
+                reply = await _whole_reply(ask, request, reply, on_cut=on_cut)
             return reply if reply_type is None else reply_type.parse(reply, endpoint=request.model)
         except (ReplyInvalid, ReplyCut) as error:
             # A stored reply is no attempt: it cost nothing, and would come again.
-            paid += not error.from_cache
-            if not error.from_cache and (isinstance(error, ReplyCut) or paid >= attempts):
-                raise
+            if not error.from_cache:
+                failed_attempts += 1
+                if isinstance(error, ReplyCut) or failed_attempts >= attempts:
+                    raise
             request = _repeated(request, error)
 
 
 def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatRequest:
-    """The call again, so that another reply may come: never the same request."""
+    """The request changed, so that another reply may come: a stored one would come again."""
     request = replace(request, asks_again=True)
     if isinstance(error, ReplyInvalid) and error.text.strip():
-        advice = f"That is not what was asked for: {error.problem or error.statement}."
-        reply, demand = Message("assistant", error.text), f"{advice} Answer again, in full."
-        return replace(request, messages=(*request.messages, reply, Message("user", demand)))
+        problem = error.problem or error.statement
+        demand = f"That is not what was asked for: {problem}. Answer again, in full."
+        turns = (Message("assistant", error.text), Message("user", demand))
+        return replace(request, messages=(*request.messages, *turns))
     return varied(request, 1)
 
 
 def varied(request: ChatRequest, number: int) -> ChatRequest:
-    """The call with another seed, and not greedy."""
+    """The request with its seed raised by `number`, and a temperature above 0."""
     return replace(
         request,
         temperature=request.temperature or _TEMPERATURE_AGAIN,
@@ -148,35 +152,37 @@ def varied(request: ChatRequest, number: int) -> ChatRequest:
     )
 
 
-async def _joined(ask: Ask, request: ChatRequest, *, on_cut: OnCut) -> Completion:
-    """The reply, joined to the rest of it where `on_cut` asks for that."""
-    completion = await ask(request)
-    if on_cut == "keep":
-        return completion
-    calls = 0
-    for _ in range(_MOST_CALLS_FOR_THE_REST if on_cut == "continue" else 0):
-        if completion.finish_reason != "length" or not completion.text.strip():
+async def _whole_reply(
+    ask: Ask, request: ChatRequest, reply: Completion, *, on_cut: OnCut
+) -> Completion:
+    """The reply, joined to the rest of it if `on_cut` is `continue`; raises as `check_whole`."""
+    continuations = 0
+    while on_cut == "continue" and continuations < _MOST_CONTINUATIONS:
+        # The half arguments of a call, or of what may become one, are no text to continue.
+        is_call = reply.tool_calls or reply.tools == "typed"
+        if is_call or reply.finish_reason != "length" or not reply.text.strip():
             break
-        if completion.tool_calls or completion.tools == "typed":
-            break  # a call, or what may become one: its arguments are nothing to go on with
-        completion = await _continued(ask, request, completion)
-        calls += 1
-    check_whole(completion, endpoint=request.model, asked_for_rest=calls)
-    return completion
+        reply = await _continued(ask, request, reply)
+        continuations += 1
+    check_whole(reply, endpoint=request.model, continuations=continuations)
+    return reply
 
 
-def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 0) -> None:
+def check_whole(completion: Completion, *, endpoint: str, continuations: int = 0) -> None:
     """Raises `ReplyCut` for a reply that is not whole; `RunLimitReached` if a limit cut it."""
     reason = completion.finish_reason
     if reason in {"stop", "tool_calls"}:
         return
-    after = f", also after {asked_for_rest} calls for the rest" if asked_for_rest > 1 else ""
-    kind, why = ReplyCut, f"was cut before its end{after}; raise max_output_tokens, ask for less"
+    error_class = ReplyCut
     if reason == "content_filter":
-        kind, why = ReplyFiltered, "was stopped by the provider's filter; reword the request"
+        error_class = ReplyFiltered
+        why = "was stopped by the provider's filter; reword the request"
     elif not completion.text.strip():
         why = f"was cut before its answer: {why_no_text(completion)}; raise max_output_tokens"
-    cut = kind(
+    else:
+        after = f", also after {continuations} calls for the rest" if continuations > 1 else ""
+        why = f"was cut before its end{after}; raise max_output_tokens, ask for less"
+    cut = error_class(
         f"the reply {why}, or take it as it is with on_cut='keep'. "
         f"It begins: {completion.text[:160]!r}",
         endpoint=endpoint,
@@ -195,10 +201,12 @@ def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 
 
 
 async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Completion:
-    """A cut reply joined to more of it."""
-    # From the last whole word on, so that the rest begins with a word whether the server continues
-    # the text or the model is asked to. JSON under a grammar is continued from its last letter.
-    head, gap = _whole_words(cut.text) if request.reply_schema is None else (cut.text, "")
+    """A cut reply joined to the text of one more call, which may be cut as well."""
+    # Its last word is asked for again, so that the rest begins with a word whether the server
+    # continues the text or the model is asked to. JSON is continued from its last letter.
+    head, gap = cut.text, ""
+    if request.reply_schema is None:
+        head, gap = _without_last_word(cut.text)
     continuation = replace(
         request,
         messages=(*request.messages, Message("assistant", head)),
@@ -211,18 +219,18 @@ async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Complet
         # The cut reply is the error to report; this one becomes its context.
         check_whole(cut, endpoint=request.model)
         raise
-    has_more = bool(rest.text.strip() or rest.tool_calls)
-    # Nothing more came, whatever the server calls that: the reply is still a cut one.
-    ended = rest.finish_reason if has_more or rest.finish_reason == "content_filter" else "length"
-    text = cut.text
-    if has_more:
+    text, finish_reason = cut.text, rest.finish_reason
+    if rest.text.strip() or rest.tool_calls:
         text = head + ("" if rest.text[:1].isspace() else gap) + rest.text
+    elif finish_reason != "content_filter":
+        # Nothing more came, whatever the server calls that: the reply is still a cut one.
+        finish_reason = "length"
     return replace(
         rest,
         text=text,
         reasoning=cut.reasoning + rest.reasoning,
-        finish_reason=ended,
-        usage=_together(cut.usage, rest.usage),
+        finish_reason=finish_reason,
+        usage=_sum_of_usage(cut.usage, rest.usage),
         sent_ns=cut.sent_ns,
         first_token_ns=cut.first_token_ns,
         phases=(*cut.phases, *rest.phases),
@@ -236,17 +244,17 @@ async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Complet
     )
 
 
-def _whole_words(text: str) -> tuple[str, str]:
-    """A text without its last word, and the space that stood before that; all, if it has one."""
-    words = text.rstrip()
-    if words != text:
-        return words, text[len(words) :]
-    head = words[: -len(words.split()[-1])]
-    return (head.rstrip(), head[len(head.rstrip()) :]) if head.strip() else (text, "")
+def _without_last_word(text: str) -> tuple[str, str]:
+    """The text before its last word, and the space between; the whole text if it is one word."""
+    before = text
+    if not text[-1].isspace():  # else no word is cut, and only the space at the end is taken off
+        before = text.removesuffix(text.rsplit(maxsplit=1)[-1])
+    head = before.rstrip()
+    return (head, before[len(head) :]) if head else (text, "")
 
 
-def _together(first: Usage | None, second: Usage | None) -> Usage | None:
-    """The sum; None for a count that either lacks."""
+def _sum_of_usage(first: Usage | None, second: Usage | None) -> Usage | None:
+    """The sum of two replies' usage; None for a count that either lacks."""
     if first is None or second is None:
         return None
     names = (field.name for field in fields(Usage))
@@ -261,25 +269,29 @@ def _sum(first: Any, second: Any) -> Any:  # noqa: ANN401 - a number, or None
 
 
 def lacks_text(request: ChatRequest, reply: Completion) -> bool:
-    """Whether a reply that is not cut answers nothing, although it should."""
+    """Whether a whole reply holds neither text nor calls of offered tools, though it should."""
     if request.allow_empty or reply.finish_reason not in {"stop", "tool_calls"}:
         return False
-    return not ((reply.tool_calls and request.tools) or is_visible(reply.text))
+    if reply.tool_calls and request.tools:
+        return False
+    return not is_visible(reply.text)
 
 
 def with_text(request: ChatRequest, reply: Completion) -> Completion:
-    """The reply; with the JSON that was asked for as its text, if that stands in another place."""
+    """The reply; an empty one with the JSON for a schema, if that is in its calls or reasoning."""
     if request.reply_schema is None or not lacks_text(request, reply):
         return reply
-    # A call of a tool that was not offered: some models write so what a schema asks for.
+    # Some models answer a schema by a call of a tool, though none was offered.
     if len(reply.tool_calls) == 1 and not request.tools:
         arguments = reply.tool_calls[0].arguments
         return replace(reply, text=arguments, tool_calls=(), finish_reason="stop")
-    # vLLM and LM Studio file an answer under reasoning whose model began, or ended, without a mark
-    # of thinking. What text stands behind the JSON makes it a part of the thought.
-    objects = objects_in(reply.reasoning)
-    thought, _, rest = reply.reasoning.rpartition(objects[-1]) if objects else ("", "", "text")
-    if is_visible(rest.replace("```", "")) or not objects:
+    # vLLM and LM Studio file an answer under reasoning if its model did not mark where its thinking
+    # begins or ends. JSON with text behind it is a part of the thought.
+    objects = json_objects_in(reply.reasoning)
+    if not objects:
+        return reply
+    thought, _, behind = reply.reasoning.rpartition(objects[-1])
+    if is_visible(behind.replace("```", "")):
         return reply
     return replace(reply, text=objects[-1], reasoning=thought)
 
@@ -299,9 +311,9 @@ def check_text(request: ChatRequest, reply: Completion) -> None:
 
 
 def reminded(request: ChatRequest) -> ChatRequest | None:
-    """The call with a word on its empty reply; None if it has that word already."""
-    # In the last message: templates of some models allow no further turn. The word also changes the
-    # request, whose greedy reply would be the same.
+    """The request with a reminder that its reply was empty; None if it has that already."""
+    # The reminder stands in the last message, since templates of some models allow no further turn.
+    # It also changes the request, whose greedy reply would be the same.
     *before, last = request.messages
     if last.content.endswith(_REMINDER):
         return None

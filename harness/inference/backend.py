@@ -47,7 +47,7 @@ class ScriptedReply:
 
 
 Reply = str | ScriptedReply | Completion | InferenceError
-"""A text to answer with, a reply in full, another call's, or an error to raise."""
+"""A text or more to answer with, the completion of another call, or an error to raise."""
 
 
 class ScriptedBackend:

@@ -1,6 +1,6 @@
 """The calls of tools that the pieces of a reply make up.
 
-Servers number, name and repeat the pieces in ways of their own; those met here were seen in public
+Servers number, name and repeat the pieces in many ways. Those that are handled here stand in public
 reports of streams from Ollama's cloud, Nebius, Cerebras, Gemini's proxies, vLLM and others.
 """
 
@@ -16,10 +16,10 @@ from harness.inference.request import Message, ToolCall, ToolSpec, called_names
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """What a piece of a reply adds to its calls of tools: a whole call, or some of one."""
+    """A whole call of a tool, or a part of one, as one piece of a reply has it."""
 
     index: int | None
-    """Which call it belongs to, where the server numbers them."""
+    """The number of its call in the reply; None if the server does not number calls."""
     id: str
     name: str
     arguments: str
@@ -30,61 +30,66 @@ def tool_calls(
     pieces: Iterable[CallPiece], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
 ) -> tuple[ToolCall, ...]:
     """The calls that these pieces make up, with ids that are new to the conversation."""
-    calls: list[CallPiece] = []
+    calls: list[CallPiece] = []  # each is joined from all its pieces so far
     for piece in pieces:
-        if (place := _place(calls, piece)) is None:
+        number = _continued_call(calls, piece)
+        if number is None:
             calls.append(piece)
         else:
-            calls[place] = _joined(calls[place], piece)
-    names, used = {tool.name for tool in tools}, {*called_names(messages)}
+            calls[number] = _joined(calls[number], piece)
+    offered = {tool.name for tool in tools}
+    used_ids = {*called_names(messages)}
     complete: list[ToolCall] = []
     for call in calls:
         id_ = call.id
-        if not id_ or id_ in used:
-            id_ = next(free for n in count(1) if (free := f"call_{n}") not in used)
-        used.add(id_)
-        name = _offered(call.name, names)
+        if not id_ or id_ in used_ids:
+            id_ = next(new for new in map("call_{}".format, count(1)) if new not in used_ids)
+        used_ids.add(id_)
+        # Some models write blanks or a namespace before the name of a tool.
+        bare_name = call.name.strip().rpartition(".")[2]
+        is_meant = call.name not in offered and bare_name in offered
+        name = bare_name if is_meant else call.name
         complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
     return tuple(complete)
 
 
-def _place(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
-    """Where in `calls` the one stands that a piece goes on; None for one that begins a call."""
-    numbered = [n for n, call in enumerate(calls) if piece.index in {None, call.index}]
-    same_id = [n for n, call in enumerate(calls) if piece.id and piece.id == call.id]
+def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
+    """The position in `calls` of the call that a piece continues; None if it begins a call."""
+    same_index = [n for n, call in enumerate(calls) if piece.index in {None, call.index}]
     if not piece.name:
-        # Whatever its number says: a call without a name is none. Some servers count their pieces,
-        # others number all calls 0 but for their ends.
-        return next(reversed(same_id or numbered or range(len(calls))), None)
-    if not numbered:
+        # A call has a name, so this piece continues one, whatever its index says: some servers
+        # count the pieces there, others give index 0 to all calls, but not to their last pieces.
+        same_id = [n for n, call in enumerate(calls) if piece.id and piece.id == call.id]
+        candidates = same_id or same_index or range(len(calls))
+        return candidates[-1] if candidates else None
+    if not same_index:
         return None
-    begun = calls[numbered[-1]]
-    if piece.id or not begun.name:
-        goes_on = piece.id in {"", begun.id} or not begun.id
-    else:  # the name may come with each piece, and so may a further call of the same tool
-        begins = piece.arguments.startswith("{") and piece.arguments != begun.arguments
-        is_whole = parsed(begun.arguments.encode("utf-8", "replace")) is not None
-        is_further = begins and is_whole
-        goes_on = piece.index is not None and piece.name == begun.name and not is_further
-    return numbered[-1] if goes_on else None
+    call = calls[same_index[-1]]
+    if piece.id or not call.name:
+        continues = piece.id in {"", call.id} or not call.id
+    elif piece.index is None or piece.name != call.name:
+        continues = False
+    else:
+        # Some servers repeat the name with each piece, others send a further call of the same tool
+        # under the same index. Only the latter begins an object where one is complete.
+        begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
+        is_complete = parsed(call.arguments.encode("utf-8", "replace")) is not None
+        continues = not (begins and is_complete)
+    return same_index[-1] if continues else None
 
 
 def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:
-    begun, more = call.arguments, piece.arguments
-    # No JSON goes on with its own beginning: such a piece repeats all of it so far. An empty
-    # object stands for no arguments yet.
-    is_again = begun.startswith("{") and more.startswith(begun)
-    is_first = begun == "{}" and more.startswith("{")
+    arguments = call.arguments + piece.arguments
+    # JSON never continues with its own beginning, so such a piece repeats all arguments so far.
+    is_repeated = call.arguments.startswith("{") and piece.arguments.startswith(call.arguments)
+    # An empty object stands for no arguments yet.
+    is_first = call.arguments == "{}" and piece.arguments.startswith("{")
+    if is_repeated or is_first:
+        arguments = piece.arguments
     return replace(
         call,
         id=call.id or piece.id,
         name=call.name or piece.name,
-        arguments=more if is_again or is_first else begun + more,
+        arguments=arguments,
         extra={**call.extra, **piece.extra},
     )
-
-
-def _offered(name: str, names: set[str]) -> str:
-    """The name of the tool that is meant: some models write its namespace before it, or blanks."""
-    last = name.strip().rpartition(".")[2]
-    return last if name not in names and last in names else name

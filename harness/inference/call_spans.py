@@ -45,19 +45,19 @@ def call_span(request: Request, tracer: Tracer) -> Span:
     return tracer.span(chat)
 
 
-def heard(request: ChatRequest, span: Span) -> ChatRequest:
-    """The call, the pieces of whose answer the listeners of the trace hear too."""
+def with_trace_listeners(request: ChatRequest, span: Span) -> ChatRequest:
+    """The request, whose `on_text` also passes each piece to the listeners of the trace."""
     tracer, on_text = span.tracer, request.on_text
     if not tracer.hears_text:
         return request
 
-    def hear(text: str) -> None:
-        # They may hear one attempt after another, so for their sake no attempt is the last.
+    def pass_on(text: str) -> None:
+        # They may hear several attempts, so a piece that they heard prevents no further attempt.
         tracer.piece(text, span=span.id)
         if on_text is not None:
             on_text(text)
 
-    return replace(request, on_text=hear)
+    return replace(request, on_text=pass_on)
 
 
 KvBytes = Callable[[int], int]
@@ -67,9 +67,10 @@ KvBytes = Callable[[int], int]
 def conversation_text(messages: Iterable[Message]) -> str:
     """The conversation as one text, as the journal keeps it: calls and images after the content."""
     parts: list[str] = []
-    for m in messages:
-        parts.append(f"[{m.role}{(m.answers and f' {m.answers}') or ''}]\n{m.content}")
-        parts += _beside(m)
+    for message in messages:
+        call_id = f" {message.answers}" if message.answers else ""
+        parts.append(f"[{message.role}{call_id}]\n{message.content}")
+        parts += _parts_beside_content(message)
     return "\n\n".join(parts)
 
 
@@ -78,29 +79,31 @@ _LABEL = re.compile(r"(?:\A|\n\n)\[(?:system|user|assistant|tool)(?: [^\]\n]*)?\
 
 
 def most_tokens_of_conversation(text: str) -> int:
-    """What the meter would have counted for a prompt of this text, without its tools and images."""
+    """The meter's bound on a prompt's tokens, from its `conversation_text`, tools not included."""
     # The meter counts the contents alone; the labels would be two tokens more a message.
     contents, messages = _LABEL.subn("", text)
     return most_tokens_of_messages(contents, messages=messages)
 
 
-def _beside(message: Message) -> Iterator[str]:
+def _parts_beside_content(message: Message) -> Iterator[str]:
     for call in message.tool_calls:
-        yield "\n".join([f"[calls {call.name}, {call.id}]\n{call.arguments}", *_extra(call.extra)])
-    yield from (image.shown for image in message.images)
-    yield from _extra(message.extra)
+        lines = [f"[calls {call.name}, {call.id}]", call.arguments, *_extra_parts(call.extra)]
+        yield "\n".join(lines)
+    for image in message.images:
+        yield image.shown
+    yield from _extra_parts(message.extra)
 
 
-def _extra(extra: Mapping[str, object]) -> Iterator[str]:
+def _extra_parts(extra: Mapping[str, object]) -> Iterator[str]:
     return (f"[{name}]\n{value}" for name, value in extra.items())
 
 
 def record_answer(
     answer: Completion | Embeddings | Ranking, span: Span, *, kv_bytes: KvBytes | None = None
 ) -> None:
-    """Adds the outcome of a call to its span; for a chat when the trace is written."""
+    """Adds the outcome of a call to its span; that of a chat is made when the trace is written."""
     if isinstance(answer, Completion):
-        span.tracer.later(partial(_told, answer, span, kv_bytes))
+        span.tracer.later(partial(_chat_outcome, answer, span, kv_bytes))
     else:
         span.set(model_id=answer.model_id, input_tokens=answer.input_tokens)
 
@@ -112,47 +115,47 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
     return {name: count for name, count in counts if count is not None or name not in rare}
 
 
-def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:
-    """The facts about an ended chat: its phases and its outcome."""
+def _chat_outcome(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:
+    """Sets the outcome of a chat on its span; returns the records of its phases."""
     yield from _timings(completion, span)
-    is_new = completion.attempts > 1 and not completion.from_cache
-    facts = {
+    is_new, usage = not completion.from_cache, completion.usage
+    attributes = {
         "cost_usd": completion.cost_usd,
         "cache_saved_usd": completion.cache_saved_usd,
         "schema": completion.structured,
         "tools": completion.tools,
         "dropped": completion.dropped or None,
-        "attempts": completion.attempts if is_new else None,
-        "connecting_ns": None if completion.from_cache else completion.connecting_ns,
+        "attempts": completion.attempts if is_new and completion.attempts > 1 else None,
+        "connecting_ns": completion.connecting_ns if is_new else None,
     }
-    span.set(**{name: fact for name, fact in facts.items() if fact is not None})
-    if completion.from_cache:
+    span.set(**{name: value for name, value in attributes.items() if value is not None})
+    if not is_new:
         # Its usage and times are on the span of the call that once took them.
         span.set(from_cache=True)
-    elif completion.usage is not None:
-        span.set(**token_counts(completion.usage))
+    elif usage is not None:
+        span.set(**token_counts(usage))
         is_timed = any(phase.source == "measured" for phase in completion.phases)
-        # A server's own word for the time of decode includes reasoning, shown or not.
-        if completion.usage.reasoning_tokens and is_timed and not completion.reasoning:
-            span.set(unstreamed_tokens=completion.usage.reasoning_tokens)
-        if kv_bytes is not None and completion.usage.input_tokens is not None:
-            span.set(prompt_kv_bytes=kv_bytes(completion.usage.input_tokens))
+        # Reasoning that did not come as text is in no measured decode; in a reported one it is.
+        if usage.reasoning_tokens and is_timed and not completion.reasoning:
+            span.set(unstreamed_tokens=usage.reasoning_tokens)
+        if kv_bytes is not None:
+            span.set(prompt_kv_bytes=kv_bytes(usage.input_tokens))
+    parts = filter(None, [completion.text, *_parts_beside_content(completion.message)])
     span.set(
         model_id=completion.model_id,
         finish_reason=completion.finish_reason,
-        reply_sha256=span.tracer.content(
-            "\n\n".join(filter(None, [completion.text, *_beside(completion.message)]))
-        ),
+        reply_sha256=span.tracer.content("\n\n".join(parts)),
     )
 
 
 def _timings(completion: Completion, span: Span) -> Iterator[Record]:
-    """When what happened; what the process saw too late, since it stood still, is marked."""
-    stalls, unreliable = span.tracer.stalls, set()
+    """The records of a chat's phases and first token; sets its latencies on its span."""
+    stalls = span.tracer.stalls
+    unreliable: set[str] = set()  # latencies measured too late, since the process stood still
     sent_ns, first_ns, itl = completion.sent_ns, completion.first_token_ns, completion.itl
     for phase in completion.phases:
         time = Interval(start_ns=phase.start_ns, end_ns=phase.end_ns)
-        # By the server's word a phase stands, whatever our process did meanwhile.
+        # A phase that the server reported holds, whatever our process did meanwhile.
         is_wrong = phase.source != "reported" and stalls.falsify(
             time, from_sending=phase.start_ns == sent_ns
         )

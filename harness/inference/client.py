@@ -28,7 +28,13 @@ from harness.errors import (
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
-from harness.inference.call_spans import KvBytes, call_span, conversation_text, heard, record_answer
+from harness.inference.call_spans import (
+    KvBytes,
+    call_span,
+    conversation_text,
+    record_answer,
+    with_trace_listeners,
+)
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -71,9 +77,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSource:
-    """The source of a call."""
+    """The node's call that makes a model call; without a `label`, it is no node's."""
 
-    # The node's call, by which its replies are kept for a resume: `findings[2]`.
+    # Its name, by which the replies are kept for a resume: `findings[2]`.
     label: str | None = None
     # Entered while a request is with its server.
     sending: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -125,18 +131,17 @@ class Client:
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
         2. Limits: the meter reserves what the call may take, or refuses it.
         3. Retry and fallback, within one deadline. Each attempt is a span; a reply in the cache
-           ends it (`_insist`).
+           ends it (`_insist`, `_ask_endpoint`).
         4. Gate: a place among the endpoint's calls, the model in memory, room in the meter.
         5. Provider: the request is sent (`_send`).
-        6. Record: the span gets phases and usage, the meter what was taken, and the reply is kept
-           for a resume.
+        6. Record: the span gets phases and usage, the meter the use, and a resume the reply.
         """
         # An unknown tag is an error before anything is reserved.
         self._route(request.model)
         meter = self.meter
         async with self._slot(request, caller) as slot:
             # 1. Replay
-            stored = slot.known
+            stored = slot.stored
             # A stored reply may lack text because the earlier call allowed that.
             if stored and isinstance(request, ChatRequest) and not lacks_text(request, stored):
                 return stored
@@ -147,7 +152,8 @@ class Client:
                 route.gate.check()
             while True:
                 # 2. Limits
-                async with nullcontext() if meter is None else meter.admitted(request) as admission:
+                limited = nullcontext() if meter is None else meter.admitted(request)
+                async with limited as admission:
                     metered = request if admission is None else admission.request
                     try:
                         # 3. to 5.
@@ -170,24 +176,17 @@ class Client:
     async def _insist(
         self, request: Request, admission: Admission | None, caller: CallSource
     ) -> Any:  # noqa: ANN401
-        """Asks until there is an answer or no way; raises the first endpoint's last error."""
+        """The answer of the endpoint or of a fallback; raises the first endpoint's last error."""
         whole_call = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
-        was_heard = False
-        if isinstance(request, ChatRequest) and (on_text := request.on_text) is not None:
-
-            def hear(text: str) -> None:
-                nonlocal was_heard
-                # White space alone does no harm before another attempt's answer.
-                was_heard = was_heard or is_visible(text)
-                on_text(text)
-
-            request = replace(request, on_text=hear)
+        listener = None
+        if isinstance(request, ChatRequest) and request.on_text is not None:
+            listener = _Listener(request.on_text)
+            request = replace(request, on_text=listener.hear)
         routes = self._routes(request)
         failed: list[tuple[str, HarnessError]] = []  # (tag, its last error) of each endpoint
         try:
             for route in routes:
                 endpoint, tag = route.endpoint, route.endpoint.tag
-                deadline = Deadline(endpoint.timeout_s, clock=self.tracer.now_ns, outer=whole_call)
                 if failed:
                     failed_tag, error = failed[-1]
                     reason = type(error).__name__
@@ -196,31 +195,23 @@ class Client:
                         events.Fallback(model=failed_tag, reason=reason, detail=detail, to=tag)
                     )
                     request = replace(request, model=tag)
+                deadline = Deadline(endpoint.timeout_s, clock=self.tracer.now_ns, outer=whole_call)
                 call = _EndpointCall(
                     request, route, admission, caller, deadline, may_wait=route is routes[-1]
                 )
-                while True:
-                    tried_before = len(call.tried)
-                    try:
-                        answer = await self._attempt(call)
-                    except HarnessError as error:
-                        _keep_secrets_out_of(error, self.tracer.redactor.clean)
-                        # A caller that heard a part of this answer must not hear another after it.
-                        if was_heard:
-                            raise
-                        delay_s = self._again(call, error, elsewhere=len(call.tried) > tried_before)
-                        if delay_s is None:
-                            # After a fallback, any error but a limit leads to the next one.
-                            asks_next = not isinstance(error, LimitReached)
-                            if not failed:
-                                asks_next = len(routes) > 1 and another_may_answer(error)
-                            if not asks_next:
-                                raise
-                            failed.append((tag, error))
-                            break
+                try:
+                    answer = await self._ask_endpoint(call, listener)
+                except HarnessError as error:
+                    if failed:
+                        # After a fallback, any error but a limit leads to the next one.
+                        asks_next = not isinstance(error, LimitReached)
                     else:
-                        return replace(answer, endpoint=tag) if failed else answer
-                    await asyncio.sleep(delay_s)
+                        asks_next = len(routes) > 1 and another_may_answer(error)
+                    if not asks_next or (listener and listener.was_heard):
+                        raise
+                    failed.append((tag, error))
+                else:
+                    return replace(answer, endpoint=tag) if failed else answer
             (_, first_error), *of_fallbacks = failed
             for tag, its_error in of_fallbacks:
                 note = f"'{tag}', asked instead: {type(its_error).__name__}: {its_error}"
@@ -229,15 +220,34 @@ class Client:
         finally:
             failed.clear()  # the errors hold this frame, which must not hold them
 
-    def _again(self, call: _EndpointCall, error: HarnessError, *, elsewhere: bool) -> float | None:
-        """How long until the next attempt, in seconds; None for no further one.
+    async def _ask_endpoint(self, call: _EndpointCall, listener: _Listener | None) -> Any:  # noqa: ANN401
+        """Makes attempts at one endpoint until it answers; raises the last attempt's error."""
+        while True:
+            tried_before = len(call.tried)
+            try:
+                return await self._attempt(call)
+            except HarnessError as error:
+                _keep_secrets_out_of(error, self.tracer.redactor.clean)
+                # A caller that heard a part of this answer must not hear another after it.
+                if listener and listener.was_heard:
+                    raise
+                is_new_replica = len(call.tried) > tried_before
+                delay_s = self._retry_delay_s(call, error, is_new_replica=is_new_replica)
+                if delay_s is None:
+                    raise
+            await asyncio.sleep(delay_s)
 
-        Attempts that fail while the endpoint is down do not count. `elsewhere` says whether a
-        replica failed that the call had not tried.
+    def _retry_delay_s(
+        self, call: _EndpointCall, error: HarnessError, *, is_new_replica: bool
+    ) -> float | None:
+        """Prepares the next attempt; returns how long to wait for it, or None to make none.
+
+        Attempts that fail while the endpoint is down do not count. `is_new_replica` says whether a
+        replica failed that had not failed the call before.
         """
         route, request = call.route, call.request
         retry, gate, attempt = route.endpoint.retry, route.gate, call.attempt
-        counted = 1  # how many of the call's attempts this one counts as
+        counted = 1  # as how many attempts the failed one counts
         delay_s = retry_delay_s(
             error,
             attempt=attempt,
@@ -252,11 +262,11 @@ class Client:
             call.request = reminder or request
             delay_s = None if reminder is None else 0.0
         # 2. Another replica is asked at once.
-        if elsewhere and len(call.tried) < len(route.backends):
+        if is_new_replica and len(call.tried) < len(route.backends):
             delay_s, counted = 0.0, 0
         else:
             call.tried.clear()
-            # 3. The gate holds the call, and lets it through when its server is back.
+            # 3. In an outage, the gate will hold the call until its server is back.
             if not call.may_wait:
                 delay_s = None if gate.is_down else delay_s
             elif 0 < gate.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
@@ -286,19 +296,19 @@ class Client:
                 record_answer(answer, span, kv_bytes=route.kv_bytes)
                 return answer
             self.tracer.flow("call", source=span.parent, target=span.id)
-            request = heard(request, span)
+            request = with_trace_listeners(request, span)
             async with self._cached(request, route) as cached:
-                reply = cached.known or await self._reply(request, call, span)
+                reply = cached.stored or await self._reply(request, call, span)
                 # Recorded before the checks: a useless reply has taken time and tokens, too.
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
                 check_typed(request, reply)
-                if cached.known is None:
+                if cached.stored is None:
                     cached.reply = reply  # after the checks: a useless reply is not cached
             return reply
 
     async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
-        """Asks in the way that the server treats tools, schemas and turns, as it becomes known."""
+        """One reply, asked for in a way that the server takes, as its refusals teach."""
         route, ask = call.route, partial(self._send, call=call, span=span)
         while True:
             offered, mode = request, None
@@ -314,7 +324,9 @@ class Client:
             try:
                 answer = await self._send(outgoing, call, span)
             except ServerError as error:
-                tools, schemas = route.tools, route.schemas if mode else None
+                # If one of these learns from the refusal, the call is sent in another way.
+                tools = route.tools
+                schemas = route.schemas if mode is not None else None
                 if not (
                     route.turns.learn(error, outgoing)
                     or (tools and tools.learn(error, outgoing))
@@ -330,7 +342,7 @@ class Client:
         """One request, once the gate and the meter let it through; its time begins here."""
         route, deadline = call.route, call.deadline
         if route.error is not None:
-            # Otherwise the route's one error would hold the frames of every call.
+            # With a traceback, the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
         # 4. Gate
         admission = call.admission
@@ -365,7 +377,7 @@ class Client:
                     if sending is not None:
                         # From here on, a call that fails may have cost something.
                         sending.has_left = True
-                    ask = _asker(route.backends[place.replica], sent)
+                    ask = _method_for(sent, route.backends[place.replica])
                     answer = await ask(sent)
             except InferenceError as error:
                 if not was_connected(error):
@@ -374,30 +386,31 @@ class Client:
                 if was_refused(error) and not (sending and sending.pieces):
                     span.set(took_no_tokens=True)
                 raise
-            answer, impossible = possible(answer, request)
-            if impossible:
-                message = (
-                    f"'{request.model}' reports what a call cannot have taken ({impossible}): such "
-                    "calls are counted by the length of their texts"
-                )
-                self._notice(request.model, Notice(code="call.counts-impossible", message=message))
-            self._compare_model(answer.model_id, request.model, place.replica)
+            answer = self._checked(answer, request, place.replica)
             if sending is not None:
                 sending.answer = answer
             return answer
 
-    def _compare_model(self, model_id: str, tag: str, replica: int) -> None:
-        if not model_id:
-            return  # some servers name no model in a reply
-        before = self.served.get((tag, replica), model_id)
-        self.served[tag, replica] = model_id
-        if before != model_id:
-            changed = Notice(
-                code="call.model-changed",
-                message=f"'{before}' answered for '{tag}', and now '{model_id}' does: its server "
-                "has another model; set the endpoint's model_id, or begin a new run for it",
+    def _checked(self, answer: Any, request: Request, replica: int) -> Any:  # noqa: ANN401
+        """The answer without impossible counts; warns of these, and of a replica's other model."""
+        tag, model_id = request.model, answer.model_id
+        answer, impossible = possible(answer, request)
+        if impossible:
+            message = (
+                f"'{tag}' reports what a call cannot have taken ({impossible}): such calls are "
+                "counted by the length of their texts"
             )
-            self._notice(tag, changed)
+            self._notice(tag, Notice(code="call.counts-impossible", message=message))
+        if model_id:  # some servers name no model in a reply
+            before = self.served.get((tag, replica), model_id)
+            self.served[tag, replica] = model_id
+            if before != model_id:
+                message = (
+                    f"'{before}' answered for '{tag}', and now '{model_id}' does: its server has "
+                    "another model; set the endpoint's model_id, or begin a new run for it"
+                )
+                self._notice(tag, Notice(code="call.model-changed", message=message))
+        return answer
 
     def _notice(self, tag: str, *notices: Notice) -> None:
         for notice in notices:
@@ -415,8 +428,9 @@ class Client:
         return route
 
     def _routes(self, request: Request) -> Sequence[Route]:
-        """The endpoints to ask, in order. Another model's vectors are of no use."""
+        """The routes to the endpoint and to its fallbacks, in the order to ask them."""
         route = self._route(request.model)
+        # Vectors and scores of another model cannot be compared with those of the first.
         fallbacks = route.endpoint.fallback if isinstance(request, ChatRequest) else ()
         return (route, *(self.routes[tag] for tag in fallbacks))
 
@@ -431,7 +445,8 @@ class Client:
         return self.cache.slot(request, identity=route.identity, clock=self.tracer.now_ns)
 
 
-def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]]:
+def _method_for(request: Request, backend: Backend) -> Callable[[Any], Awaitable[Any]]:
+    """The backend's method that answers requests of this kind; raises `NotOffered`."""
     if isinstance(request, ChatRequest):
         return backend.chat
     if not isinstance(request, RerankRequest):
@@ -455,7 +470,22 @@ def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:
 
 
 @dataclass(slots=True)
+class _Listener:
+    """A caller's `on_text`, and whether it has heard anything of the answer."""
+
+    on_text: Callable[[str], None]
+    was_heard: bool = False
+
+    def hear(self, text: str) -> None:
+        # White space alone does no harm before another attempt's answer.
+        self.was_heard = self.was_heard or is_visible(text)
+        self.on_text(text)
+
+
+@dataclass(slots=True)
 class _EndpointCall:
+    """A call to one endpoint, with what its attempts so far have left."""
+
     request: Request
     route: Route
     admission: Admission | None
@@ -465,7 +495,7 @@ class _EndpointCall:
     may_wait: bool
     tried: set[int] = field(default_factory=set)  # replicas that have failed it
     attempt: int = 1
-    answers: int | None = None  # how many the endpoint had given when it last failed
+    answers: int | None = None  # how many the endpoint had given when the call last failed
 
 
 def _keep_secrets_out_of(error: HarnessError, clean: Callable[[str], str]) -> None:

@@ -29,21 +29,22 @@ from harness.inference.request import (
 A = TypeVar("A", "Completion", "Embeddings", "Ranking")
 
 PhaseName = Literal["overhead", "queue", "load", "prefill", "decode"]
-"""Around the engine (client, network, the server's front end), waiting for a place, loading the
-model, reading the prompt, writing the reply."""
+"""`overhead`: around the engine (client, network, the server's front end); `queue`: the wait for a
+place; `load`: loading the model; `prefill`: reading the prompt; `decode`: writing the reply."""
 
 PhaseSource = Literal["measured", "reported", "derived"]
-"""By our clock, by the server's word, or by subtraction of the two."""
+"""`measured` by our clock, `reported` by the server, or `derived` as the difference of the two."""
 
 FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
-"""The model was done, the token limit cut it, the provider did, or the model calls tools."""
+"""`stop`: the model was done; `length`: the token limit cut it; `content_filter`: the provider cut
+it; `tool_calls`: the model calls tools."""
 
 StructuredMode = Literal["enforced", "advisory", "ignored"]
-"""How a reply's schema was treated: the server enforced it; the model was told of it, in the prompt
-or by a server that enforces only JSON; or the server ignored it."""
+"""How a reply's schema was treated. `enforced`: by the server; `advisory`: the model read it in the
+prompt, or the server enforces only JSON; `ignored`: it had no effect."""
 
 ToolMode = Literal["native", "typed"]
-"""How a model was offered tools: by the server's own support, or as a type of its reply."""
+"""How tools were offered: `native`, by the server, or `typed`, as a type of the reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class InterTokenLatency:
     """The wait that 95 of 100 do not exceed."""
     p99_ns: int
     max_ns: int
-    """The longest: a hole in the stream, which means hide."""
+    """The longest: a hole in the stream, which a mean hides."""
 
 
 def inter_token_latency(token_ns: Sequence[int]) -> InterTokenLatency | None:
@@ -91,7 +92,7 @@ def inter_token_latency(token_ns: Sequence[int]) -> InterTokenLatency | None:
     waits = sorted(later - earlier for earlier, later in pairwise(token_ns))
     if not waits:
         return None
-    # By nearest rank, so that each is a wait that there was.
+    # By nearest rank, so that each percentile is a wait that occurred.
     p95_ns, p99_ns = (waits[-(-percent * len(waits) // 100) - 1] for percent in (95, 99))
     return InterTokenLatency(
         mean_ns=round(statistics.fmean(waits)), p95_ns=p95_ns, p99_ns=p99_ns, max_ns=waits[-1]
@@ -144,7 +145,7 @@ class Completion:
     extra: Mapping[str, object] = field(default_factory=dict, hash=False)
     """The fields that the server wants back with the reply as a turn; see `Message.extra`."""
     source: str | None = None
-    """The server, as the one that gets `extra` back; None without."""
+    """The server, so that it alone gets `extra` back; None without `extra`."""
 
     @property
     def message(self) -> Message:
@@ -165,13 +166,13 @@ class Completion:
 _FENCE_ALONE = re.compile(r"\s*(`{3,}|~{3,})[\w+-]*[^\S\n]*(?:\n\s*(?:\1\s*)?)?")
 _BLANK_KINDS = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp", "Mn", "Mc", "Me"})
 _BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-"""Fillers and the empty Braille cell: letters and signs by category, and nothing to see."""
+"""Fillers and the empty Braille cell: letters and signs by category, but nothing is seen."""
 
 
 def is_visible(text: str) -> bool:
     """Whether a text shows anything."""
-    # Space of any kind, controls, zero-width and combining marks show nothing by themselves, and
-    # neither does a code fence with nothing in it.
+    # Space of any kind, controls, zero-width and combining marks show nothing by themselves; nor
+    # does an empty code fence.
     shows = any(
         unicodedata.category(letter) not in _BLANK_KINDS and letter not in _BLANK_LETTERS
         for letter in text
@@ -180,7 +181,7 @@ def is_visible(text: str) -> bool:
 
 
 def why_no_text(reply: Completion) -> str:
-    """Why there is no text: what came in place of an answer."""
+    """Why a reply has no text, in words: what came in place of an answer."""
     tokens = "" if reply.usage is None else f" ({reply.usage.output_tokens} tokens)"
     if reply.tool_calls:
         was_offered = reply.tools is not None
@@ -214,48 +215,62 @@ class Ranking:
 
 
 _MOST_BEYOND = 1_000_000
-"""Tokens of a call beyond its texts: images, instructions of the server's own, hidden reasoning."""
+"""Tokens of a call beyond its texts: images, the server's instructions, hidden reasoning."""
 _MOST_TIMES = 100  # how many times as long as our estimate a text may be in a model's tokens
 
 
 def possible(answer: A, request: Request) -> tuple[A, str]:
-    """The answer without what its server cannot have counted, and what that was; "" for nothing."""
+    """The answer without counts that are impossible, and these in words; "" if all are possible."""
     if isinstance(request, ChatRequest):
         prompt_tokens = most_prompt_tokens(request)
     else:
         prompt_tokens = sum(map(most_tokens_in, request.texts))
     highest = _MOST_BEYOND + _MOST_TIMES * prompt_tokens
-    wrong = ""
-    if not isinstance(answer, Completion):
-        count = _at_most(answer.input_tokens, highest)
-        wrong = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
-        return replace(answer, input_tokens=count), wrong
-    usage, usd, saved = answer.usage, answer.cost_usd, answer.cache_saved_usd
+    if isinstance(answer, Completion):
+        return _possible_completion(answer, highest)
+    count = _at_most(answer.input_tokens, highest)
+    problem = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
+    return replace(answer, input_tokens=count), problem
+
+
+def _possible_completion(reply: Completion, highest: int) -> tuple[Completion, str]:
+    usage, usd = reply.usage, reply.cost_usd
+    problem = ""
     if usage is not None:
         read, written = usage.input_tokens, usage.output_tokens
-        # A text takes tokens: zeros are of a server that does not count.
-        is_uncounted = answer.text and not read and not written
+        # A text takes tokens: only a server that does not count reports zeros.
+        is_uncounted = reply.text and not read and not written
         if is_uncounted or None in (_at_most(read, highest), _at_most(written, highest)):
-            wrong = f"{read!s:.20} tokens in, {written!s:.20} out"
+            problem = f"{read!s:.20} tokens in, {written!s:.20} out"
             usage = None
         else:
-            thought = _at_most(usage.reasoning_tokens, highest)
-            usage = replace(
-                usage,
-                # Some servers count reasoning beside the reply.
-                output_tokens=written + (thought if thought and thought > written else 0),
-                cached_tokens=_at_most(usage.cached_tokens, read),
-                reasoning_tokens=thought,
-                draft_tokens=_at_most(usage.draft_tokens, highest),
-                accepted_tokens=_at_most(usage.accepted_tokens, highest),
-            )
-    if not wrong and usd is not None and not 0 <= usd < math.inf:
-        wrong = f"{usd} dollars"
-    if wrong:
-        usd = saved = None  # which were computed from them
-    if not wrong and usage == answer.usage:
-        return answer, ""
-    return replace(answer, usage=usage, cost_usd=usd, cache_saved_usd=saved), wrong
+            usage = _possible_usage(usage, highest)
+    if not problem and usd is not None and not 0 <= usd < math.inf:
+        problem = f"{usd} dollars"
+    if problem:
+        # The costs were computed from the counts.
+        return replace(reply, usage=usage, cost_usd=None, cache_saved_usd=None), problem
+    return (reply if usage == reply.usage else replace(reply, usage=usage)), ""
+
+
+def _possible_usage(usage: Usage, highest: int) -> Usage:
+    """The usage without impossible counts beside those of the prompt and the reply."""
+    reasoning = _at_most(usage.reasoning_tokens, highest)
+    written = usage.output_tokens
+    if reasoning is not None and reasoning > written:
+        written += reasoning  # some servers count reasoning beside the reply
+    return replace(
+        usage,
+        output_tokens=written,
+        cached_tokens=_at_most(usage.cached_tokens, usage.input_tokens),
+        reasoning_tokens=reasoning,
+        draft_tokens=_at_most(usage.draft_tokens, highest),
+        accepted_tokens=_at_most(usage.accepted_tokens, highest),
+    )
+
+
+def _at_most(count: int | None, highest: int) -> int | None:
+    return None if count is None or not 0 <= count <= highest else count
 
 
 _LEAST_SHARE = 0.7
@@ -263,22 +278,24 @@ _LEAST_SHARE = 0.7
 _FEWEST_TO_JUDGE = 500
 """Prompts of fewer words are not judged: hardly a server has so short a context."""
 _AS_WORDS = bytes(ord("a" if byte > 127 or chr(byte).isalnum() else " ") for byte in range(256))
-"""For UTF-8: `a` for the bytes of letters and digits, a blank for those of other ASCII."""
+"""Byte of UTF-8 → `a` for those of letters and digits, a blank for those of other ASCII."""
 
 
 def _fewest_tokens(text: str) -> int:
+    """A lower bound on the tokens of a text, in any script."""
     data = text.encode("utf-8", "replace")
     words = (b" " + data.translate(_AS_WORDS)).count(b" a")
-    # Scripts without blanks between words: more than 16 letters are hardly a token in any.
+    # In scripts without blanks between words, hardly any token has more than 16 letters.
     return words + (len(data) - len(text)) // 32
 
 
 def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
-    """Signs that a server did not do what it was asked, and did not say so."""
+    """Signs in a reply that its server silently ignored a part of the request."""
     # A seed that was ignored is not among them: it cannot be seen in one reply.
-    tag, read = request.model, reply.usage.input_tokens if reply.usage else None
+    tag = request.model
     prompt = "\n".join(message.content for message in request.messages)
     fewest = _fewest_tokens(prompt)
+    read = None if reply.usage is None else reply.usage.input_tokens
     if read is not None and fewest > _FEWEST_TO_JUDGE and read < _LEAST_SHARE * fewest:
         yield Notice(
             code="call.prompt-cut",
@@ -287,24 +304,21 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
             "prompt, or serve a longer context",
         )
     text = reply.text.rstrip()
-    # At the very end it is one that the server stopped at, and left in.
-    if stop := next((word for word in request.stop if word and word in text[: -len(word)]), None):
-        message = f"'{tag}' went on behind the stop text {stop!r}: it does not stop there"
+    # A stop text at the very end is one at which the server stopped, and which it left in.
+    passed = [stop for stop in request.stop if stop and stop in text[: -len(stop)]]
+    if passed:
+        message = f"'{tag}' went on behind the stop text {passed[0]!r}: it does not stop there"
         yield Notice(code="call.stop-ignored", message=message)
     if request.tool_choice == "required" and reply.finish_reason == "stop" and not reply.tool_calls:
         message = f"'{tag}' was told to call a tool (tool_choice) and called none"
         yield Notice(code="call.tool-choice-ignored", message=message)
-    # A prompt that speaks of marks may be answered with them.
-    if (mark := mark_in(reply.text)) and mark not in prompt:
+    mark = mark_in(reply.text)
+    if mark and mark not in prompt:  # a prompt that speaks of marks may be answered with them
         yield Notice(
             code="call.marks-unknown",
             message=f"'{tag}' answers with {mark!r}, which looks like a mark of its model that the "
             "server left in; start it with the parsers for this model",
         )
-
-
-def _at_most(count: int | None, highest: int) -> int | None:
-    return None if count is None or not 0 <= count <= highest else count
 
 
 def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
@@ -319,12 +333,12 @@ def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
     are_numbers = {type(number) for row in lists for number in row} <= {int, float}
     if not all(lengths) or len(lists) != count or not are_numbers:
         raise _no_embeddings("embeddings that are no lists of numbers")
-    with np.errstate(over="ignore"):  # what float32 has no room for is found below
+    with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
         vectors = np.array(rows, dtype=np.float32)
     if not np.isfinite(vectors).all():
         raise _no_embeddings("embeddings with numbers that are not finite in float32")
     return vectors
 
 
-def _no_embeddings(came: str) -> ServerError:
-    return ServerError(f"the server was asked for embeddings and sent {came}")
+def _no_embeddings(sent: str) -> ServerError:
+    return ServerError(f"the server was asked for embeddings and sent {sent}")

@@ -55,7 +55,7 @@ MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
 """Servers that load and unload models on request."""
 
 MACHINE, AUTO = "machine", "auto"
-"""The machine's own memory, as a device; and the device that is chosen when a session opens."""
+"""Devices: the machine's own memory, and the one that is chosen when a session opens."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 GPU_NAME = re.compile(r"gpu\d+")
@@ -70,11 +70,12 @@ SamplingField = Literal[
     "reasoning_effort",
     "seed",
 ]
-"""Fields of a request that a call can do without."""
+"""Fields of a request without which a call can still be made."""
 
 PromptTemplate = Literal["chatml", "llama3", "plain"]
 """How a conversation becomes one text, for servers that take only that."""
 
+# Settings that most backends ignore → the backends that use them.
 _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
     "context_tokens": FILE_BACKENDS | {"ollama"},
     "slots": frozenset({"embedded"}),
@@ -87,7 +88,6 @@ _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
     "keep_alive": frozenset({"ollama"}),
     "prompt_template": frozenset({"triton"}),
 }
-"""Settings that most backends ignore, with the backends that use them."""
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
 # The durations of Go's `time.ParseDuration`, and so of Ollama.
@@ -161,8 +161,7 @@ class Endpoint(BaseModel):
     load_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit for loading the model, and for unloading it."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
-    """The folder of the `harness.toml` with this endpoint; None for the user's own. Set on
-    loading."""
+    """The folder of its `harness.toml`, set on loading; None for the user's own settings."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
@@ -174,8 +173,7 @@ class Endpoint(BaseModel):
     between_tokens_timeout_s: float | None = Field(default=None, gt=0)
     """Longest pause between two pieces of a reply; None for `timeout_s`."""
     max_reply_bytes: int = Field(default=64 << 20, gt=0)
-    """Largest size of a reply as received, with all data beside its text: bytes, or a text such as
-    "64 MiB"."""
+    """Largest size of a reply as received, with all its data: bytes, or a text such as "64 MiB"."""
     stream: bool = True
     """Whether all replies are streamed, which is needed to measure the time to the first token.
     False for servers or proxies that cannot stream."""
@@ -230,8 +228,7 @@ class Endpoint(BaseModel):
     """The family of models that this one descends from, such as `qwen`, where its name and its file
     do not tell. A model does not evaluate its own family's output."""
     usd_per_hour: float | None = Field(default=None, ge=0)
-    """Dollars per hour of its machine, for the report; of two endpoints on one machine, only one
-    should have it."""
+    """Dollars per hour of its machine, for the report; only one endpoint of a machine has it."""
     usd_per_million_input_tokens: float | None = Field(default=None, ge=0)
     """The provider's price; litellm knows its providers' prices."""
     usd_per_million_output_tokens: float | None = Field(default=None, ge=0)
@@ -279,7 +276,7 @@ class Endpoint(BaseModel):
         if isinstance(value, list | tuple):
             value = dict.fromkeys(map(str, value), 1.0)
         names = [*value] if isinstance(value, dict) else [str(value)]
-        # Only the fields that stand above this one are in `info.data`, `gpu_layers` among them.
+        # `info.data` has only the fields above this one, so `gpu_layers` has to stand there.
         if info.data.get("backend") not in FILE_BACKENDS:
             if len(names) != 1 or value == AUTO:
                 raise Mistake(
@@ -367,14 +364,14 @@ class Endpoint(BaseModel):
 
     @property
     def replicas(self) -> dict[str, Self]:
-        """The same with each of `urls` alone, by host, port and path; else itself, by ""."""
+        """Server's name → the endpoint with that one of `urls`; without `urls`, "" → itself."""
         if not self.urls:
             return {"": self}
         return {_name(url): self.model_copy(update={"url": url, "urls": ()}) for url in self.urls}
 
     @property
     def shares(self) -> dict[str, float]:
-        """By device, GPUs by number, how much of the layers it has in proportion to the others."""
+        """Device → its share of the layers, relative to the others; GPUs in order of number."""
         shares = {self.device: 1.0} if isinstance(self.device, str) else self.device
         # gpu2 comes before gpu10.
         return dict(sorted(shares.items(), key=lambda share: (len(share[0]), share[0])))
@@ -386,7 +383,7 @@ class Endpoint(BaseModel):
         return (*filter(None, [self.api_key_env]), *_VARIABLE.findall(values))
 
     def filled_in(self, environment: Mapping[str, str]) -> Self:
-        """The same, with the values of the variables in `headers` and `query`."""
+        """The endpoint with values in place of the variables in `headers` and `query`."""
         filled = {
             name: {
                 key: _VARIABLE.sub(lambda variable: environment.get(variable[1], ""), value)
@@ -398,13 +395,13 @@ class Endpoint(BaseModel):
 
     @property
     def source(self) -> str:
-        """Names a provider, whatever the model: a host and a path, or litellm's name for it."""
+        """The provider, whatever the model: its host and path, and litellm's name for it."""
         api = self.model_id.partition("/")[0] if self.backend == "litellm" else ""
         return f"{api}@{_name(self.url) if self.url else ''}"
 
     @property
     def with_settings(self) -> str:
-        """The tag, with the settings that a calibration of its judgements holds for."""
+        """The tag, and the settings for which a calibration of its judgements holds."""
         names = ("reasoning_effort", "top_k", "presence_penalty", "extra_body")
         values = ((name, getattr(self, name)) for name in names)
         settings = ", ".join(f"{name} {value}" for name, value in values if value)
@@ -418,9 +415,9 @@ class Endpoint(BaseModel):
 
     def _refuse_stray_settings(self) -> None:
         for name, backends in _ONLY_FOR.items():
-            # A default asks for nothing, though it was written down.
-            asked_for = getattr(self, name) != type(self).model_fields[name].default
-            if asked_for and self.backend not in backends:
+            # A default that was written down changes nothing.
+            is_set = getattr(self, name) != type(self).model_fields[name].default
+            if is_set and self.backend not in backends:
                 *before, last = (f"'{name}'" for name in sorted(backends))
                 either = f"{', '.join(before)} or {last}" if before else last
                 elsewhere = "" if self.url is None else ", or set it where that server is started"

@@ -1,6 +1,6 @@
 """The gate of an endpoint: how many calls go through at once, and to which replica.
 
-While no replica answers, calls wait here, and one at a time tries whether that is over.
+While no replica answers, calls wait here, and one at a time tries whether the outage is over.
 
 Calls that begin alike go to one replica, by rendezvous hashing (Thaler and Ravishankar 1998), so
 that its prefix cache serves them. No replica takes far more than the others: loads are bounded
@@ -32,7 +32,7 @@ from harness.errors import (
 )
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.request import ChatRequest, Request
-from harness.inference.structured import FoundOnce
+from harness.inference.structured import SharedResult
 from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.log import log_warning
 from harness.trace import Tracer, describe, events
@@ -40,7 +40,7 @@ from harness.trace import Tracer, describe, events
 # How many times the mean load a replica takes at most, rounded up: `c` in the paper.
 LEEWAY = 1.25
 
-# How much of a text is taken for its prefix, if the text does not say what other calls share.
+# So much of a text counts as its prefix if no message says what it shares with other calls.
 _PREFIX_CHARS = 2048
 
 ReplicaReason = Literal["prefix", "load", "failed over"]
@@ -53,19 +53,13 @@ Lease = Callable[[Request], AbstractAsyncContextManager[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """A replica at the moment of a choice."""
+    """A replica at the moment when the replica for a call is chosen."""
 
-    under_way: int = 0
-    waiting: int = 0  # our calls that wait and would go to it first
+    load: int = 0  # our calls that it has, and those that wait and would go to it first
     has_place: bool = True
     is_out: bool = False  # whether it is left out, since it failed
     # Whether it gets no call at all now: it did not answer, and is not to be tried again yet.
     is_down: bool = False
-
-    @property
-    def load(self) -> int:
-        """The number of our calls, sent or not."""
-        return self.under_way + self.waiting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,12 +77,12 @@ class Replica:
     outage: OutageReason | None = None
 
     def state(self, now_ns: int, waiting: int) -> ReplicaState:
-        """This replica at a choice. After a failure it is tried again with one call at a time."""
-        is_tried = self.failures > 0 and self.under_way > 0
-        is_out = is_tried or now_ns < self.out_until_ns
+        """The replica at this moment, when `waiting` calls would go to it first."""
+        # After a failure, a replica is tried again with one call at a time.
+        is_being_tried = self.failures > 0 and self.under_way > 0
+        is_out = is_being_tried or now_ns < self.out_until_ns
         return ReplicaState(
-            under_way=self.under_way,
-            waiting=waiting,
+            load=self.under_way + waiting,
             has_place=self.places is None or self.under_way < self.places,
             is_out=is_out,
             is_down=is_out and self.outage is not None,
@@ -103,15 +97,15 @@ class ReplicaPlace:
     reason: ReplicaReason
     name: str  # the name of the replica; empty for an endpoint's only one
     is_probe: bool = False  # whether the call tries a replica that is down
-    was_held: bool = False  # whether the call waited because none answered
+    was_held: bool = False  # whether the call waited for the end of an outage
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _GateWaiter(PlaceWaiter[ReplicaPlace]):
-    order: tuple[int, ...]
-    tried: set[int]
-    may_wait: bool
-    is_held: bool
+    order: tuple[int, ...]  # the replicas in the order of the call's preference
+    tried: set[int]  # the replicas that have failed the call
+    may_wait: bool  # whether it waits for the end of an outage
+    is_held: bool  # whether it has waited for the end of an outage
 
 
 @dataclass(kw_only=True, eq=False)
@@ -136,7 +130,7 @@ class Gate:
         self._place_of: events.PlaceOf = "endpoint"
         self._reason = f"max_parallel = {self.max_parallel}"
         # A stated limit leaves nothing to ask.
-        self._slots_asked = FoundOnce(True if self.max_parallel is not None else None)
+        self._slots_asked = SharedResult(True if self.max_parallel is not None else None)
         self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
             tracer=self.tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
@@ -152,12 +146,12 @@ class Gate:
     ) -> AsyncIterator[ReplicaPlace]:
         """Begins when the call may be sent, and gives its place back at the end.
 
-        `tried` has the replicas that have failed it, which are avoided; this one is added if it
-        fails, too. Without `may_wait`, a call does not wait for the end of an outage.
+        Replicas in `tried` have failed the call and are avoided; this one is added if it fails it.
+        Without `may_wait`, a call does not wait for the end of an outage.
         """
         self.check()
-        if self._slots_asked.known is None:
-            await self._slots_asked.found(self._ask_for_slots)
+        if self._slots_asked.value is None:
+            await self._slots_asked.get(self._ask_for_slots)
         tried = set() if tried is None else tried
         place = await self._place(request, tried, may_wait=may_wait)
         replica = self.replicas[place.replica]
@@ -244,20 +238,21 @@ class Gate:
             may_wait=may_wait,
             is_held=self.is_down,
         )
-        already = self._waiting.join(waiter)
+        waiting = self._waiting.join(waiter)
         # Refused only after `join`, which may have given it a place at once.
-        is_full = self.max_queue is not None and already >= self.max_queue
+        is_full = self.max_queue is not None and waiting >= self.max_queue
         if waiter.place is None and self.is_down and not may_wait:
             self._waiting.settle(waiter, refusal=self._outage_error)
         elif waiter.place is None and not self.is_down and is_full:
             message = (
-                f"{already} calls already wait ({self._reason}; max_queue = {self.max_queue}); "
+                f"{waiting} calls already wait ({self._reason}; max_queue = {self.max_queue}); "
                 "raise either limit, or make fewer calls at once"
             )
             self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
         return await self._waiting.place_of(waiter)
 
     def _why(self, waiter: _GateWaiter) -> events.Happening:
+        """What a call waits for, as the event of its wait."""
         if self.is_down:
             return events.Hold("measured", self.replicas[waiter.order[0]].outage)
         return events.Queue(source="measured", place_of=self._place_of, reason=self._reason)
@@ -272,9 +267,10 @@ class Gate:
         self._serve()
 
     def _serve(self) -> None:
+        """Grants places to the calls that wait, as far as replicas have some."""
         waiting = [*self._waiting]
         states = self._states() if waiting else []
-        # Until a place is granted, the choice is the same for all calls with the same order.
+        # Orders without a choice: all calls with the same order have none until a place is granted.
         refused: set[tuple[int, ...]] = set()
         for waiter in waiting:
             if not any(state.has_place and not state.is_down for state in states):
@@ -296,12 +292,11 @@ class Gate:
 
     def _note_failure(self, replica: Replica, error: HarnessError, *, is_fault: bool) -> None:
         reason = outage_of(error)
-        # It is down if nobody listens any more at an address that has answered, or if it was down
-        # before and this error, too, is a sign of an outage.
-        if self.max_outage_s and (
-            (reason == "unreachable" and self.answers) or (reason and replica.outage)
-        ):
-            if replica.outage is None:
+        is_still_down = reason is not None and replica.outage is not None
+        # Nobody listens any more at an address that has answered.
+        goes_down = reason == "unreachable" and self.answers > 0 and replica.outage is None
+        if self.max_outage_s and (is_still_down or goes_down):
+            if goes_down:
                 # A pause after other failures has no timer that wakes calls: `_leave_out` sets one.
                 replica.out_until_ns = 0
             replica.outage = reason
@@ -309,7 +304,7 @@ class Gate:
             self._leave_out(replica, error)
 
     def _leave_out(self, replica: Replica, error: HarnessError) -> None:
-        """Sends nothing more to a replica until a pause is over, which grows with its failures."""
+        """Leaves a replica out for a pause that grows with its failures."""
         now_ns = self.tracer.now_ns()
         if now_ns < replica.out_until_ns:
             return  # calls that fail together are one failure
@@ -334,7 +329,7 @@ class Gate:
             self._note_outage(error, now_ns)
 
     def _note_outage(self, error: HarnessError, now_ns: int) -> None:
-        """Says that no replica answers, when that begins; ends the run when it has lasted."""
+        """Holds the calls that wait when an outage begins, and ends them after `max_outage_s`."""
         self._outage_error = copy.copy(error)  # the frames of `error` itself hold the call
         if self._down_since_ns is None:
             self._down_since_ns = now_ns
@@ -368,13 +363,14 @@ class Gate:
                 self._waiting.settle(waiter, refusal=self._final_error)
 
     async def _ask_for_slots(self) -> bool:
+        """Asks the servers how many places their replicas have; returns True once that is done."""
         replicas = [replica for replica in self.replicas if replica.slots is not None]
         if replicas:
             with self.tracer.span(events.AskSlots()) as span:
                 counts = await asyncio.gather(*(r.slots() for r in replicas if r.slots))
                 reported = [slots for slots in counts if slots is not None]
                 for replica, slots in zip(replicas, counts, strict=True):
-                    # A server that does not say counts with as few as any other has.
+                    # A server that does not report its slots counts as the one with the fewest.
                     replica.places = slots or min(reported, default=None)
                 span.set(slots=sum(reported) if reported else None)
             self._place_of = "slots"
@@ -429,7 +425,7 @@ def choice(
     usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]
     is_away = home != order[0]
-    # The call is counted in the `waiting` of `order[0]`; another home does not count it yet.
+    # The call is counted in the load of `order[0]`; another home does not count it yet.
     home_load = states[home].load + is_away
     bound = most_for_one([home_load, *(states[number].load for number in usable[1:])])
     stays = home_load <= bound

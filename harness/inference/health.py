@@ -26,6 +26,7 @@ from harness.errors import (
 )
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PROBE_PAUSE_S = 1.0, 60.0, 15.0
+_MOST_DOUBLINGS = 60  # a float has no room for 2.0 ** 1024
 
 _AT_WORK = frozenset({408, 424})
 """Statuses that may come after the prompt was read: too slow, or (TGI) failed while answering."""
@@ -60,15 +61,16 @@ def retry_delay_s(
 
     Full jitter (Brooker 2015, "Exponential Backoff And Jitter"): the wait is drawn evenly from zero
     to the bound. A server that says how long to wait is obeyed instead. There is no further attempt
-    if the wait would use up the call's time. `attempt` counts from 1, `jitter` is drawn from [0,
-    1), and `left_s` is what is left of the call's time.
+    if the wait would use up `left_s`, the rest of the call's time. `attempt` counts from 1;
+    `jitter` is drawn from [0, 1).
     """
     if attempt >= policy.max_attempts or not _may_pass(error):
         return None
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
         delay_s = error.retry_after_s
     else:
-        delay_s = jitter * min(policy.cap_s, policy.base_s * 2.0 ** (attempt - 1))
+        bound_s = policy.base_s * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+        delay_s = jitter * min(policy.cap_s, bound_s)
     return delay_s if delay_s < left_s else None
 
 
@@ -85,13 +87,14 @@ def another_may_answer(error: HarnessError) -> bool:
 
 
 def is_replicas_fault(error: HarnessError) -> bool:
-    """Whether another replica may do better: a call that used up all its time says nothing."""
+    """Whether another replica may do better than the one that failed with this error."""
+    # A call that used up all its time does not show that the replica is slower than others.
     used_up = isinstance(error, CallTimeout) and error.limit == "timeout_s"
     return another_may_answer(error) and not used_up
 
 
 def was_connected(error: BaseException) -> bool:
-    """Whether a server can have read the request that failed so."""
+    """Whether a server can have read the request that failed with this error."""
     timed_out = isinstance(error, CallTimeout) and error.limit == "connect_timeout_s"
     return not (timed_out or isinstance(error, EndpointUnreachable))
 
@@ -107,7 +110,7 @@ def was_refused(error: BaseException) -> bool:
 
 
 def outage_of(error: HarnessError) -> OutageReason | None:
-    """How an error looks like a server that is down; None if it is about the call alone."""
+    """The kind of outage that an error is a sign of; None if it concerns the call alone."""
     match error:
         # By its code: a refused certificate (`call.certificate-refused`) is no outage.
         case (
@@ -117,8 +120,8 @@ def outage_of(error: HarnessError) -> OutageReason | None:
             return "unreachable"
         case StreamCut(has_begun=False):
             return "cut"
-        # An account at its limit (429) is one: its calls would use up their attempts within
-        # seconds, and limits are often by the minute.
+        # An account at its limit (429) counts as an outage: limits are often by the minute, and
+        # calls would use up their attempts within seconds.
         case ServerError(status=502 | 504) | Overloaded():
             return "unavailable"
     return None
@@ -127,12 +130,11 @@ def outage_of(error: HarnessError) -> OutageReason | None:
 def pause_s(
     failures: int, *, is_outage: bool = False, jitter: float = 0.0, asked_s: float = 0.0
 ) -> float:
-    """How long a server is left alone after so many failures in a row; `asked_s` by its wish."""
-    # One that is down is tried sooner than one that fails calls, which each try costs.
+    """How long a server gets no calls after `failures` in a row; at least `asked_s`, its wish."""
+    # A server that is down is tried sooner than one that fails calls: no call is lost by a try.
     longest_s = _LONGEST_PROBE_PAUSE_S if is_outage else _LONGEST_PAUSE_S
-    # The exponent is bounded: a float has no room for 2.0 ** 1024.
-    bound_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 60))
-    # `jitter`, in [0, 1), takes up to half: several programs may wait for one server.
+    bound_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+    # `jitter`, in [0, 1), takes away up to half, so that programs do not try a server all at once.
     return max(asked_s, float(bound_s * (1 - jitter / 2)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from harness.errors import InvalidInput
 
 MOST_BYTES = 20 << 20
 """The most bytes of one image; most providers take less."""
+# The first bytes of an image → its media type.
 _KINDS = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -34,7 +34,7 @@ class Image:
     otherwise they raise `InvalidInput`.
     """
 
-    # As an output of a node, in the journal.
+    # For images in the outputs of nodes, which the journal keeps as JSON.
     __pydantic_config__: ClassVar = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     media_type: str
@@ -60,16 +60,15 @@ class Image:
     def from_bytes(
         cls, data: bytes, media_type: str | None = None, *, name: str = "the image"
     ) -> Self:
-        """The image in these bytes, which show its kind; `name` is for errors."""
+        """The image in these bytes; `media_type` must match them, `name` names it in errors."""
         if len(data) > MOST_BYTES:
             raise InvalidInput(
                 f"{name} has more than {MOST_BYTES >> 20} MiB; scale it down",
                 code="image.too-large",
             )
         media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
-        # RIFF holds sound and video, too.
         if media == "image/webp" and data[8:12] != b"WEBP":
-            media = None
+            media = None  # RIFF holds sound and video, too
         if media is None or media_type not in {None, media}:
             raise InvalidInput(
                 f"{name} holds {media or 'no known image'}, not "
@@ -84,7 +83,7 @@ class Image:
         if url.startswith(("http://", "https://")):
             return cls("", url=url)
         head, _, body = url.partition(";base64,")
-        with suppress(binascii.Error):
+        with suppress(ValueError):  # for letters that are not ASCII, it is no `binascii.Error`
             if head.startswith("data:") and body:
                 return cls.from_bytes(base64.b64decode(body))
         raise InvalidInput(
@@ -116,7 +115,7 @@ class Image:
 
 
 def numbered(value: object, images: list[Image]) -> object:
-    """A value whose images, at any depth, are added to the list and replaced by their numbers."""
+    """The value as JSON, with texts such as `[image 1]` for its images, which `images` gets."""
     match value:
         case Image():
             images.append(value)

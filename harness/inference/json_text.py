@@ -1,4 +1,4 @@
-"""JSON that others wrote: values of unknown shape, and those in the midst of a text."""
+"""JSON that others wrote: values of unknown shape, and values in the midst of a text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import orjson
 
 _OPENING = re.compile(r"[{\[]")
-# Braces and brackets of a text that are tried: each may be read to the end in vain.
+# So many braces and brackets of a text are tried at most: each may be read to the end in vain.
 _MOST_STARTS = 200
 
 
@@ -37,8 +37,8 @@ class _Decoder(json.JSONDecoder):
 DECODER = _Decoder(parse_constant=_refuse, object_pairs_hook=_without_doubles)
 
 
-def values_in(text: str) -> Iterator[tuple[Any, str]]:
-    """The objects and lists in a text, outermost first and in their order, and how each stands."""
+def json_values_in(text: str) -> Iterator[tuple[Any, str]]:
+    """The outermost objects and lists in a text, in their order, each with the text it is from."""
     end = 0
     for _ in range(_MOST_STARTS):
         opening = _OPENING.search(text, end)
@@ -47,7 +47,7 @@ def values_in(text: str) -> Iterator[tuple[Any, str]]:
         try:
             value, end = DECODER.raw_decode(text, opening.start())
         except json.JSONDecodeError as error:
-            # Nothing within what is broken is looked at again.
+            # All up to the error is skipped: values inside a broken one are parts of it.
             end = max(error.pos, opening.end())
         except ValueError:
             return
@@ -55,23 +55,23 @@ def values_in(text: str) -> Iterator[tuple[Any, str]]:
             yield value, text[opening.start() : end]
 
 
-def objects_in(text: str) -> list[str]:
-    """The different objects in a text, as they stand; a list of one object is that object."""
-    objects = {}
-    for value, raw in values_in(text):
+def json_objects_in(text: str) -> list[str]:
+    """The texts of the different objects in a text; a list of one object counts as that object."""
+    texts = {}  # by the object's JSON in one spelling, so that equal objects count once
+    for value, raw in json_values_in(text):
         is_list = isinstance(value, list) and len(value) == 1
         only = value[0] if is_list else value
         if isinstance(only, dict):
             key = json.dumps(only, sort_keys=True)
-            objects[key] = json.dumps(only, ensure_ascii=False) if is_list else raw
-    return [*objects.values()]
+            texts[key] = json.dumps(only, ensure_ascii=False) if is_list else raw
+    return [*texts.values()]
 
 
 # --- JSON of unknown shape: None for whatever is not as expected ------------------------------
 
 
 def parsed(body: bytes | None) -> object:
-    """A page's JSON; None if it is not JSON, or there is no page."""
+    """The value of a JSON text; None if it is not JSON, or there is no text."""
     try:
         return None if body is None else orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -79,7 +79,7 @@ def parsed(body: bytes | None) -> object:
 
 
 def at(value: Any, *keys: str, model_id: str = "") -> Any:  # noqa: ANN401
-    """The value at the end of these keys; in a list of models, the way goes through the model's."""
+    """The value under these keys, each inside the last, or None; a list means its model's entry."""
     for key in keys:
         if isinstance(value, list):
             value = _entry(value, model_id)
@@ -88,12 +88,12 @@ def at(value: Any, *keys: str, model_id: str = "") -> Any:  # noqa: ANN401
 
 
 def rows(value: object) -> list[Any]:
-    """A list, or an empty one."""
+    """The value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def names(listed: object, key: str) -> tuple[str, ...] | None:
-    """The values of a key in a list's rows; None if it is no list."""
+    """The texts under `key` in the rows of a list; None if it is no list."""
     if not isinstance(listed, list):
         return None
     return tuple(name for row in listed if isinstance(name := at(row, key), str))
@@ -106,13 +106,12 @@ def whole(value: object) -> int | None:
 
 
 def _entry(models: list[Any], model_id: str) -> object:
-    # The only one counts, whatever its id: some servers accept any name for their model.
-    named = [model for model in models if at(model, "id") == model_id]
-    return (named or (models if len(models) == 1 else [None]))[0]
+    # The only model counts, whatever its id: some servers accept any name for their model.
+    return models[0] if len(models) == 1 else row_of(models, model_id)
 
 
 def text_at(value: object, *keys: str) -> str:
-    """The text at the end of these keys, or ""."""
+    """The text under these keys, as `at` finds it; "" if there is none."""
     text = at(value, *keys)
     return text if isinstance(text, str) else ""
 

@@ -43,9 +43,9 @@ class Spent:
         return Spent(cost_usd=sum(costs) if costs else None, **sums)
 
     def __neg__(self) -> Spent:
-        names = Spent.__slots__
+        values = {name: getattr(self, name) for name in Spent.__slots__}
         # `and`, since a cost may be None.
-        return Spent(**{name: (n := getattr(self, name)) and -n for name in names})
+        return Spent(**{name: value and -value for name, value in values.items()})
 
 
 _COUNTS = [name for name in Spent.__slots__ if name != "cost_usd"]
@@ -97,7 +97,7 @@ class Limits:
                 )
 
     def left(self, limit: LimitName, used: Spent) -> float | None:
-        """The rest of a limit; None without a limit."""
+        """How much `used` leaves of a limit; None without that limit."""
         maximum: float | None = getattr(self, FIELD_OF[limit])
         amounts = {
             "tokens": used.tokens,
@@ -115,19 +115,20 @@ class Limits:
 
 
 def merged(*limits: Limits | None) -> Limits:
-    """The first limit given for each kind: `merged(command_line, pipeline, settings)`."""
-    together = Limits()
-    for level in limits:
-        open_fields = [n for n in FIELD_OF.values() if getattr(together, n) is None]
-        if level is not None:
-            together = replace(together, **{name: getattr(level, name) for name in open_fields})
-    return together
+    """The first limit that is set of each kind: `merged(command_line, pipeline, settings)`."""
+    levels = [level for level in limits if level is not None]
+    result = Limits()
+    for name in FIELD_OF.values():
+        values = (getattr(level, name) for level in levels)
+        first = next((value for value in values if value is not None), None)
+        result = replace(result, **{name: first})
+    return result
 
 
 def refusal(
     limits: Limits, *, model: str, need: Spent, used: Spent
 ) -> tuple[LimitName, str] | None:
-    """The limit that forbids a call, and why in words; None if it fits beside what is used."""
+    """The limit that forbids a call, and why in words; None if `used` leaves what it needs."""
     tokens = limits.left("tokens", used)
     if tokens is not None and need.tokens > tokens:
         remainder = f"of {limits.said('tokens')} there are {max(tokens, 0):g} left"
@@ -137,11 +138,10 @@ def refusal(
     if usd is not None and (usd <= 0 or cost > usd):
         remainder = f"of {limits.said('cost')} there are {max(usd, 0):.4g} left"
         return "cost", f"a call to '{model}' may cost {cost:.4g} dollars, and {remainder}"
-    least_left: tuple[tuple[LimitName, float], ...] = (("calls", need.calls), ("time", LEAST_S))
-    for limit, minimum in least_left:
-        rest = limits.left(limit, used)
-        if rest is not None and rest < minimum:
-            name = "call" if limit == "calls" else limit
-            reached = f"{name} limit reached ({limits.said(limit)})"
-            return limit, f"{reached}; '{model}' was not called"
+    calls = limits.left("calls", used)
+    if calls is not None and calls < need.calls:
+        return "calls", f"call limit reached ({limits.said('calls')}); '{model}' was not called"
+    seconds = limits.left("time", used)
+    if seconds is not None and seconds < LEAST_S:
+        return "time", f"time limit reached ({limits.said('time')}); '{model}' was not called"
     return None

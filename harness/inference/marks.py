@@ -1,7 +1,7 @@
 """Marks of thought and of calls that a server left in a reply's text, split off by `marks.tsv`.
 
-Marks count where a reply begins, or after a thought; those of calls also at the beginning of a
-line, if tools were offered. Further in, in quotes and in fences, the answer speaks of them.
+Marks count where a reply begins, or after a thought; marks of calls also at the beginning of a
+line, if tools were offered. Elsewhere, in quotes and in fences, the answer speaks of the marks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.inference.json_text import DECODER, at, values_in
+from harness.inference.json_text import DECODER, at, json_values_in
 from harness.inference.request import ToolSpec
 
 _LIKE_A_MARK = re.compile(
@@ -28,9 +28,10 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
-# A tool's name, and behind it nothing but marks before its arguments.
+# A tool's name, and behind it nothing but marks before its arguments. It begins a word: to try each
+# letter of a long word takes quadratic time.
 _NAMED = re.compile(
-    r"(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
+    r"(?<![A-Za-z0-9_.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
 )
 _TAGGED = re.compile(
@@ -57,17 +58,23 @@ def _table() -> tuple[Mapping[str, str], ...]:
 
 
 @cache
-def _openings() -> Mapping[str, str | None]:
-    """Opening marks, with the mark that ends them; None for calls, "" for an answer's."""
-    calls = {row["tool_open"]: None for row in _table()}
-    # The first row of an opening has its usual end.
+def _thought_marks() -> Mapping[str, str]:
+    """Marks that begin a thought, with the mark that ends it; "" if the mark begins the answer."""
+    # The first row with a mark has its usual end.
     thoughts = {row["think_open"]: row["think_close"] for row in reversed(_table())}
     words = {row["think_open"] for row in _table() if row["opening"] == "both"}
-    return {mark: close for mark, close in (calls | thoughts).items() if mark and mark not in words}
+    return {mark: close for mark, close in thoughts.items() if mark and mark not in words}
 
 
 @cache
-def _ends() -> tuple[str, ...]:
+def _call_marks() -> tuple[str, ...]:
+    marks = dict.fromkeys(row["tool_open"] for row in _table() if row["tool_open"])
+    return tuple(mark for mark in marks if mark not in _thought_marks())
+
+
+@cache
+def _end_marks() -> tuple[str, ...]:
+    """Marks that may stand at the end of an answer."""
     return tuple(row["think_close"] for row in _table() if row["opening"] == "end")
 
 
@@ -79,125 +86,129 @@ class MarkSplitter:
 
     def __init__(self, close: str = "") -> None:
         self.calls = ""  # as text, marks included; set by `rest`
-        self._held = ""
+        self._buffer = ""  # text that may become a mark, until the rest of the mark is here
         self._close = close  # the mark that ends the reasoning, which the reply may begin with
         self._state: _State = "reasoning" if close else "begin"
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """What the piece adds to the reasoning, and what to the answer."""
-        # A text that may become a mark is held back until the rest of it is here.
-        self._held += piece
-        thought = ""
+        """Takes in a piece; returns what it adds to the reasoning and what to the answer."""
+        self._buffer += piece
+        reasoning = ""
         while self._state in {"begin", "between", "reasoning"}:
             if self._state == "reasoning":
-                inside, closed, rest = self._held.partition(self._close)
-                held_chars = 0 if closed else _overlap(self._held, (self._close,))
-                thought += inside[: len(inside) - held_chars]
-                self._held = rest if closed else inside[len(inside) - held_chars :]
-                if not closed:
+                inside, close, behind = self._buffer.partition(self._close)
+                if not close:
+                    reasoning += self._without_possible_mark((self._close,))
                     break
+                reasoning += inside
+                self._buffer = behind
                 self._state = "between"
-            if not self._opened():
+            if not self._read_mark():
                 break
-        if self._state != "answer":
-            return thought, ""
-        held_chars = _overlap(self._held, _ends())
-        answer = self._held[: len(self._held) - held_chars]
-        self._held = self._held[len(answer) :]
-        return thought, answer
+        answer = self._without_possible_mark(_end_marks()) if self._state == "answer" else ""
+        return reasoning, answer
 
     def rest(self) -> tuple[str, str]:
-        """The text that is still held back, once the reply is whole."""
-        held, self._held = self._held, ""
+        """What the buffer adds to the reasoning and to the answer, once the reply is whole."""
+        text, self._buffer = self._buffer, ""
         if self._state == "calls":
-            self.calls = held
+            self.calls = text
             return "", ""
         if self._state == "reasoning":
-            return held, ""
-        # There may be several, one behind the other.
-        while end := next((mark for mark in _ends() if held.rstrip().endswith(mark)), ""):
-            held = held.rstrip().removesuffix(end)
-        return "", held
+            return text, ""
+        # There may be several marks, one behind the other.
+        while end := next((mark for mark in _end_marks() if text.rstrip().endswith(mark)), ""):
+            text = text.rstrip().removesuffix(end)
+        return "", text
 
-    def _opened(self) -> bool:
-        """Goes on to what begins here; False if that cannot be told yet."""
-        start = self._held.lstrip()
-        # Too little is here to tell, as long as it may become a longer mark.
-        if any(mark != start and mark.startswith(start) for mark in _openings()):
-            return False
-        mark = max((m for m in _openings() if start.startswith(m)), key=len, default="")
-        close = _openings().get(mark, "")
-        if not mark:
-            # The blank lines between a thought and the answer belong to neither.
-            self._held = start if self._state == "between" else self._held
+    def _without_possible_mark(self, marks: Sequence[str]) -> str:
+        """Takes the text out of the buffer up to where one of these marks may begin."""
+        end = len(self._buffer) - _overlap(self._buffer, marks)
+        text, self._buffer = self._buffer[:end], self._buffer[end:]
+        return text
+
+    def _read_mark(self) -> bool:
+        """Sets the state by the mark that the buffer begins with; False if it is too short yet."""
+        marks = (*_thought_marks(), *_call_marks())
+        start = self._buffer.lstrip()
+        if any(mark != start and mark.startswith(start) for mark in marks):
+            return False  # it may become a longer mark
+        mark = max((mark for mark in marks if start.startswith(mark)), key=len, default=None)
+        if mark is None:
+            if self._state == "between":
+                self._buffer = start  # blank lines behind a thought do not belong to the answer
             self._state = "answer"
-        elif close is None:
-            self._state = "calls"
+        elif mark in _thought_marks():
+            self._buffer = start.removeprefix(mark)
+            self._close = _thought_marks()[mark]
+            self._state = "reasoning" if self._close else "between"
         else:
-            self._held = start[len(mark) :]
-            self._close, self._state = close, "reasoning" if close else "between"
+            self._state = "calls"
         return True
 
 
 def split_whole(
-    answer: str, *, is_thought_out: bool, tools: Sequence[ToolSpec]
+    answer: str, *, has_reasoning: bool, tools: Sequence[ToolSpec]
 ) -> tuple[str, str, str]:
-    """Reasoning, answer and calls of a text that does not begin with a mark."""
-    # Without what it quotes, every other character in its place.
-    clear = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), answer)
-    # 1. A thought that ends, and does not begin. Where the reasoning came before, it is none. Only
-    #    the whole of a reply can be told apart so: who listened to its pieces has heard all of it.
-    for row in () if is_thought_out else _table():
-        if _ends_thought(row, clear):
+    """Reasoning, answer and calls of a whole text that does not begin with a mark."""
+    # Blanks in place of quoted text keep the positions of all other characters.
+    unquoted = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), answer)
+    # 1. A thought that ends without having begun. A reply whose reasoning came apart has none. Only
+    #    the whole text shows it, so a listener to the pieces has heard the thought as answer.
+    for row in () if has_reasoning else _table():
+        if _ends_thought(row, unquoted):
             splitter = MarkSplitter(row["think_close"])
             thought, reply = splitter.feed(answer.lstrip().removeprefix(row["think_open"]))
-            thought_end, end = splitter.rest()
-            return thought + thought_end, (reply + end).lstrip(), splitter.calls
+            thought_end, reply_end = splitter.rest()
+            return thought + thought_end, (reply + reply_end).lstrip(), splitter.calls
     if not tools:
         return "", answer, ""
-    # 2. Marked calls behind an answer, from the beginning of a line on.
-    marks = tuple(mark for mark, close in _openings().items() if close is None)
-    for line in re.finditer(r"^[^\S\n]*(?=\S)", clear, re.MULTILINE):
-        if clear.startswith(marks, line.end()):
+    # 2. Marked calls behind an answer, where a line begins.
+    for line in re.finditer(r"^[^\S\n]*(?=\S)", unquoted, re.MULTILINE):
+        if unquoted.startswith(_call_marks(), line.end()):
             return "", answer[: line.start()].rstrip(), answer[line.end() :]
     # 3. Nothing but calls: Llama and others may write no mark at all, or a fence.
     bare = _FENCE.sub("", answer).strip()
     calls = calls_in(bare, tools) if bare[:1] in {"[", "{"} else []
-    names, arguments = {name for name, _ in calls}, {text for _, text in calls}
-    if calls and names <= {tool.name for tool in tools} and bare not in arguments:
+    are_offered = {name for name, _ in calls} <= {tool.name for tool in tools}
+    is_unreadable = any(arguments == bare for _, arguments in calls)  # see `calls_in`
+    if calls and are_offered and not is_unreadable:
         return "", "", bare
     return "", answer, ""
 
 
-def _ends_thought(row: Mapping[str, str], clear: str) -> bool:
+def _ends_thought(row: Mapping[str, str], unquoted: str) -> bool:
     """Whether a text has the end of a thought by this row of the table, without its beginning."""
     # The `<think>` may have been the end of the prompt, so that the reply has `</think>` alone.
     opening, kind = row["think_open"], row["opening"]
-    before, end, after = clear.partition(row["think_close"] or "\0")
+    before, end, after = unquoted.partition(row["think_close"] or "\0")
     if not end:
         return False
-    if kind == "both":  # a word that may begin an answer as well, so `_openings` lacks it
+    if kind == "both":  # a word that may begin an answer as well, so `_thought_marks` lacks it
         return before.lstrip().startswith(opening)
     in_a_sentence = before[-1:] == after[:1] == " "
     return kind == "missing" and opening not in before and not in_a_sentence
 
 
 def mark_in(answer: str) -> str | None:
-    """What looks like a mark that a server left in; None in a plain text."""
+    """The first text that looks like a mark that a server left in, outside of quotes; else None."""
     match = _LIKE_A_MARK.search(_QUOTED.sub("", answer))
     return match[0] if match else None
 
 
 def _overlap(text: str, marks: Sequence[str]) -> int:
-    """How many characters at the end of a text may be, or begin, marks and blanks around them."""
+    """The number of characters at the end of a text that may belong to one of these marks.
+
+    Either they begin a mark, or they are marks and blanks alone.
+    """
     tail = text[-_LONGEST_MARK:]
     near = [mark for mark in marks if mark[0] in tail]
     if not near:
-        return 0  # so for most tokens
+        return 0  # a quick way for most tokens
     for start in range(len(tail)):
-        last = tail[start:]
-        if any(mark.startswith(last) or not last.replace(mark, "").strip() for mark in near):
-            return len(last)
+        end = tail[start:]
+        if any(mark.startswith(end) or not end.replace(mark, "").strip() for mark in near):
+            return len(end)
     return 0
 
 
@@ -205,7 +216,7 @@ def _overlap(text: str, marks: Sequence[str]) -> int:
 
 
 def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
-    """Names and arguments of the calls in a text that `MarkSplitter` took for some."""
+    """Names and arguments of the calls in a text that `MarkSplitter` took for calls."""
     types = {tool.name: at(tool.parameters, "properties") for tool in tools}
     # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
@@ -213,13 +224,13 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             if calls := [*read(text, types)]:
                 return [(name, _dumped(arguments)) for name, arguments in calls]
-    # A mark that cannot be read is a call as well, so that the model learns of its slip.
+    # A text that cannot be read becomes the arguments of a call, whose error the model gets.
     name = next((tool.name for tool in tools if tool.name in text), "unreadable")
     return [(name, text)]
 
 
-Calls = Iterator[tuple[str, object]]
-Types = Mapping[str, Any]
+Calls = Iterator[tuple[str, object]]  # (name, arguments)
+Types = Mapping[str, Any]  # a tool's name → the schemas of its parameters by their names
 
 
 def _named_calls(text: str, _types: Types) -> Calls:
@@ -235,18 +246,18 @@ def _named_calls(text: str, _types: Types) -> Calls:
 
 def _json_calls(text: str, _types: Types) -> Calls:
     """JSON with the name in it: Hermes, Qwen, Llama 3, Granite, Phi, Hunyuan, Command."""
-    for value, _ in values_in(text):
+    for value, _ in json_values_in(text):
         for call in value if isinstance(value, list) else [value]:
             name = at(call, "name") or at(call, "tool_name") or at(call, "function", "name")
             if isinstance(name, str):
-                inner = at(call, "function")
-                fields = inner if isinstance(inner, dict) else call
+                function = at(call, "function")
+                fields = function if isinstance(function, dict) else call
                 keys = ("arguments", "parameters", "input")
                 yield name, next((fields[key] for key in keys if fields.get(key)), {})
 
 
 def _tagged_calls(text: str, types: Types) -> Calls:
-    """Elements: Qwen3-Coder, Seed, DSML, MiniMax; GLM."""
+    """Elements like those of XML: Qwen3-Coder, Seed, DSML, MiniMax, GLM."""
     for name, body in (*_TAGGED.findall(text), *_GLM.findall(text)):
         pairs = _PARAMETER.findall(body) or _GLM_ARGUMENT.findall(body) or _ELEMENT.findall(body)
         yield name, {key: _typed(value, at(types.get(name), key)) for key, value in pairs}
@@ -256,7 +267,7 @@ def _python_calls(text: str, _types: Types) -> Calls:
     """`[name(key=value)]`: Llama 4, LFM2, Olmo."""
     body = re.sub(r"```\w*|</?[|\uff5c]?[\w|\uff5c:]+[|\uff5c]?>", "", text).strip()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd literals, to whoever reads standard error
+        warnings.simplefilter("ignore")  # else odd literals are warned of on standard error
         statements = ast.parse(body).body
     for statement in statements:
         value = getattr(statement, "value", None)
@@ -268,6 +279,7 @@ def _python_calls(text: str, _types: Types) -> Calls:
 
 
 def _typed(value: str, schema: object) -> object:
+    """The text, or its JSON value if its schema is not of a text."""
     text = value.strip("\n")
     with suppress(orjson.JSONDecodeError):
         return text if at(schema, "type") == "string" else orjson.loads(text)

@@ -23,10 +23,10 @@ from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limi
 from harness.inference.request import ChatRequest, EmbedRequest, Request
 from harness.trace import Clock, Tracer, events
 
-_QUIET_TURNS = 5  # of the event loop, until no more calls are expected just now
+_QUIET_TURNS = 5  # so many turns of the event loop without a further call end a wait for more
 
 Whose = Literal["session", "tenant", "run", "command", "loop"]
-# Where a limit is set.
+# The scope that has a limit → where the limit is set.
 _RAISED_BY: dict[Whose, str] = {
     "session": "harness.open(limits=...)",
     "tenant": "harness.open(tenants=...)",
@@ -41,17 +41,15 @@ _innermost: ContextVar[Meter | None] = ContextVar("harness_meter", default=None)
 class Meter:
     """Counts what the calls of a scope take, and refuses those beyond a limit.
 
-    A call that would fit if less were under way waits for what that takes, first come first served:
-    many calls at once cannot overrun a limit together, and none is refused for tokens that others
-    reserved and did not need.
-
-    A call reserves an estimate from above, and is settled with its server's count. Where that is
-    more, the limit is overrun by the calls under way when it was reached, and no more. Every
-    request counts: schema probes, retries and fallbacks too.
+    A call reserves an estimate from above, and is settled with its server's count. One that would
+    fit without the calls under way waits for them, first come first served. So many calls at once
+    cannot overrun a limit together, and none is refused for tokens that others reserved and did not
+    need. If a server counts more than was reserved, the limit is overrun by the calls that were
+    under way when it was reached, and no more. Schema probes, retries and fallbacks count too.
     """
 
     limits: Limits
-    # By the endpoint's tag; they go before what a reply says that it cost.
+    # By the endpoint's tag. A price decides the cost of a reply, whatever the reply reports.
     prices: Mapping[str, TokenPrice] = field(default_factory=dict)
     clock: Clock
     began_ns: int
@@ -65,21 +63,17 @@ class Meter:
         around = self.around
         self.title = self.title or f"the {self.whose}"
         self._is_limited = self.limits != Limits()
-        # This scope, and those around it.
+        # This scope, and those around it, the innermost first.
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
         self._charges: Charges = around._charges if around else Charges(self.prices)
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
-        self._laps = self.before
-        self._lap = NOTHING
+        self._ended_laps = self.before
+        self._lap = NOTHING  # the use since the last call of `lap`, without its time
         self._lap_began_ns = self.began_ns
-        # The most that the requests under way may take.
-        self._under_way = NOTHING
-        # The same of calls that were admitted, and have sent nothing yet.
-        self._awaited = NOTHING
-        # And of calls that come later, for which the present ones leave room.
-        self._kept = NOTHING
-        # How many calls wait to be admitted.
-        self._ready = 0
+        # Reserved for the requests under way, for calls that were admitted and have sent nothing
+        # yet, and for calls that come later, for which the present ones leave room.
+        self._under_way = self._admitted = self._kept_free = NOTHING
+        self._asking = 0  # how many calls wait to be admitted
         # The call that has its turn is admitted next, or sent, as soon as there is room for it.
         self._turn = asyncio.Lock()
         self._turn_to_send = asyncio.Lock()
@@ -98,7 +92,7 @@ class Meter:
 
     @contextmanager
     def loop(self, limits: Limits) -> Iterator[Meter]:
-        """A scope in the innermost of this meter's that is open; has all calls of the block."""
+        """Opens a scope for all calls of the block, in the innermost scope that is open here."""
         before = _innermost.get()
         inner = self._scope.inside(limits, whose="loop")
         _innermost.set(inner)  # for tasks that begin inside the block, too
@@ -109,27 +103,26 @@ class Meter:
 
     @asynccontextmanager
     async def admitted(self, request: Request) -> AsyncIterator[Admission]:
-        """Begins when there is room for the call; ends with it, or when the time is over.
+        """Waits for room for the call, which is made in the block.
 
-        Raises `LimitReached` if there is no room for it, or it was not waited for to its end:
+        Raises `LimitReached` if there is no room for it, or if the time is over before it ends:
         `RunLimitReached` for the limits of the run or the command.
         """
         scope = self._scope
-        # 1. Wait for what is under way, if that may leave enough.
+        # 1. Wait for the calls under way, if they may leave enough.
         for outer in scope.chain:
-            outer._ready += 1
+            outer._asking += 1
         try:
-            sized, need = await scope._wait(request)
+            sized, need = await scope._wait_for_room(request)
         finally:
             for outer in scope.chain:
-                outer._ready -= 1
-        # 2. Reserve. No other call comes between the decision and this: there is no await.
+                outer._asking -= 1
+        # 2. Reserve. There is no await since the decision, so no other call comes between.
         room = None
-        # Another request: a limit has decided its room.
         if isinstance(sized, ChatRequest) and sized is not request:
-            room = sized.max_output_tokens
+            room = sized.max_output_tokens  # which a limit has decided
         call = Admission(request=sized, scope=scope, need=need, room=room)
-        scope._add(awaited=need)
+        scope._add(admitted=need)
         # 3. The time that is left limits all that the call does from now on.
         rest = scope.left("time")
         left_s = None if rest is None else rest.amount
@@ -137,7 +130,7 @@ class Meter:
             timeout_s = min(left_s, request.timeout_s or left_s)
             call.request = replace(call.request, timeout_s=timeout_s)
         try:
-            # Waits for a place, a model that loads, further attempts: they all end here too.
+            # This also ends waits for a place and for a model that loads, and further attempts.
             async with asyncio.timeout(left_s) as over:
                 yield call
         except (TimeoutError, CallTimeout) as error:
@@ -148,7 +141,7 @@ class Meter:
             message = f"{rest.limit} were over before '{request.model}' had answered"
             raise rest.scope._reached("time", message, need) from error
         finally:
-            scope._add(awaited=-call.need)
+            scope._add(admitted=-call.need)
             self._ended.set()
 
     @property
@@ -159,40 +152,41 @@ class Meter:
     @property
     def spent(self) -> Spent:
         """The use so far, earlier parts included."""
-        return self._laps + self._open_lap
+        return self._ended_laps + self._open_lap
 
     def lap(self) -> Spent:
-        """The use since the last lap; begins another."""
+        """Ends the lap and returns its use; the next lap begins."""
         lap = self._open_lap
-        self._laps += lap
-        self._lap, self._lap_began_ns = NOTHING, self.clock()
+        self._ended_laps += lap
+        self._lap = NOTHING
+        self._lap_began_ns = self.clock()
         return lap
 
     def go_on_from(self, spent: Spent) -> None:
         """Adds the use of an earlier loop that this one continues."""
-        self._laps += spent
+        self._ended_laps += spent
 
     @contextmanager
     def holding(self, room: Spent) -> Iterator[None]:
         """Inside the block, keeps room for calls that come after it."""
-        self._kept += room
+        self._kept_free += room
         try:
             yield
         finally:
-            self._kept += -room
+            self._kept_free += -room
 
     def left(self, limit: LimitName) -> Rest | None:
-        """The least that this scope and those around it have left of a limit; None without one."""
+        """What this scope and those around it have left of a limit, at least; None without one."""
         rests = list[Rest]()
-        for scope, reserve in self._limited():
-            amount = scope.limits.left(limit, scope.spent + reserve)
+        for scope, spent in self._limited():
+            amount = scope.limits.left(limit, spent)
             if amount is not None:
                 whose = "" if scope is self else f"{scope.title}'s "
                 rests.append(Rest(amount, whose + scope.limits.said(limit), scope))
         return min(rests, key=lambda rest: rest.amount, default=None)
 
     def check_room(self, tokens: int, *, what: str) -> None:
-        """Raises `LimitReached` unless calls that need each other, `what`, fit together."""
+        """Raises `LimitReached` if `what`, calls that need each other, may take too many tokens."""
         rest = self.left("tokens")
         if rest is not None and tokens > rest.amount:
             enough = (rest.scope.limits.max_tokens or 0) + tokens - rest.amount
@@ -204,7 +198,7 @@ class Meter:
 
     @property
     def _scope(self) -> Meter:
-        """The innermost open scope of this meter."""
+        """The innermost scope that is open in this one; itself if there is none."""
         inner = _innermost.get()
         return inner if inner is not None and self in inner.chain else self
 
@@ -212,67 +206,67 @@ class Meter:
     def _open_lap(self) -> Spent:
         return replace(self._lap, time_ns=self.clock() - self._lap_began_ns)
 
-    async def _wait(
+    async def _wait_for_room(
         self, request: Request, *, call: Admission | None = None
     ) -> tuple[Request, Spent]:
-        """The request with the room for its reply, and its highest use, once that fits."""
-        # 1. At once, if it fits and its room is no share that depends on other calls. Without a
-        #    `call`, it is not admitted yet.
+        """The request with the room for its reply, and its highest use, once that fits.
+
+        Without a `call`, the request is to be admitted; with one, to be sent.
+        """
+        # 1. It goes at once if it fits and its room is no share that depends on other calls.
         sized, need = self._sized(request, call)
         turns = [scope._turn if call is None else scope._turn_to_send for scope in self.chain]
-        # A turn that is taken: others wait, and come first.
+        # Calls that have a turn already wait, and come first.
         is_late = any(turn.locked() for turn in turns) or not self._fits(sized, need, call)
         if not is_late and not self._is_shared(request):
             return sized, need
-        # 2. Else in line at each scope, from the innermost outwards: a call that waits for room in
-        #    a loop keeps none waiting that are outside it.
+        # 2. Else it waits for its turn in each scope, from the innermost outwards: a call that
+        #    waits for room in a loop must not keep calls outside the loop waiting.
         async with AsyncExitStack() as stack:
             if is_late:
                 stack.enter_context(self.tracer.span(events.WaitForRoom()))
-            for scopes, turn in enumerate(turns, start=1):
+            for innermost, turn in enumerate(turns, start=1):
                 await stack.enter_async_context(turn)
-                if scopes == len(turns):
-                    await self._gathered(request)
+                if innermost == len(turns) and self._is_shared(request):
+                    await self._wait_for_imminent_calls()
                 sized, need = self._sized(request, call)
-                while not self._fits(sized, need, call, among=scopes):
+                while not self._fits(sized, need, call, innermost=innermost):
                     self._ended.clear()
                     await self._ended.wait()
                     sized, need = self._sized(request, call)
         return sized, need
 
     def _fits(
-        self, request: Request, need: Spent, call: Admission | None, *, among: int | None = None
+        self, request: Request, need: Spent, call: Admission | None, *, innermost: int | None = None
     ) -> bool:
-        """Whether there is room now, in so many of the scopes; raises `LimitReached` if never."""
+        """Whether the `innermost` scopes have room now; raises `LimitReached` if one never has."""
         fits = True
-        for scope, reserve in self._limited(among):
-            used = scope.spent + reserve
-            # Refused beside what is under way, it waits; refused without it, it never fits.
-            for busy in (used + scope._held(call), used):
-                refused = refusal(scope.limits, model=request.model, need=need, used=busy)
-                fits = fits and not refused
-                if refused is None:
-                    break
-            else:
-                assert refused is not None
-                raise scope._reached(*refused, need)
+        for scope, spent in self._limited(innermost):
+            limits, model = scope.limits, request.model
+            if refusal(limits, model=model, need=need, used=spent + scope._reserved_before(call)):
+                fits = False
+                # Without the calls that it waits for, it may be refused as well: it never fits.
+                never = refusal(limits, model=model, need=need, used=spent)
+                if never is not None:
+                    raise scope._reached(*never, need)
         return fits
 
     def _sized(self, request: Request, call: Admission | None) -> tuple[Request, Spent]:
         """The request with the present room for its reply, and its highest use."""
         charges, granted = self._charges, None if call is None else call.room
-        # A room that its caller stated stays; one that a limit gave is computed anew.
+        # A room that the caller stated stays; one that a limit gave is computed again.
         if isinstance(request, ChatRequest) and request.max_output_tokens in (None, granted):
             rooms = [] if granted is None else [granted]
-            for scope, reserve in self._limited():
+            for scope, spent in self._limited():
                 room = charges.room(
                     request,
-                    tokens=scope.limits.left("tokens", scope.spent + reserve),
-                    usd=scope.limits.left("cost", scope.spent + reserve),
-                    among=max(1, scope._ready) if granted is None else 1,
-                    beside=scope._held(call),
+                    tokens=scope.limits.left("tokens", spent),
+                    usd=scope.limits.left("cost", spent),
+                    among=max(1, scope._asking) if granted is None else 1,
+                    beside=scope._reserved_before(call),
                 )
-                rooms += [] if room is None else [room]
+                if room is not None:
+                    rooms.append(room)
             request = charges.within_context(request, min(rooms, default=None))
         return request, charges.most(request)
 
@@ -282,38 +276,38 @@ class Meter:
             return False
         return bool(self.left("tokens") or self.left("cost"))
 
-    async def _gathered(self, request: Request) -> None:
-        """Returns when all imminent calls wait here, if they share the rest of a limit."""
-        if not self._is_shared(request):
-            return
-        # Nodes that begin together ask within a few turns of the event loop.
+    async def _wait_for_imminent_calls(self) -> None:
+        # Nodes that begin together make their calls within a few turns of the event loop. Those
+        # share what is left of a limit in equal parts.
         quiet_turns = 0
         while quiet_turns < _QUIET_TURNS:
-            ready = self._ready
+            asking = self._asking
             await asyncio.sleep(0)
-            quiet_turns = quiet_turns + 1 if ready == self._ready else 0
+            quiet_turns = quiet_turns + 1 if asking == self._asking else 0
 
-    def _limited(self, among: int | None = None) -> list[tuple[Meter, Spent]]:
-        """The innermost `among` scopes that have limits, and what a call must leave in each."""
-        reserve = accumulate(scope._kept for scope in self.chain)
-        scopes = zip(self.chain[:among], reserve, strict=False)
-        return [(scope, reserve) for scope, reserve in scopes if scope._is_limited]
+    def _limited(self, innermost: int | None = None) -> list[tuple[Meter, Spent]]:
+        """The `innermost` scopes, or all, that have limits; each with its use and the kept room."""
+        # Room that an inner scope keeps for later calls is kept in those around it, too.
+        kept_free = accumulate(scope._kept_free for scope in self.chain)
+        scopes = zip(self.chain[:innermost], kept_free, strict=False)
+        return [(scope, scope.spent + kept) for scope, kept in scopes if scope._is_limited]
 
-    def _held(self, call: Admission | None) -> Spent:
-        """The most that the calls take that this one waits for."""
+    def _reserved_before(self, call: Admission | None) -> Spent:
+        """The reservations of the calls that a call waits for."""
         # An admitted call does not wait for other admitted calls: they may wait for it, as for a
         # probe of the model that they ask, too.
-        return self._under_way if call else self._under_way + self._awaited
+        return self._under_way if call else self._under_way + self._admitted
 
     def _add(
-        self, *, awaited: Spent = NOTHING, under_way: Spent = NOTHING, taken: Spent = NOTHING
+        self, *, admitted: Spent = NOTHING, under_way: Spent = NOTHING, taken: Spent = NOTHING
     ) -> None:
         for scope in self.chain:
             scope._lap += taken
-            scope._awaited = _sum(scope._awaited, awaited)
+            scope._admitted = _sum(scope._admitted, admitted)
             scope._under_way = _sum(scope._under_way, under_way)
 
     def _reached(self, limit: LimitName, message: str, need: Spent) -> LimitReached:
+        """The error of this scope's limit, which says how high a limit the call needs."""
         field = FIELD_OF[limit]
         if self.whose == "loop":
             return LimitReached(message, limit=limit)
@@ -334,15 +328,15 @@ class Meter:
 
 def _sum(reserved: Spent, change: Spent) -> Spent:
     total = reserved + change
-    # In floats, a + b - a - b need not be 0.
+    # In floats, a + b - a - b need not be 0. Without calls, nothing is reserved.
     return total if total.calls else NOTHING
 
 
 class Rest(NamedTuple):
-    """What is left of a limit, by a message's name of it: `the run's max_tokens = 4000`."""
+    """What is left of a limit of a scope."""
 
     amount: float
-    limit: str
+    limit: str  # the limit as messages name it: `the run's max_tokens = 4000`
     scope: Meter
 
 
@@ -351,18 +345,18 @@ class Admission:
     """A call that the meter let in."""
 
     request: Request  # the call, with the room that a limit gave it if it stated none
-    scope: Meter  # the innermost that it is made in
-    need: Spent  # the reserved use; nothing once it has sent a request
-    room: int | None  # for its reply, if a limit decided that
+    scope: Meter  # the innermost scope that it is made in
+    need: Spent  # the reserved use; `NOTHING` once it has sent a request
+    room: int | None  # the room for its reply, if a limit decided that
 
     @asynccontextmanager
     async def sending(self, request: Request) -> AsyncIterator[Sending]:
-        """Around one request of the call, which needs room too; raises as `admitted`."""
+        """Waits for room for one request of the call, sent in the block; raises as `admitted`."""
         scope, charges = self.scope, self.scope._charges
         # From its first request on, each request reserves for itself.
-        scope._add(awaited=-self.need)
+        scope._add(admitted=-self.need)
         self.need = NOTHING
-        request, need = await scope._wait(request, call=self)
+        request, need = await scope._wait_for_room(request, call=self)
         scope._add(under_way=need)
         sending = Sending(request)
         try:
@@ -371,14 +365,14 @@ class Admission:
                 scope._add(taken=charges.taken(request, sending.answer))
         except BaseException as error:
             if sending.has_left and was_connected(error):
-                scope._add(taken=charges.lost(request, error, pieces=sending.pieces))
+                scope._add(taken=charges.taken_by_failure(request, error, pieces=sending.pieces))
             raise
         finally:
             scope._add(under_way=-need)
             scope._ended.set()
 
     def has_less_room(self, error: ContextOverflow) -> bool:
-        """Whether the call gets less room if it is repeated: a limit gave it more than there is."""
+        """Notes the context of the model that refused the call; True if the room gets smaller."""
         # A room that the caller stated is not changed.
         if self.room is None or error.context_tokens is None:
             return False
@@ -386,7 +380,8 @@ class Admission:
 
     def cut(self, reply: Completion) -> Completion:
         """The reply, with the limit of the run that decided where it was cut, if one did."""
-        scope, is_cut = self.scope, reply.finish_reason == "length" and self.room is not None
+        scope = self.scope
+        is_cut = reply.finish_reason == "length" and self.room is not None
         if not is_cut or scope.whose == "loop" or scope._charges.is_full(self.request):
             return reply
         return replace(reply, cut_by="tokens" if scope.left("tokens") else "cost")

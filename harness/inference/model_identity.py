@@ -34,8 +34,8 @@ Relation = Literal["same", "family", "unknown", "different"]
 `unknown`: the family of one of them is not known."""
 
 IdentitySource = Literal["file header", "file name", "server", "name", "scripted"]
-"""Where the knowledge comes from: the file's header or name, the server's answer, or the name that
-the endpoint asks for. A scripted backend has no model, only a tag."""
+"""The source of an identity: the file's header or name, the server's answer, or the name that the
+endpoint asks for. A scripted backend has no model, only a tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +53,10 @@ class ModelIdentity:
     """How its weights are packed; None if unknown."""
     fingerprint: str | None = None
     """The digest of its file, or of its weights if the server tells it."""
-    server: str | None = None
-    """The address it is served at, the same however it was written."""
-    replicas: frozenset[str] = frozenset()
-    """The addresses, if it is served at several."""
+    servers: frozenset[str] = frozenset()
+    """The addresses it is served at, each in one spelling."""
     served: str | None = None
-    """The model that the server says it serves; for a path, its last part that says something."""
+    """The name of the model by its server; if that is a path, its last part that is a name."""
 
     @property
     def weights(self) -> str | None:
@@ -72,8 +70,7 @@ class ModelIdentity:
 
     def shares_server(self, model: ModelIdentity) -> bool:
         """Whether one server may answer for both."""
-        mine, theirs = self.replicas | {self.server}, model.replicas | {model.server}
-        return bool((mine & theirs) - {None})
+        return not self.servers.isdisjoint(model.servers)
 
     @property
     def low_bit(self) -> bool:
@@ -98,15 +95,16 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         # For a file called `model.gguf`, a folder above it may have the name.
         if not own_name.words:
             own_name = parse_model_name(str(endpoint.path))
-        names = (*stated, own_name)
+        candidates = [*stated, own_name]
         source: IdentitySource = "file header" if metadata else "file name"
     else:
         own_name = parse_model_name(endpoint.model_id)
-        reported = [name for name in (parse_model_name(report.path or ""), *stated) if name.words]
+        candidates = [parse_model_name(report.path or ""), *stated]
         # An alias, such as `gpt-4`, says less than the server does.
-        names = (*reported, own_name) if own_name.has_size or not reported else tuple(reported)
+        if own_name.has_size or not any(name.words for name in candidates):
+            candidates.append(own_name)
         source = "server" if metadata else "name"
-    names = tuple(name for name in names if name.words)
+    names = tuple(name for name in candidates if name.words)
     return ModelIdentity(
         called=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         source=source,
@@ -118,9 +116,8 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         or family_of_architecture(report.architecture),
         quantization=report.quantization
         or next((name.quantization for name in (*names, own_name) if name.quantization), None),
-        fingerprint=file_fingerprint(endpoint.path) if endpoint.path else _told(endpoint, report),
-        server=_address(endpoint),
-        replicas=frozenset(map(server_address, endpoint.urls)),
+        fingerprint=_fingerprint(endpoint, report),
+        servers=_servers(endpoint),
         served=_served(report) if endpoint.path is None else None,
     )
 
@@ -134,8 +131,7 @@ def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
         names=(name,) if name.words else (),
         family=declared_family(endpoint.family) or first_family([name]),
         quantization=name.quantization,
-        server=_address(endpoint),
-        replicas=frozenset(map(server_address, endpoint.urls)),
+        servers=_servers(endpoint),
     )
 
 
@@ -169,24 +165,27 @@ def _are_same(first: ModelIdentity, second: ModelIdentity) -> bool:
     if first.fingerprint is not None and first.fingerprint == second.fingerprint:
         return True
     if first.shares_server(second) and first.called == second.called:
-        return True  # whatever it is called
+        return True  # even if the name says nothing of the weights
     return any(same_weights(*pair) for pair in product(first.names, second.names))
 
 
-def _address(endpoint: Endpoint) -> str | None:
-    return None if endpoint.url is None else server_address(endpoint.url)
+def _servers(endpoint: Endpoint) -> frozenset[str]:
+    return frozenset(server_address(url) for url in (endpoint.url, *endpoint.urls) if url)
 
 
-def _told(endpoint: Endpoint, report: ModelMetadata) -> str | None:
+def _fingerprint(endpoint: Endpoint, report: ModelMetadata) -> str | None:
     """A text that only these weights have: their digest, or the server's address and their path."""
-    if report.fingerprint is not None or report.path is None:
+    if endpoint.path is not None:
+        return file_fingerprint(endpoint.path)
+    if report.fingerprint is not None or report.path is None or endpoint.url is None:
         return report.fingerprint
-    return f"{_address(endpoint)} {report.path}"
+    return f"{server_address(endpoint.url)} {report.path}"
 
 
 def _served(report: ModelMetadata) -> str | None:
+    """The model's name in records, by its server's report: its path comes first."""
     if report.path is None:
-        return next(iter((*report.names, *filter(None, [report.fingerprint]))), None)
+        return report.names[0] if report.names else report.fingerprint
     # Records must not show folders of the server's machine.
     last = re.split(r"[/\\]", report.path.rstrip("/\\"))[-1]
     return last if parse_model_name(last).words else parse_model_name(report.path).weights or last
@@ -214,7 +213,7 @@ class ModelMetadata:
 
 
 def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> ModelMetadata:
-    """The metadata under GGUF's keys, whose `general.file_type` means this quantization."""
+    """The metadata in a GGUF header; `quantization` is the meaning of its `general.file_type`."""
 
     def text(key: str) -> str:
         value = keys.get(f"general.{key}")
@@ -250,13 +249,13 @@ def file_fingerprint(path: Path) -> str:
     return f"{size}-{digest.hexdigest()[:16]}"
 
 
-# The last is what many servers print when they listen on every address.
+# Many servers print the last one when they listen on every address.
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - not bound to
 _OWN_PORT = {"http": 80, "https": 443}
 
 
 def is_here(url: str) -> bool:
-    """Whether an address is one of this machine's that no other machine has."""
+    """Whether an address always leads to this machine itself."""
     return httpx2.URL(url).host in _THIS_MACHINE
 
 

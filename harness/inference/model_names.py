@@ -36,7 +36,7 @@ _QUANTIZATION = re.compile(
     r")(?![a-z0-9])"
 )
 
-# Words for who made the model, who packed it and how; they do not tell its weights.
+# Words for the model's maker and its packer, and for how it is packed: they say nothing of weights.
 _NOT_OF_WEIGHTS = re.compile(
     r"meta|google|microsoft|nvidia|openai|ibm|mistralai|ai|hf|org|thudm|zai|coherelabs|cohereforai"
     r"|c4ai|tiiuae|allenai|huggingfacetb|amd|apple|unsloth|bartowski|mradermacher|lmstudio|thebloke"
@@ -44,8 +44,8 @@ _NOT_OF_WEIGHTS = re.compile(
     r"|quanti[sz]ed|dynamic|compressed|tensors|\d+g|g\d+|actorder|h[68]|latest|free"
 )
 
-# Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Only a model that
-# was not trained for conversations says so (`base`).
+# Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Models that were
+# not trained for conversations say so (`base`).
 _CONVERSATIONAL = frozenset({"instruct", "it", "chat", "inst"})
 
 _SAYS_NOTHING = re.compile(
@@ -61,12 +61,12 @@ _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bm]|\d+x\d+(?:\.\d+)?[bm]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelName:
-    """A name, taken apart."""
+    """The parts of a model's name."""
 
     text: str
     words: tuple[str, ...]
-    """The words that tell the weights, in the order of the name, each once: `qwen`, `2.5`, `7b`.
-    Empty for a name such as `default`."""
+    """The words that identify the weights, in the order of the name, each once: `qwen`, `2.5`,
+    `7b`. Empty for a name such as `default`."""
     snapshot: str | None
     """The day of the release, `20241022`, if the name has one."""
     quantization: str | None
@@ -84,13 +84,13 @@ class ModelName:
 
 
 def parse_model_name(text: str) -> ModelName:
-    """Takes apart the name of a served model, a repository or a file, with or without its path."""
+    """The parts of the name of a served model, a repository or a file, which may have a path."""
     folders = [part for part in _PATH.split(text.strip().lower()) if part]
     last = folders.pop() if folders else ""
     name = _parse_part(text, last)
     if name.words:
         return name
-    # For a file called `ggml-model-q8_0.gguf`, the name is that of a folder that looks like one's.
+    # For a file called `ggml-model-q8_0.gguf`, the nearest folder whose name has a size names it.
     for folder in reversed(folders):
         above = _parse_part(text, folder)
         if above.has_size:
@@ -99,7 +99,7 @@ def parse_model_name(text: str) -> ModelName:
 
 
 def packing(text: str) -> str | None:
-    """`Q4_K_M` for a server's `Q4_K - Medium`; also reads `all F32`, `4bit` and `unknown`."""
+    """The quantization in a server's words: `Q4_K_M` for `Q4_K - Medium`; None for `unknown`."""
     return parse_model_name(_KQUANT_SIZE.sub(r"_\1", text)).quantization
 
 
@@ -112,18 +112,18 @@ def same_weights(first: ModelName, second: ModelName) -> bool:
 
 
 def _parse_part(text: str, part: str) -> ModelName:
-    rest = _FILE_ENDING.sub("", part)
-    rest = _BEDROCK.sub("", rest)
-    date = _SNAPSHOT.search(rest)
-    # Taken out before words are made: a day tells no weights.
-    rest = _SNAPSHOT.sub("-", rest)
-    packings = [match[0].upper() for match in _QUANTIZATION.finditer(rest)]
-    words = tuple(dict.fromkeys(_words(_QUANTIZATION.sub("-", rest))))
+    """The parts of the name in one part of the path `text`."""
+    name = _BEDROCK.sub("", _FILE_ENDING.sub("", part))
+    # Dates and packings are taken out before words are made, since they do not identify weights.
+    date = _SNAPSHOT.search(name)
+    name = _SNAPSHOT.sub("-", name)
+    packings = [match[0].upper() for match in _QUANTIZATION.finditer(name)]
+    words = tuple(dict.fromkeys(_words(_QUANTIZATION.sub("-", name))))
     if all(_SAYS_NOTHING.fullmatch(word) for word in set(words) - _CONVERSATIONAL):
         words = ()
     return ModelName(
         text=text,
-        words=_short_for().get(frozenset(words) - _CONVERSATIONAL, words),
+        words=_full_words().get(frozenset(words) - _CONVERSATIONAL, words),
         snapshot="".join(date.groups()) if date else None,
         quantization="-".join(packings) or None,
     )
@@ -159,13 +159,14 @@ def _table(kind: str) -> Mapping[str, list[str]]:
 
 
 @cache
-def _short_for() -> Mapping[frozenset[str], tuple[str, ...]]:
+def _full_words() -> Mapping[frozenset[str], tuple[str, ...]]:
+    """The words of a short name → the words of the whole name."""
     return {frozenset(short.split()): tuple(words) for short, words in _table("short").items()}
 
 
 def family_of(name: ModelName) -> str | None:
     """The family of a model with this name; None if the name does not tell."""
-    # With its separators, so that only whole words are found.
+    # The separators around it make sure that only whole words match.
     words = f"-{name.weights}-"
     for table in (_table("named"), _table("derived")):
         for family, members in table.items():
@@ -187,7 +188,7 @@ def first_family(names: Iterable[ModelName]) -> str | None:
 
 
 def declared_family(text: str | None) -> str | None:
-    """An endpoint's `family`, by the table's name for it if it is there."""
+    """The family that an endpoint's `family` means: the table's name for it, or else its text."""
     if text is None or not text.strip():
         return None
     return family_of(parse_model_name(text)) or text.strip().lower()

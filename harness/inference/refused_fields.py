@@ -27,32 +27,32 @@ _NAMED = (
 # A reply's schema may have a property of a field's name, and be refused for it.
 _ABOUT_A_SCHEMA = re.compile(r"schema|\bproperties\b", re.IGNORECASE)
 _ROOM, _OTHER_ROOM = "max_tokens", "max_completion_tokens"
-"""A field, and what OpenAI's reasoning models call it, and nothing else does."""
+"""The field for the room of a reply, and its name for OpenAI's reasoning models alone."""
 _RENAMED = re.compile(rf"use '?{_OTHER_ROOM}'? instead", re.IGNORECASE)
 _THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template_kwargs")
 """Fields by which servers take how much a model thinks."""
 
 
 class RefusedFields:
-    """The fields that one model is not sent: `dropped`, and `droppable` ones that it refuses."""
+    """The fields that one model is not sent: `dropped` ones, and refused ones of `_droppable`."""
 
     def __init__(self, dropped: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
         self._droppable = (*get_args(SamplingField), *_THINKING, *droppable)
-        self._known = frozenset(dropped)
-        self._learnt: set[str] = set()
-        self._renames = False
+        self._dropped = frozenset(dropped)
+        self._refused: set[str] = set()
+        self._renames = False  # whether `_ROOM` is sent as `_OTHER_ROOM`
 
     def without(self, fields: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
-        """The fields that may be sent, by their names there, and the dropped ones."""
-        refused = self._known | self._learnt
+        """The fields that may be sent, by the server's names, and the names of the dropped ones."""
+        refused = self._dropped | self._refused
         sent = {name: value for name, value in fields.items() if name not in refused}
         if self._renames and _ROOM in sent:
             sent[_OTHER_ROOM] = sent.pop(_ROOM)
-        # To be recorded: a call works without a sampling field, but its reply may be another.
+        # The names are recorded: a call works without a sampling field, but gets another reply.
         return sent, tuple(name for name in fields if name in refused)
 
     def learn(self, error: InferenceError, sent: Mapping[str, object]) -> bool:
-        """Whether the error refuses a field that can be dropped or renamed: then it will be."""
+        """Drops or renames the fields that an error refuses; False if it refuses none of those."""
         if not isinstance(error, ServerError) or error.status not in {400, 422}:
             return False
         message = str(error)
@@ -64,12 +64,12 @@ class RefusedFields:
         renames = _ROOM in fields and _RENAMED.search(message) is not None
         if renames or refused:
             self._renames |= renames
-            self._learnt.update(refused)
+            self._refused.update(refused)
             return True
-        # Refused for something else: what it was sent without may never have been what was wrong.
-        # It is forgotten, and a later call detects it again if needed.
+        # It failed for another reason, and maybe did so before: the fields that it was sent without
+        # are sent again, and a later call learns of their refusal anew if there is one.
         self._renames &= _OTHER_ROOM not in sent
-        self._learnt &= sent.keys()
+        self._refused &= sent.keys()
         return False
 
 

@@ -23,14 +23,14 @@ from harness.trace import Clock
 
 
 class ReplyInProgress:
-    """Gathers the pieces of one reply; `arrived` hears of each, for the time limits."""
+    """Gathers the pieces of one reply; calls `arrived` for each, for the time limits."""
 
     def __init__(
         self, request: ChatRequest, *, clock: Clock, arrived: Callable[[], None] | None = None
     ) -> None:
         self.request = request
         self.was_heard = False
-        """Whether a listener has any of the answer."""
+        """Whether `on_text` was given anything visible of the answer."""
         self._clock = clock
         self._arrived = arrived
         self._splitter = MarkSplitter()
@@ -40,11 +40,11 @@ class ReplyInProgress:
         self._token_ns: list[int] = []
         self._ended_ns: int | None = None
         self._came_whole = False
-        self._comes_apart = False
+        self._has_own_reasoning = False  # whether the server sends reasoning apart from the text
         self._sent_ns = clock()  # unless `sent` is called
 
     def sent(self) -> None:
-        """The request has left: it took until now to connect and to hand it over."""
+        """Notes that the request has left, now that it is connected and handed over."""
         self._sent_ns = self._clock()
 
     def add(
@@ -55,10 +55,10 @@ class ReplyInProgress:
         calls: Sequence[CallPiece] = (),
         is_whole: bool = False,
     ) -> None:
-        """A piece has arrived, or all of the reply is here in one."""
+        """Adds a piece that has arrived; `is_whole` says that it is the whole reply."""
         if is_whole:
-            self._came_whole = True  # there was no first token to be seen
-        # A first piece with the role alone, say, is no token.
+            self._came_whole = True  # so the time of its first token is not known
+        # A piece with neither, such as a first one with the role alone, is no token.
         elif text or reasoning or calls:
             self._token_ns.append(self._clock())
             if self._arrived:
@@ -66,12 +66,19 @@ class ReplyInProgress:
             if self.request.on_piece:
                 self.request.on_piece()
         self._calls.extend(calls)
-        self._take_in(text, reasoning)
+        if reasoning:
+            if not self._has_own_reasoning:
+                # From now on a tag in the answer is one that the answer speaks of.
+                self._has_own_reasoning = True
+                self._append(*self._splitter.rest())
+            self._reasoning.append(reasoning)
+        if text:
+            self._append(*(("", text) if self._has_own_reasoning else self._splitter.feed(text)))
 
     def end(self) -> None:
-        """Generation is over."""
-        # Not the time of the last piece: the last tokens may have had no text, such as the end of a
-        # word or of the reply. What the server tells afterwards is no part of it.
+        """Notes that generation is over."""
+        # The last piece may have come earlier, since the last tokens may have no text, such as the
+        # end of the reply. Usage that the server sends afterwards is no part of generation.
         self._ended_ns = self._clock()
 
     def completion(
@@ -85,14 +92,21 @@ class ReplyInProgress:
         extra: Mapping[str, object] | None = None,
     ) -> Completion:
         """The completion, now that the reply has ended as it should."""
-        if not self._comes_apart:
-            self._split(*self._splitter.rest())
-        text, unopened = "".join(self._text), ""
-        marked = self._splitter.calls
-        if not marked:
-            unopened, text, marked = split_whole(
-                text, is_thought_out=bool(self._reasoning), tools=self.request.tools
+        if not self._has_own_reasoning:
+            self._append(*self._splitter.rest())
+        tools = self.request.tools
+        # What no piece could show: reasoning and calls that the whole text tells from the answer.
+        text, late_reasoning, calls_text = "".join(self._text), "", self._splitter.calls
+        if not calls_text:
+            late_reasoning, text, calls_text = split_whole(
+                text, has_reasoning=bool(self._reasoning), tools=tools
             )
+        if calls_text and not self._calls:
+            read = calls_in(calls_text, tools)
+            self._calls = [CallPiece(None, "", name, arguments) for name, arguments in read]
+        calls = tool_calls(self._calls, self.request.messages, tools)
+        if calls and finish_reason == "stop":
+            finish_reason = "tool_calls"  # Ollama says "stop" here, and vLLM for required calls
         done_ns = self._clock() if self._ended_ns is None else self._ended_ns
         first_token_ns = self._token_ns[0] if self._token_ns else None
         if reported is not None:
@@ -105,20 +119,14 @@ class ReplyInProgress:
             came_whole=self._came_whole,
         )
         if self._came_whole and reported and reported.decode_ns is not None:
-            # It was not seen; the server says how long ago it was.
+            # Nobody saw the first token; the server says how long ago it was.
             first_token_ns = max(self._sent_ns, done_ns - reported.decode_ns)
-        if marked and not self._calls:
-            read = calls_in(marked, self.request.tools)
-            self._calls = [CallPiece(None, "", name, arguments) for name, arguments in read]
-        calls = tool_calls(self._calls, self.request.messages, self.request.tools)
-        if calls and finish_reason == "stop":
-            finish_reason = "tool_calls"  # as Ollama says it, and vLLM where a call is required
         return Completion(
             text=_repaired(text),
-            reasoning=_repaired("".join(self._reasoning) + unopened),
+            reasoning=_repaired("".join(self._reasoning) + late_reasoning),
             finish_reason=finish_reason,
             tool_calls=calls,
-            tools="native" if self.request.tools else None,
+            tools="native" if tools else None,
             usage=usage,
             sent_ns=self._sent_ns,
             first_token_ns=first_token_ns,
@@ -129,17 +137,7 @@ class ReplyInProgress:
             extra=extra or {},
         )
 
-    def _take_in(self, text: str, reasoning: str) -> None:
-        if reasoning:
-            if not self._comes_apart:
-                # From now on a tag in the answer is one that the answer speaks of.
-                self._comes_apart = True
-                self._split(*self._splitter.rest())
-            self._reasoning.append(reasoning)
-        if text:
-            self._split(*(("", text) if self._comes_apart else self._splitter.feed(text)))
-
-    def _split(self, reasoning: str, answer: str) -> None:
+    def _append(self, reasoning: str, answer: str) -> None:
         if reasoning:
             self._reasoning.append(reasoning)
         if answer:
@@ -151,32 +149,35 @@ class ReplyInProgress:
 
 
 def _repaired(text: str) -> str:
-    """A letter of two halves may come in two pieces; half a one cannot be sent or written."""
+    """The text with surrogate pairs joined, and `\ufffd` for a half that stands alone."""
+    # The halves of a letter may come in two pieces. Half a letter cannot be sent or written.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
-    """A number of tokens or nanoseconds by a server's word; None if it says none."""
+    """A number of tokens or nanoseconds that a server reports; -1 if it is no whole number."""
+    if value is None:
+        return None
     is_whole = isinstance(value, float) and value.is_integer()
     is_text = isinstance(value, str) and value.isdecimal()
-    if value is None or is_whole or is_text or type(value) is int:
-        return None if value is None else int(value)
-    return -1  # no reply is lost for it: `possible` leaves it out
+    if is_whole or is_text or type(value) is int:
+        return int(value)
+    return -1  # `possible` leaves it out; an error would lose the reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimings:
-    """What a server says of a call's time; None for what it does not say."""
+    """The times of a call that its server reports; None for those that it does not."""
 
     queue_ns: int | None = None
     load_ns: int | None = None
-    """How long the model took to load for it."""
+    """How long the model took to load for the call."""
     prefill_ns: int | None = None
-    """How long the prompt took, as far as it was computed."""
+    """How long the prompt took, without its part from a cache."""
     decode_ns: int | None = None
 
     def within(self, call_ns: int) -> ServerTimings:
-        """Without durations that a call of this length cannot have; clocks may differ by a half."""
+        """Without durations that a call of this length cannot have, if clocks differ by a half."""
         most_ns = call_ns + max(call_ns // 2, _SLACK_NS)
         times = asdict(self).items()
         return ServerTimings(**{n: ns for n, ns in times if ns is not None and 0 <= ns <= most_ns})
@@ -195,13 +196,13 @@ def call_phases(
 ) -> tuple[Phase, ...]:
     """The phases of a call, back to back from `sent_ns` to `done_ns`.
 
-    Decoding is measured, from the first token to the last. Of a reply that came in one piece it is
-    what the server reports, or else all that is not known to be something else.
+    Decoding is measured, from the first token to the last. For a reply that came in one piece, it
+    is the time that the server reports, or else all time that no other phase is reported to take.
 
-    What went before it is split by what the server reported, and of what is left over there is one
-    phase, marked derived: if queueing and prefill were reported (vLLM), it was overhead; if prefill
-    alone (llama-server, Ollama), it was queueing; else, even where queueing was reported (TGI), it
-    was prefill. With nothing reported all of it counts as prefill, and a queue may hide in it.
+    The time before it is split by the server's report. The remainder is one more phase, marked as
+    derived: overhead, if queueing and prefill were reported (vLLM); queueing, if prefill alone was
+    (llama-server, Ollama); otherwise prefill, even if queueing was reported (TGI). Without a
+    report, all of it counts as prefill, and a queue may hide in it.
     """
     times = reported or ServerTimings()
     decoding: PhaseSource = "measured"
@@ -210,8 +211,8 @@ def call_phases(
     elif came_whole and times.decode_ns is not None:
         first_ns, decoding = max(sent_ns, done_ns - times.decode_ns), "reported"
     elif came_whole:
-        told_ns = (times.queue_ns or 0) + (times.load_ns or 0) + (times.prefill_ns or 0)
-        first_ns, decoding = min(done_ns, sent_ns + told_ns), "derived"
+        before_ns = (times.queue_ns or 0) + (times.load_ns or 0) + (times.prefill_ns or 0)
+        first_ns, decoding = min(done_ns, sent_ns + before_ns), "derived"
     else:
         first_ns = done_ns
     phases = (
@@ -222,22 +223,24 @@ def call_phases(
 
 
 def _before_first_token(sent_ns: int, first_ns: int, times: ServerTimings) -> Iterator[Phase]:
-    # The server's and our clock may disagree by the network's delay: stay inside the call. Backward
-    # from the first token: what the server does not tell of lies at the call's beginning.
+    """The phases from `sent_ns` to `first_ns`, in order."""
     queue_ns, load_ns, prefill_ns = times.queue_ns or 0, times.load_ns or 0, times.prefill_ns
-    rest: PhaseName = "queue" if None in (times.queue_ns, prefill_ns) else "overhead"
+    remainder: PhaseName = "queue" if None in (times.queue_ns, prefill_ns) else "overhead"
     prefilling: PhaseSource = "derived" if prefill_ns is None else "reported"
     if prefill_ns is None:
         prefill_ns = max(0, first_ns - sent_ns - queue_ns - load_ns)
-    stretches: tuple[tuple[PhaseName, int, PhaseSource], ...] = (
+    # Backward from the first token, since time that the server does not report lies at the call's
+    # beginning. No phase reaches beyond the call: the network's delay may make clocks disagree.
+    backwards: tuple[tuple[PhaseName, int, PhaseSource], ...] = (
         ("prefill", prefill_ns, prefilling),
         ("load", load_ns, "reported"),
         ("queue", queue_ns, "reported"),
-        (rest, first_ns - sent_ns, "derived"),
+        (remainder, first_ns - sent_ns, "derived"),
     )
-    end_ns, backwards = first_ns, list[Phase]()
-    for name, duration_ns, source in stretches:
+    end_ns = first_ns
+    phases: list[Phase] = []
+    for name, duration_ns, source in backwards:
         start_ns = max(sent_ns, end_ns - duration_ns)
-        backwards.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
+        phases.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
         end_ns = start_ns
-    return reversed(backwards)
+    return reversed(phases)

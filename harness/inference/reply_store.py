@@ -34,19 +34,19 @@ T = TypeVar("T")
 
 _FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
-# Settings that keys have only where they are set.
-_NEWER = ("top_k", "presence_penalty", "headers", "query", "reasoning_effort", "extra_body")
-# The fields of an endpoint that decide its replies, beside its address and its file.
-_DECIDES = {
-    "backend",
-    "model_id",
-    "context_tokens",
-    "drop",
-    "prompt_template",
-    "structured",
+# Settings that stand in a key only if they are set: keys from before they existed stay the same.
+_NEWER = {
+    "top_k",
+    "presence_penalty",
+    "headers",
+    "query",
+    "reasoning_effort",
+    "extra_body",
     "tools",
-    *_NEWER,
 }
+# The fields of an endpoint that decide its replies, beside its address and its file.
+_DECIDES = {"backend", "model_id", "context_tokens", "drop", "prompt_template", "structured"}
+_DECIDES |= _NEWER
 _REPLIES_ENDING = ".replies"
 VARIATION = "~"  # in the label of a call, before the number of its variation
 
@@ -54,7 +54,7 @@ VARIATION = "~"  # in the label of a call, before the number of its variation
 class ReplyCache:
     """Replies to calls that are meant to be answered alike every time: greedy or seeded ones.
 
-    It does not notice if a server gets other weights of the same name. It closes the store, too.
+    A server that gets other weights under the same name is not noticed. `aclose` closes the store.
     """
 
     def __init__(self, store: TextStore) -> None:
@@ -65,37 +65,38 @@ class ReplyCache:
     async def slot(
         self, request: ChatRequest, *, identity: str, clock: Clock
     ) -> AsyncIterator[Slot]:
-        """The place of a call's reply; `known` if an earlier call that was the same has one."""
+        """The place of a call's reply, with the stored reply to an earlier equal call."""
         slot = Slot()
-        # Asked for by chance: it is meant to differ every time.
+        # A reply that is drawn by chance is meant to differ every time.
         if request.temperature != 0 and request.seed is None:
             yield slot
             return
-        key, asked_ns = call_key(request, identity=identity), clock()
-        # One of several equal calls at the same time asks. If it is cancelled, the next one asks.
+        key = call_key(request, identity=identity)
+        asked_ns = clock()
+        # Of equal calls at the same time, one asks the model. If that is cancelled, the next does.
         while (leader := self._under_way.get(key)) is not None:
             await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
-            # It has its reply, which is stored now, or none that is: then each asks for itself.
+            # It has ended. If it has left no stored reply, all who waited ask for themselves.
             if leader.result():
                 break
         lead = None
         if leader is None:
             lead = self._under_way[key] = asyncio.get_running_loop().create_future()
-        is_over = True
+        has_ended = True
         try:
             stored = _read_completion(await self._store.find(key))
             if stored is not None:
-                slot.known = _answer_again(stored, request, asked_ns=asked_ns)
+                slot.stored = _answer_again(stored, request, asked_ns=asked_ns)
             yield slot
             if slot.reply is not None and _is_repeatable(request, slot.reply):
                 self._store.keep(key, _completion_as_text(slot.reply))
         except (asyncio.CancelledError, GeneratorExit):
-            is_over = False
+            has_ended = False
             raise
         finally:
             if lead is not None:
                 del self._under_way[key]
-                lead.set_result(is_over)
+                lead.set_result(has_ended)
 
     async def aclose(self) -> None:
         """Writes what is still unwritten, and closes the store."""
@@ -105,12 +106,12 @@ class ReplyCache:
 class KeptReplies:
     """The replies of one run to calls of nodes that have not ended, for when it is resumed.
 
-    A node's output is in the journal once the node has ended. The replies that it got until then
-    are here: a resumed run asks for none of them again, sampled or greedy. The file lies beside the
+    A node's output is in the journal once the node has ended. Until then its replies are here, so
+    that a resumed run asks for none of them again, sampled or greedy. The file lies beside the
     journal, and is deleted when the run is finished; a batch, which may go on changed, keeps it.
 
-    `resumed` says whether there may be replies of earlier parts; without `is_wanted`, replies stay
-    in memory, for further attempts of a node. `used_again` is how many came from earlier parts.
+    `resumed` says whether there may be replies of earlier parts. Without `is_wanted`, replies stay
+    in memory, for further attempts of a node. `used_again` counts the stored ones that were used.
     """
 
     def __init__(
@@ -129,10 +130,11 @@ class KeptReplies:
         self._is_finished = False
         self._resumed = resumed
         self._trace = trace
+        # (label, key of the call) → the numbers that equal calls under this label have.
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-        self._anew: Collection[str] = ()
-        self._begun_again: set[str] = set()
-        # Keys of replies of this part to calls that were asked anew.
+        self._anew: Collection[str] = ()  # the labels of `ask_anew`
+        self._begun_again: set[str] = set()  # the labels of `give_again`
+        # Keys of the replies that this part got to calls in `_anew`.
         self._renewed: set[str] = set()
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
@@ -146,38 +148,21 @@ class KeptReplies:
 
     @asynccontextmanager
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
-        """The place of one call's reply, which an earlier part of the run may have filled."""
+        """The place of one call's reply, with the one that it got in an earlier part of the run."""
         slot = Slot()
         call = label, call_key(request, identity=self._identity(request.model))
-        # 1. Its number among equal calls, before anything is awaited: calls that are made together
+        # 1. Number it among equal calls, before anything is awaited: calls that are made together
         #    differ only by their order, and each has its own reply.
         used = self._taken[call]
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
-        # 2. The reply that an earlier part got to it, unless it is to be asked anew.
+        # 2. Find the stored reply. With an earlier part's reply, calls in `_anew` would fail again.
         node = label.partition(VARIATION)[0]
-        # An earlier part's reply failed this call; one that this part got is used again.
         is_anew = node in self._anew and key not in self._renewed
         if (self._resumed or node in self._begun_again) and not is_anew:
-            asked_ns = self._trace.now_ns()
-            stored = _read_completion(await self._log.find(key))
-            if stored is not None and stored.endpoint is not None:
-                # A fallback answered, whose settings are no part of the key.
-                same = await self._log.find(f"{key} by") == self._identity(stored.endpoint)
-                stored = stored if same else None
-            if stored is not None:
-                self.used_again += 1
-                usage = stored.usage
-                again = events.ReplyAgain(
-                    model=request.model,
-                    cost_usd=stored.cost_usd,
-                    input_tokens=None if usage is None else usage.input_tokens,
-                    output_tokens=None if usage is None else usage.output_tokens,
-                )
-                self._trace.instant(again)
-                slot.known = _answer_again(stored, request, asked_ns=asked_ns)
-        # 3. The reply that it gets now.
+            slot.stored = await self._stored_reply(key, request)
+        # 3. Keep the reply that it gets now.
         try:
             yield slot
         except BaseException:
@@ -189,17 +174,17 @@ class KeptReplies:
             self._keep(key, slot.reply)
 
     def ask_anew(self, labels: Collection[str]) -> None:
-        """Forgets the replies to these calls of nodes, which would fail again with them."""
+        """Withholds earlier parts' replies from these node calls, which have failed with them."""
         self._anew = labels
 
     def give_again(self, label: str) -> None:
-        """Gives the call of a node the replies again that it got: it is made from its beginning."""
+        """Gives a node call, which begins again, the replies that it got before."""
         self._begun_again.add(label)
         for call in [key for key in self._taken if key[0].partition(VARIATION)[0] == label]:
             del self._taken[call]
 
     def drop(self) -> None:
-        """Has the file deleted on closing: there is nothing left to resume."""
+        """Notes that there is nothing left to resume, so that `close` deletes the file."""
         self._is_finished = True
 
     def close(self) -> None:
@@ -208,9 +193,29 @@ class KeptReplies:
         if self._is_finished:
             self._path.unlink(missing_ok=True)
 
+    async def _stored_reply(self, key: str, request: ChatRequest) -> Completion | None:
+        asked_ns = self._trace.now_ns()
+        stored = _read_completion(await self._log.find(key))
+        if stored is None:
+            return None
+        # The key has the settings of the requested endpoint, and not of a fallback that answered.
+        fallback = stored.endpoint
+        if fallback and await self._log.find(f"{key} by") != self._identity(fallback):
+            return None
+        self.used_again += 1
+        usage = stored.usage
+        again = events.ReplyAgain(
+            model=request.model,
+            cost_usd=stored.cost_usd,
+            input_tokens=None if usage is None else usage.input_tokens,
+            output_tokens=None if usage is None else usage.output_tokens,
+        )
+        self._trace.instant(again)
+        return _answer_again(stored, request, asked_ns=asked_ns)
+
     def _keep(self, key: str, reply: Completion) -> None:
-        # The resumed run asks again for what a limit cut: it may have a higher one.
-        # A reply that a filter ended is of no use to a further attempt.
+        # A resumed run asks again for a reply that a limit cut, since its limit may be higher. A
+        # reply that a filter ended is of no use to a further attempt.
         if reply.cut_by is not None or reply.finish_reason == "content_filter":
             return
         texts = {key: _completion_as_text(reply)}
@@ -218,8 +223,8 @@ class KeptReplies:
             return  # it holds a secret
         if reply.endpoint is not None:
             texts[f"{key} by"] = self._identity(reply.endpoint)
-        # The record of their cost first, so that the run knows the price of all that is kept, and
-        # both at once: a kill between the two has them asked and paid again.
+        # The journal with their cost is written first, so that the run knows the cost of every kept
+        # reply. If a kill comes between the two, the reply is asked for and paid again.
         self._trace.flush()
         self._log.keep(texts)
 
@@ -238,16 +243,15 @@ class KeptReplies:
 class Slot:
     """The place of one call's reply."""
 
-    # The reply of an earlier part of the run; None if the model has to be asked.
-    known: Completion | None = None
-    reply: Completion | None = None
+    stored: Completion | None = None  # an earlier call's; None if the model has to be asked
+    reply: Completion | None = None  # the model's, which the call sets to have it stored
 
 
 class ReplyLog:
     """Texts by key; a killed process loses none that was kept. Without a path they stay in memory.
 
-    A text is a line with a checksum, in a private file that is made when there is the first.
-    `troubled` is told once why texts cannot be kept, or how many were damaged.
+    Each text is a line with a checksum, in a private file that the first one creates. `troubled` is
+    called with the reason if texts cannot be kept, and with the number of damaged lines.
     """
 
     def __init__(self, path: Path | None, *, troubled: Callable[[str], None]) -> None:
@@ -258,19 +262,19 @@ class ReplyLog:
         self._is_usable = True
         self._is_read = False
         self._reading = asyncio.Lock()
-        # By key, where the latest line of it begins, and its length.
+        # Key → the offset and the length of its latest line in the file.
         self._places: dict[str, tuple[int, int]] = {}
-        self._texts: dict[str, str] = {}  # by key, if there is no file
+        self._texts: dict[str, str] = {}  # key → text, if there is no file
 
     async def find(self, key: str) -> str | None:
-        """The text of this key; None when there is none."""
+        """The text under this key; None if there is none."""
         if self._path is None:
             return self._texts.get(key)
         async with self._reading:
             if not self._is_read:
                 try:
                     if self._path.exists():
-                        # By the loop, as `keep` does: two would not know where it ends.
+                        # In this thread, as in `keep`: only one may find where the file ends.
                         self._opened()
                         self._places = {**await to_its_end(self._read), **self._places}
                 except OSError as error:
@@ -292,7 +296,7 @@ class ReplyLog:
         if not self._is_usable or not texts:
             return
         try:
-            # Not a database: for a short run, that costs more than all the rest.
+            # Not a database: opening one costs more than all else that a short run does.
             descriptor = self._opened()
             for key, text in texts.items():
                 line = seal(dump_json({"key": key, "text": text}) + b"\n", 1)
@@ -310,6 +314,7 @@ class ReplyLog:
             self._descriptor = None
 
     def _opened(self) -> int:
+        """The file's descriptor, opened and at the beginning of a line."""
         if self._descriptor is None:
             assert self._path is not None
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -325,7 +330,7 @@ class ReplyLog:
             self._troubled(str(error))
 
     def _read(self) -> dict[str, tuple[int, int]]:
-        """The places of what earlier parts of the run kept."""
+        """The places of the texts that earlier parts of the run kept."""
         places: dict[str, tuple[int, int]] = {}
         assert self._path is not None
         start = damaged = 0
@@ -333,7 +338,7 @@ class ReplyLog:
             for line in file:
                 if sealed_number(line) is not None:
                     places[orjson.loads(line)["key"]] = start, len(line)
-                elif line.endswith(b"}\n"):  # a kill may have cut off others
+                elif line.endswith(b"}\n"):  # it is whole; others were cut off by a kill
                     damaged += 1
                 start += len(line)
         if damaged:
@@ -345,27 +350,27 @@ class ReplyLog:
 
 
 def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
-    """Whether the reply would come again: a field that the model refuses may have made it so."""
+    """Whether an equal call would get this reply, without the fields that the model refused."""
     if "seed" in completion.dropped:
         return request.temperature == 0 and "temperature" not in completion.dropped
     return request.seed is not None or "temperature" not in completion.dropped
 
 
-# What a call is for, how long it may take and who listens makes no difference; settings of the
-# second line are in a key only where they are set.
+# A reply does not depend on what a call is for, how long it may take and who listens. `call_key`
+# adds the settings of the second line only if they are set.
 _INDECISIVE = {"model", "role", "asks_again", "timeout_s", "priority", "on_text", "on_piece"}
 _INDECISIVE |= {"allow_empty", "top_p", "top_k", "min_p", "presence_penalty"}
 _DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDECISIVE]
 
 
 def call_key(request: ChatRequest, *, identity: str) -> str:
-    """The same for two calls if one reply answers both: SHA-256, hexadecimal."""
+    """A digest that two calls share if one reply answers both: SHA-256, hexadecimal."""
     schema = request.reply_schema
     content = {
         **{name: getattr(request, name) for name in _DECISIVE},
         **request.sampling,
         "format": _FORMAT,
-        "top_logprobs": None,  # a field of earlier versions, without which no kept reply is found
+        "top_logprobs": None,  # earlier versions had this field: their replies are under such keys
         "identity": identity,
         "messages": [_decisive_parts(message) for message in request.messages],
         "temperature": float(request.temperature),
@@ -376,19 +381,19 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _decisive_parts(m: Message) -> list[object]:
-    calls = [[call.id, call.name, call.arguments, call.extra] for call in m.tool_calls]
-    images = [image.digest for image in m.images]
-    layout = [m.layout] if m.layout else []  # keys from before there was one stay the same
-    return [m.role, m.content, m.extra, calls, m.answers, images, *layout]
+def _decisive_parts(turn: Message) -> list[object]:
+    calls = [[call.id, call.name, call.arguments, call.extra] for call in turn.tool_calls]
+    images = [image.digest for image in turn.images]
+    layout = [turn.layout] if turn.layout else []  # keys from before there was one stay the same
+    return [turn.role, turn.content, turn.extra, calls, turn.answers, images, *layout]
 
 
 def reply_settings(endpoint: Endpoint) -> dict[str, object]:
     """The settings of an endpoint that change its replies, but for its address."""
     settings = endpoint.model_dump(mode="json", include=_DECIDES)
-    for name in ("tools", *_NEWER):
+    for name in _NEWER:
         if not settings[name]:
-            del settings[name]  # keys from before there was such a setting stay the same
+            del settings[name]
     if endpoint.path is not None:
         settings["file"] = file_fingerprint(endpoint.path)
     return settings
@@ -416,7 +421,7 @@ def _read_completion(text: str | None) -> Completion | None:
 
 
 def _answer_again(stored: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
-    """The same reply, without what the call that it is from took and cost."""
+    """The stored reply as the answer to a further call, which takes no time and costs nothing."""
     if request.on_text and stored.text:
         request.on_text(stored.text)
     return replace(

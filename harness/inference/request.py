@@ -1,4 +1,4 @@
-"""Requests to a model: messages, the requests that backends receive, and bounds of their tokens."""
+"""Requests to a model: messages, the requests that backends receive, and bounds on their tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 
@@ -35,7 +35,7 @@ class ToolCall:
     arguments: str
     """A JSON object as the model wrote it; it may be invalid, or not fit the tool."""
     extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
-    """As `Message.extra`, of the call."""
+    """Further fields of the call's JSON, as in `Message.extra`."""
 
     def as_object(self) -> dict[str, Any]:
         """The arguments; empty if they are not a JSON object."""
@@ -48,22 +48,22 @@ class ToolCall:
     @property
     def sendable(self) -> ToolCall:
         """The call in a form that servers and their templates read, whatever the model wrote."""
-        # llama-server answers every history with broken arguments with 500, OpenAI one with a
-        # strange name with 400.
+        # llama-server answers 500 to a history with broken arguments, OpenAI 400 to a strange name.
         name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
         try:
             is_object = isinstance(orjson.loads(self.arguments), dict)
         except orjson.JSONDecodeError:
             is_object = False
-        # As it was written if possible: the server's prefix cache has it so.
-        written = self.arguments if is_object else orjson.dumps(self.as_object()).decode()
-        return replace(self, name=name, arguments=written)
+        if is_object:  # as it was written, since the server's prefix cache has it in that form
+            return replace(self, name=name)
+        return replace(self, name=name, arguments=orjson.dumps(self.as_object()).decode())
 
 
-def read_arguments(written: str) -> object:
-    """The JSON of a call's arguments; nothing, or `null`, is `{}`. Raises `JSONDecodeError`."""
-    value = orjson.loads(written.strip() or "{}")
-    value = orjson.loads(value) if isinstance(value, str) else value
+def read_arguments(arguments: str) -> object:
+    """The value in JSON, or in JSON in a string; `{}` for nothing; raises `JSONDecodeError`."""
+    value = orjson.loads(arguments.strip() or "{}")
+    if isinstance(value, str):
+        value = orjson.loads(value)
     return {} if value is None else value
 
 
@@ -79,8 +79,8 @@ class ToolSpec:
 
 
 Layout = tuple[tuple[int, bool, Mapping[str, Any]], ...]
-"""The parts of a content: the character that each begins at, whether it is the next image, and
-further fields of its JSON, such as `detail` and `cache_control`."""
+"""The parts of a message: the character of the content that each begins at, whether it is the next
+image, and further fields of its JSON, such as `detail` and `cache_control`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,8 @@ class Message:
     """One turn of a conversation.
 
     Raises:
-        InvalidInput: There is no such role; a tool's message answers no call; or the content is no
-            text, or holds half a surrogate pair, which cannot be sent. Such text comes from reading
-            bytes that are not UTF-8.
+        InvalidInput: There is no such role; a tool's message answers no call; the content is not a
+            text, or holds half a surrogate pair, as bytes that are not UTF-8 are read.
     """
 
     role: Role
@@ -100,33 +99,33 @@ class Message:
     answers: str | None = None
     """For a tool's turn: the id of the call whose result the content is."""
     images: tuple[Image, ...] = ()
-    """Sent before the content, or where `layout` has them; a tool's, in a user's turn behind the
-    results."""
+    """Sent before the content, or where `layout` has them; those of a tool's result are sent in a
+    user's turn behind the results."""
     layout: Layout = field(default=(), hash=False, repr=False)
     shared_chars: tuple[int, ...] = field(default=(), compare=False, repr=False)
-    """Numbers of first characters that other calls share, ascending: the prefixes to cache, for
-    providers that must be told."""
+    """Lengths of the beginnings that other calls share, in characters, ascending: the prefixes to
+    cache, for providers that cache only marked ones."""
     extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
-    """Further fields of its JSON, sent as they are: a name; of a reply, what its server wants back,
-    such as thought signatures, encrypted reasoning or annotations."""
+    """Further fields of its JSON, sent as they are: a name; for a reply, the fields that its server
+    wants back, such as thought signatures, encrypted reasoning or annotations."""
     source: str | None = None
-    """The server that `extra` came from, which alone gets it back; None for a turn that was written
+    """The server that `extra` came from and is sent to, no other; None for a turn that was written
     here, whose fields go to every server."""
 
     @property
     def extra_names(self) -> set[str]:
-        """The fields of `extra`, and those of the calls."""
+        """The names of the fields in its own `extra` and in its calls'."""
         return {*self.extra, *(name for call in self.tool_calls for name in call.extra)}
 
     @property
     def without_extras(self) -> Message:
-        """The turn as other servers than its source get it."""
+        """The turn as servers other than its source get it."""
         calls = tuple(replace(call, extra={}) for call in self.tool_calls)
         return replace(self, extra={}, tool_calls=calls)
 
     @property
     def placed(self) -> Layout:
-        """The layout; without, that of images before the content."""
+        """The layout; if none is stated, the images stand before the content."""
         return self.layout or tuple((0, True, {}) for _ in self.images)
 
     def __post_init__(self) -> None:
@@ -166,7 +165,7 @@ of parts: texts, `Image`s, `{"type": "text", "text": "…"}`, and
 OpenAI's `tool_calls`, or as a tool's message `tool_call_id`. All other fields are sent as they are.
 """
 
-_KEYS = {"role", "content", "tool_calls", "tool_call_id"}
+_MESSAGE_KEYS = {"role", "content", "tool_calls", "tool_call_id"}
 
 
 def as_messages(prompt: Prompt) -> tuple[Message, ...]:
@@ -197,16 +196,16 @@ def _message(message: object) -> Message:
         return message
     if not isinstance(message, Mapping) or "role" not in message:
         raise _no_message(message)
-    calls = tuple(map(_tool_call, message.get("tool_calls") or ()))
+    tool_calls = message.get("tool_calls") or ()
+    calls = tuple(map(_tool_call, tool_calls if isinstance(tool_calls, Sequence) else [tool_calls]))
     if "content" not in message and not calls:
         raise _no_message(message)
     content: Any = message.get("content")
     images: list[Image] = []
     layout: list[tuple[int, bool, Mapping[str, Any]]] = []
-    # OpenAI's turns that only call have null there.
     if content is None and calls:
-        content = ""
-    if isinstance(content, list | tuple):
+        content = ""  # OpenAI's turns with calls alone have null there
+    elif isinstance(content, list | tuple):
         parts, content = [*map(_part, content)], ""
         for part, further in parts:
             layout.append((len(content), isinstance(part, Image), further))
@@ -214,8 +213,8 @@ def _message(message: object) -> Message:
                 images.append(part)
             else:
                 content += part
-        # Images alone, or before the text, need no layout.
-        if not any(further or (at and is_image) for at, is_image, further in layout):
+        # Without a layout, images stand before the text.
+        if not any(further or (begin and is_image) for begin, is_image, further in layout):
             layout = []
     return Message(
         message["role"],
@@ -224,12 +223,12 @@ def _message(message: object) -> Message:
         layout=tuple(layout),
         tool_calls=calls,
         answers=message.get("tool_call_id"),
-        extra=_others(message, _KEYS),
+        extra=_further_fields(message, _MESSAGE_KEYS),
     )
 
 
-def _others(part: Mapping[Any, object], names: set[str]) -> dict[str, object]:
-    return {name: value for name, value in part.items() if name not in names and value is not None}
+def _further_fields(part: Mapping[Any, object], known: Iterable[str] = ()) -> dict[str, object]:
+    return {name: value for name, value in part.items() if name not in known and value is not None}
 
 
 def _tool_call(call: Any) -> ToolCall:  # noqa: ANN401 - what users write
@@ -237,7 +236,7 @@ def _tool_call(call: Any) -> ToolCall:  # noqa: ANN401 - what users write
         case ToolCall():
             return call
         case {"id": str(id_), "function": {"name": str(name), "arguments": str(arguments)}}:
-            return ToolCall(id_, name, arguments, _others(call, {"id", "type", "function"}))
+            return ToolCall(id_, name, arguments, _further_fields(call, ("id", "type", "function")))
     raise InvalidInput(
         f"not a call of a tool: {call!r:.80}; give a ToolCall, or "
         '{"id": "…", "function": {"name": "…", "arguments": "{…}"}}',
@@ -246,17 +245,17 @@ def _tool_call(call: Any) -> ToolCall:  # noqa: ANN401 - what users write
 
 
 def _part(part: object) -> tuple[str | Image, dict[str, object]]:
-    """A part, and further fields of its JSON."""
+    """The text or image that a part of a content is, and the further fields of its JSON."""
     match part:
         case str() | Image():
             return part, {}
         case {"type": "text", "text": str(text), **further}:
-            return text, _others(further, set())
+            return text, _further_fields(further)
         case {"type": "image_url", "image_url": str(url), **further}:
-            return Image.from_url(url), _others(further, set())
+            return Image.from_url(url), _further_fields(further)
         case {"type": "image_url", "image_url": {"url": str(url), **details}, **further}:
-            own = {"image_url": _others(details, set())} if details else {}
-            return Image.from_url(url), _others(further, set()) | own
+            of_image = {"image_url": _further_fields(details)} if details else {}
+            return Image.from_url(url), _further_fields(further) | of_image
     kind = part.get("type") if isinstance(part, Mapping) else None
     raise InvalidInput(
         f"a part of a message is {kind or type(part).__name__!r}; only texts and images are sent: "
@@ -276,7 +275,8 @@ def _no_message(value: object) -> InvalidInput:
 
 JsonSchema = Mapping[str, object]
 
-_SHOWN = "The images of the results above, in their order:"
+_IMAGES_INTRODUCTION = "The images of the results above, in their order:"
+# Asks for the rest of a cut reply where a server cannot continue one.
 GO_ON = (
     "Your answer was cut off there. Write the rest of it, beginning with the very next word: no "
     "introduction, and nothing again that you have written."
@@ -333,8 +333,7 @@ class ChatRequest:
     allow_empty: bool = False
     """Whether a reply without visible text is an answer, and no `ReplyEmpty`."""
     ignore_eos: bool = False
-    """Whether the reply continues to its limit, past the model's own end, if the server supports
-    it."""
+    """Whether the reply continues past its end to its limit, if the server supports that."""
     asks_again: bool = False
     """Whether it follows a reply that could not be used; used only in the trace."""
     timeout_s: float | None = None
@@ -352,7 +351,7 @@ class ChatRequest:
 
     @property
     def sampling(self) -> dict[str, float]:
-        """Settings that are left out unless they are set, by the names all servers use."""
+        """The settings that are sent only if they are set, by the names that all servers use."""
         names = ("top_p", "top_k", "min_p", "presence_penalty")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
@@ -370,45 +369,50 @@ class ChatRequest:
 
 
 def merged(fields: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with more of them; those that both have as objects are merged too."""
-    both = {
+    """`fields` updated by `further`; objects that both have under one name are merged likewise."""
+    objects = {
         name: merged(fields[name], value)
         for name, value in further.items()
         if isinstance(value, Mapping) and isinstance(fields.get(name), Mapping)
     }
-    return {**fields, **further, **both}
+    return {**fields, **further, **objects}
 
 
 def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """A conversation whose images of tools stand in a user's turn behind the results."""
-    # Chat Completions and Ollama take images from users alone, and results must not be torn apart.
-    result: list[Message] = []
-    waiting: tuple[Image, ...] = ()
+    """The conversation, with the images of tools' results in a user's turn behind the results."""
+    # Chat Completions and Ollama take images from users alone, and results must stay together.
+    conversation: list[Message] = []
+    images: tuple[Image, ...] = ()  # of the last results, until a turn shows them
     for are_results, group in groupby(messages, lambda message: message.role == "tool"):
         turns = list(group)
         if are_results:
-            waiting = tuple(image for turn in turns for image in turn.images)
+            images = tuple(image for turn in turns for image in turn.images)
             turns = [replace(turn, images=()) for turn in turns]
-        elif waiting:
-            turns.insert(0, Message("user", _SHOWN, images=waiting))
-            if turns[1].role == "user":
-                turns[:2] = [one_turn(*turns[:2])]
-            waiting = ()
-        result += turns
-    return (*result, Message("user", _SHOWN, images=waiting)) if waiting else tuple(result)
+        elif images:
+            shown = Message("user", _IMAGES_INTRODUCTION, images=images)
+            if turns[0].role == "user":
+                turns[0] = one_turn(shown, turns[0])
+            else:
+                turns.insert(0, shown)
+            images = ()
+        conversation += turns
+    if images:
+        conversation.append(Message("user", _IMAGES_INTRODUCTION, images=images))
+    return tuple(conversation)
 
 
 def one_turn(first: Message, second: Message) -> Message:
     """Two turns as one, of the first's role: templates want turns to alternate."""
     content = "\n\n".join(filter(None, (first.content, second.content)))
-    begins = len(content) - len(second.content)
-    # The second begins a part of its own, or its text would get the fields of the first's last.
-    rest = [(begins + at, is_image, further) for at, is_image, further in second.placed]
+    begin = len(content) - len(second.content)
+    moved = [(begin + at, is_image, further) for at, is_image, further in second.placed]
+    # The second turn begins a part, or its text would get the fields of the first's last part.
+    layout = (*first.placed, (begin, False, {}), *moved) if first.layout or second.layout else ()
     return replace(
         second,
         role=first.role,
         content=content,
-        layout=(*first.placed, (begins, False, {}), *rest) if first.layout or second.layout else (),
+        layout=layout,
         tool_calls=(*first.tool_calls, *second.tool_calls),
         answers=first.answers,
         images=(*first.images, *second.images),
@@ -417,22 +421,20 @@ def one_turn(first: Message, second: Message) -> Message:
 
 
 def called_names(messages: Iterable[Message]) -> dict[str, str]:
-    """The tools that a conversation has called, by the ids of the calls."""
+    """The names of the tools that a conversation has called, by the ids of the calls."""
     return {call.id: call.name for message in messages for call in message.tool_calls}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """A request for the vectors of texts."""
+    """A request for the vectors of texts; `model` and `timeout_s` are as in `ChatRequest`."""
 
     model: str
-    """The endpoint's tag."""
     texts: tuple[str, ...]
     """At least one."""
     role: str | None = None
     """What the vectors are for; used only in the trace."""
     timeout_s: float | None = None
-    """Time limit of the call, if shorter than the endpoint's."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -440,7 +442,7 @@ class EmbedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankRequest(EmbedRequest):
-    """A request for how well each of the texts answers a question."""
+    """A request for scores of how well each text answers the question `query`."""
 
     query: str
 
@@ -448,64 +450,75 @@ class RerankRequest(EmbedRequest):
 Request = ChatRequest | EmbedRequest
 
 _CUTOFF, _PENALTY = "request.cutoff-out-of-range", "request.penalty-out-of-range"
-_FIELDS: Mapping[str, tuple[Any, ...]] = {
-    "model": (str, "the tag of an endpoint, as text"),
-    "messages": (Sequence, "a sequence of messages, one or more", len, "request.no-messages"),
-    "texts": (Sequence, "a sequence of texts, one or more", len, "request.no-texts"),
-    "query": (str, "a question, as text"),
-    "max_output_tokens": (
+
+
+class _FieldRule(NamedTuple):
+    """What a field of a request may be."""
+
+    kind: Any
+    hint: str  # how messages name the right values
+    is_in_range: Callable[[Any], object] = lambda _: True
+    code: str = ""  # of the error for a value that is out of range
+    item: type | None = None  # the type of a sequence's items
+
+
+_RULES: Mapping[str, _FieldRule] = {
+    "model": _FieldRule(str, "the tag of an endpoint, as text"),
+    "messages": _FieldRule(
+        Sequence, "a sequence of messages, one or more", len, "request.no-messages", Message
+    ),
+    "texts": _FieldRule(Sequence, "a sequence of texts, one or more", len, "request.no-texts", str),
+    "query": _FieldRule(str, "a question, as text"),
+    "max_output_tokens": _FieldRule(
         Integral, "a whole number, 1 or more", lambda n: n >= 1, "request.no-room"
     ),
-    "temperature": (Real, "a number, 0 or more", lambda t: t >= 0, "request.temperature-negative"),
-    "top_p": (Real, "a number above 0 and up to 1", lambda p: 0 < p <= 1, _CUTOFF),
-    "top_k": (Integral, "a whole number, 1 or more", lambda n: n >= 1, _CUTOFF),
-    "min_p": (Real, "a number from 0 to 1", lambda p: 0 <= p <= 1, _CUTOFF),
-    "frequency_penalty": (Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
-    "presence_penalty": (Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
-    "reasoning_effort": (
+    "temperature": _FieldRule(
+        Real, "a number, 0 or more", lambda t: t >= 0, "request.temperature-negative"
+    ),
+    "top_p": _FieldRule(Real, "a number above 0 and up to 1", lambda p: 0 < p <= 1, _CUTOFF),
+    "top_k": _FieldRule(Integral, "a whole number, 1 or more", lambda n: n >= 1, _CUTOFF),
+    "min_p": _FieldRule(Real, "a number from 0 to 1", lambda p: 0 <= p <= 1, _CUTOFF),
+    "frequency_penalty": _FieldRule(Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
+    "presence_penalty": _FieldRule(Real, "a number from 0 to 2", lambda p: 0 <= p <= 2, _PENALTY),
+    "reasoning_effort": _FieldRule(
         str, f"one of {', '.join(_EFFORTS)}", _EFFORTS.__contains__, "request.effort-unknown"
     ),
-    "extra_body": (Mapping, "fields of a request, as a mapping"),
-    "seed": (Integral, "a whole number"),
-    "stop": (Sequence, "a sequence of texts"),
-    "reply_schema": (Mapping, "a JSON Schema, as a mapping"),
-    "tools": (Sequence, "a sequence of tools"),
-    "priority": (Integral, "a whole number"),
-    "timeout_s": (
+    "extra_body": _FieldRule(Mapping, "fields of a request, as a mapping"),
+    "seed": _FieldRule(Integral, "a whole number"),
+    "stop": _FieldRule(Sequence, "a sequence of texts", item=str),
+    "reply_schema": _FieldRule(Mapping, "a JSON Schema, as a mapping"),
+    "tools": _FieldRule(Sequence, "a sequence of tools", item=ToolSpec),
+    "priority": _FieldRule(Integral, "a whole number"),
+    "timeout_s": _FieldRule(
         Real, "a number of seconds, above 0", lambda s: s > 0, "request.timeout-not-positive"
     ),
-    "on_text": (Callable, "a function of one text"),
-}  # fmt: skip
-"""The types of the fields of requests, and how messages name them; then what is true of those that
-are in range, and the code of the error of others."""
-_PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "tools": ToolSpec}
-"""What the items of sequences are; a text alone is not a sequence."""
-
-
+    "on_text": _FieldRule(Callable, "a function of one text"),
+}
+# Kind of request → its fields that are checked, with their defaults.
 _CHECKED = {
-    kind: [(part.name, part.default) for part in fields(kind) if part.name in _FIELDS]
+    kind: [(part.name, part.default) for part in fields(kind) if part.name in _RULES]
     for kind in (ChatRequest, EmbedRequest, RerankRequest)
 }
-"""The fields of requests that are checked, with their defaults."""
 
 
 def _check(request: Request) -> None:
-    """Raises `InvalidInput` for another type or range: else the error would come from below."""
+    """Raises `InvalidInput` for a value of a wrong type or out of range, before it is used."""
     for name, default in _CHECKED[type(request)]:
         value: Any = getattr(request, name)
-        # Most fields are not set.
-        if value is default:
+        if value is default:  # as most are
             continue
-        kind, hint, *in_range = _FIELDS[name]
-        is_right = isinstance(value, kind) and not isinstance(value, bool)
-        if is_right and name in _PARTS:
-            of_parts = all(isinstance(part, _PARTS[name]) for part in value)
-            is_right = of_parts and not isinstance(value, str)
+        rule = _RULES[name]
+        is_right = isinstance(value, rule.kind) and not isinstance(value, bool)
+        if is_right and rule.item is not None:
+            # A text, too, is a sequence of texts.
+            are_items = all(isinstance(item, rule.item) for item in value)
+            is_right = are_items and not isinstance(value, str)
         if not is_right:
-            raise InvalidInput(f"{name} is {value!r:.80}; give {hint}", code="request.wrong-type")
-        holds, code = in_range or (lambda _: True, "")
-        if not holds(value):
-            raise InvalidInput(f"{name} is {value!r:.80}; give {hint}", code=code)
+            raise InvalidInput(
+                f"{name} is {value!r:.80}; give {rule.hint}", code="request.wrong-type"
+            )
+        if not rule.is_in_range(value):
+            raise InvalidInput(f"{name} is {value!r:.80}; give {rule.hint}", code=rule.code)
 
 
 # Low, for an upper bound: English has about four; a Chinese letter, with three, is at most one.
@@ -519,12 +532,12 @@ _PER_TOOL = 32  # what a template puts around a tool or a call of one: 10 to 20
 
 
 def most_tokens_in(text: str) -> int:
-    """An upper bound of the tokens of a text in any script."""
+    """An upper bound on the tokens of a text in any script."""
     return math.ceil(len(text.encode("utf-8", "replace")) / _BYTES_PER_TOKEN)
 
 
 def most_prompt_tokens(request: ChatRequest) -> int:
-    """The same of a call's prompt, with what the model's chat template adds."""
+    """An upper bound on the tokens of a call's prompt, with what the chat template adds."""
     calls = [call for message in request.messages for call in message.tool_calls]
     texts = [message.content for message in request.messages]
     texts += [text for call in calls for text in (call.id, call.name, call.arguments)]
@@ -532,15 +545,16 @@ def most_prompt_tokens(request: ChatRequest) -> int:
     texts += [json.dumps(extra, default=str) for extra in extras if extra]
     for tool in request.tools:
         texts += [tool.name, tool.description, json.dumps(dict(tool.parameters))]
-    beside = (len(calls) + len(request.tools)) * _PER_TOOL + len(request.images) * _PER_IMAGE
-    return beside + most_tokens_of_messages("".join(texts), messages=len(request.messages))
+    tokens = most_tokens_of_messages("".join(texts), messages=len(request.messages))
+    tokens += (len(calls) + len(request.tools)) * _PER_TOOL
+    return tokens + len(request.images) * _PER_IMAGE
 
 
 def most_tokens_of_messages(text: str, *, messages: int) -> int:
-    """The same of so many messages, whose contents together are this text."""
+    """An upper bound on the tokens of `messages` messages whose joined contents are `text`."""
     return most_tokens_in(text) + messages * _PER_MESSAGE + _PER_CALL
 
 
 def most_tokens_of(request: ChatRequest) -> int:
-    """The same of a call: its prompt, and the room for the reply if that is stated."""
+    """An upper bound on a call's tokens: its prompt, and `max_output_tokens` if it states them."""
     return most_prompt_tokens(request) + (request.max_output_tokens or 0)

@@ -18,11 +18,11 @@ R = TypeVar("R")
 _PIECES: Final = "pieces"  # the one key of all pieces of a text, so that those that wait are joined
 
 
-class Told(Generic[T]):
-    """A queue of the items that were told and are not read yet. Any thread may tell.
+class ItemQueue(Generic[T]):
+    """A queue of items for one reader in an event loop; any thread may `put` them.
 
-    `join` makes one item of two that were told under one key. If more than `most` items wait, the
-    oldest are dropped, and the reader gets `missed(number of dropped items)` in their place.
+    `join` makes one item of two with the same key. If more than `most` items wait, the oldest are
+    dropped, and the reader gets `missed(number of dropped items)` in their place.
     """
 
     def __init__(
@@ -30,18 +30,20 @@ class Told(Generic[T]):
     ) -> None:
         self.news = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._join, self._most, self._missed = join, most, missed
+        self._join = join
+        self._most = most
+        self._missed = missed
         self._waiting: OrderedDict[object, T] = OrderedDict()
         self._dropped = 0
         self._lock = threading.Lock()
 
-    def tell(self, item: T, *, key: object = None) -> None:
-        """Adds an item; to the one of its key, if that is still waiting."""
+    def put(self, item: T, *, key: object = None) -> None:
+        """Adds an item; joins it to the item with the same key, if that still waits."""
         with self._lock:
             is_first = not self._waiting
             if key in self._waiting:
                 item = self._join(self._waiting[key], item)
-            # Without a key an item is joined to none.
+            # A new object is a key that no other item has.
             self._waiting[object() if key is None else key] = item
             if len(self._waiting) > self._most:
                 self._waiting.popitem(last=False)
@@ -49,8 +51,8 @@ class Told(Generic[T]):
         if is_first and self.loop is not None:
             self.loop.call_soon_threadsafe(self.news.set)
 
-    def take(self) -> T | None:
-        """The oldest item; None if none is waiting, and `news` is then set by the next."""
+    def get(self) -> T | None:
+        """Takes out the oldest item; None if no item waits, and the next one sets `news`."""
         with self._lock:
             if self._dropped and self._missed is not None:
                 dropped, self._dropped = self._dropped, 0
@@ -62,19 +64,18 @@ class Told(Generic[T]):
 
 
 class Stream(Generic[T, R]):
-    """What a task tells, by `async for`. The task begins when the first item is asked for.
+    """The items that a task puts into a queue, by `async for`; the first one starts the task.
 
-    It is cancelled when reading stops: when an `async with` around it is left, by `aclose`, when
-    the reader is cancelled while it waits, or when the last reference goes, as after a `break` out
-    of `async for piece in run.stream(…)`, which alone does not wait for its end. `main` must not
-    refer to the stream.
+    The task is cancelled when reading stops: by `aclose` or the end of an `async with`, when the
+    reader is cancelled while it waits, or when the last reference to the stream goes, as after a
+    `break` out of `async for piece in run.stream(…)`. Only the last does not wait for the task.
     """
 
     _task: asyncio.Task[R] | None = None
 
-    def __init__(self, main: Callable[[], Coroutine[Any, Any, R]], told: Told[T]) -> None:
-        self._main = main
-        self._told = told
+    def __init__(self, main: Callable[[], Coroutine[Any, Any, R]], queue: ItemQueue[T]) -> None:
+        self._main = main  # it must not refer to the stream, or the last reference would never go
+        self._queue = queue
         self._closed = False
 
     def __aiter__(self) -> Self:
@@ -84,16 +85,16 @@ class Stream(Generic[T, R]):
         if self._closed:
             raise StopAsyncIteration
         if self._task is None:
-            self._told.loop = asyncio.get_running_loop()
+            self._queue.loop = asyncio.get_running_loop()
             self._task = asyncio.create_task(self._main())
-            self._task.add_done_callback(partial(_wake, self._told.news))
-        while (item := self._told.take()) is None:
+            self._task.add_done_callback(partial(_wake, self._queue.news))
+        while (item := self._queue.get()) is None:
             if self._task.done():
-                # An error of the task is raised to its reader, once all that was told is read.
+                # Raises the task's error to the reader, now that all items are read.
                 self._task.result()
                 raise StopAsyncIteration
             try:
-                await self._told.news.wait()
+                await self._queue.news.wait()
             except asyncio.CancelledError:
                 await self.aclose()
                 raise
@@ -136,7 +137,7 @@ class Stream(Generic[T, R]):
 def _wake(news: asyncio.Event, task: asyncio.Task[Any]) -> None:
     news.set()
     if not task.cancelled():
-        task.exception()  # an error that nobody waits for is nobody's
+        task.exception()  # else asyncio logs the error of a stream that is read no further
 
 
 class TextStream(Stream[str, Completion]):
@@ -147,8 +148,8 @@ class TextStream(Stream[str, Completion]):
     """
 
     def __init__(self, ask: Callable[..., Coroutine[Any, Any, Completion]]) -> None:
-        told = Told[str](str.__add__)
-        super().__init__(partial(_listened, ask, told), told)
+        queue = ItemQueue[str](str.__add__)
+        super().__init__(partial(_ask_with_queue, ask, queue), queue)
 
     @property
     def completion(self) -> Completion:
@@ -168,16 +169,16 @@ def text_stream(
     return TextStream(partial(ask, *arguments, returns=Completion, **options))
 
 
-async def _listened(
-    ask: Callable[..., Coroutine[Any, Any, Completion]], told: Told[str]
+async def _ask_with_queue(
+    ask: Callable[..., Coroutine[Any, Any, Completion]], queue: ItemQueue[str]
 ) -> Completion:
-    """Runs `ask`, tells each piece, and notes on an error how much the reader had before it."""
+    """Runs `ask`, whose pieces go into the queue; notes on its error how much text came before."""
     chars = 0
 
     def hear(text: str) -> None:
         nonlocal chars
         chars += len(text)
-        told.tell(text, key=_PIECES)
+        queue.put(text, key=_PIECES)
 
     try:
         return await ask(on_text=hear)

@@ -15,15 +15,15 @@ import orjson
 
 from harness.inference.request import JsonSchema
 
-_TAKEN = {"type", "enum", "const", "title", "$ref", "multipleOf", "minItems", "maxItems"}
-_TAKEN |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_ALLOWED = {"type", "enum", "const", "title", "$ref", "multipleOf", "minItems", "maxItems"}
+_ALLOWED |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-_TREATED = {"required", "additionalProperties", "description", "discriminator"}
+_HANDLED = {"required", "additionalProperties", "description", "discriminator"}
 _NOTHING: Mapping[str, Any] = {}
 
 
-class _Open(Exception):
-    """A part of a schema leaves open what comes: strict mode has no words for it."""
+class _TooOpenError(Exception):
+    """A part of a schema allows values that strict mode has no words for."""
 
 
 def strict_schema(schema: JsonSchema) -> JsonSchema | None:
@@ -33,22 +33,24 @@ def strict_schema(schema: JsonSchema) -> JsonSchema | None:
     """
     try:
         return _strict(schema)
-    except _Open:
+    except _TooOpenError:
         return None
 
 
 def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for each keyword
+    """The strict form of a part of a schema; raises `_TooOpenError` if it has none."""
     if not isinstance(part, Mapping) or "patternProperties" in part:
-        raise _Open
+        raise _TooOpenError
     result: dict[str, Any] = {}
-    notes: list[str] = []
+    notes: list[str] = []  # keywords that move to the description
     for name, value in part.items():
         match name:
             case "properties":
-                kinds = {key: _strict(kind) for key, kind in value.items()}
-                # A constant tells the options of a union apart, so it is never null.
-                needed = {*part.get("required", ()), *(k for k in kinds if "const" in kinds[k])}
-                result[name] = {k: kinds[k] if k in needed else _nullable(kinds[k]) for k in kinds}
+                result[name] = {key: _strict(kind) for key, kind in value.items()}
+                for key, kind in result[name].items():
+                    # A constant distinguishes the options of a union, so it is never null.
+                    if key not in part.get("required", ()) and "const" not in kind:
+                        result[name][key] = _nullable(kind)
             case "$defs":
                 result[name] = {key: _strict(kind) for key, kind in value.items()}
             case "anyOf" | "oneOf":
@@ -56,7 +58,7 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
             case "allOf":
                 # Several would have to be merged to one.
                 if len(value) != 1:
-                    raise _Open
+                    raise _TooOpenError
                 result |= _strict(value[0])
             case "items":
                 result[name] = _strict(value)
@@ -64,34 +66,33 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
                 # Each once; a schema cannot be hashed.
                 options = [kind for n, kind in enumerate(value) if kind not in value[:n]]
                 result["items"] = _strict(options[0] if len(options) == 1 else {"anyOf": options})
-            case _ if _is_taken(name, value):
+            case _ if _is_allowed(name, value):
                 result[name] = value
-            case _ if name not in _TREATED and value is not None:
+            case _ if name not in _HANDLED and value is not None:
                 notes.append(f"{name}: {orjson.dumps(value, default=str).decode()}")
-    # Where nothing is said of other keys, an object with properties is closed, one without is open.
-    is_closed = part.get("additionalProperties", "properties" not in result) is False
     if "properties" in result:
         result.setdefault("type", "object")
     types = _types(result)
     if "object" in types:
-        if not is_closed:
-            raise _Open
+        # By default, an object with properties has no others, and one without has any.
+        if part.get("additionalProperties", "properties" not in result) is not False:
+            raise _TooOpenError
         result.setdefault("properties", {})
         result |= {"required": [*result["properties"]], "additionalProperties": False}
     is_open_list = "array" in types and "items" not in result
     if is_open_list or result.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
-        raise _Open
-    if "$ref" in result and len(result) > 1:  # a reference has nothing beside it
+        raise _TooOpenError
+    if "$ref" in result and len(result) > 1:  # strict mode allows no keyword beside a reference
         result["anyOf"] = [{"$ref": result.pop("$ref")}]
     texts = [part.get("description", ""), f"({'; '.join(notes)})" if notes else ""]
     description = " ".join(filter(None, texts))
     return result | ({"description": description} if description else {})
 
 
-def _is_taken(name: str, value: Any) -> bool:  # noqa: ANN401
+def _is_allowed(name: str, value: Any) -> bool:  # noqa: ANN401
     if name == "pattern":
         return "(?" not in value  # no look-around
-    return name in _TAKEN or (name == "format" and value in _FORMATS)
+    return name in _ALLOWED or (name == "format" and value in _FORMATS)
 
 
 def _types(part: Mapping[str, Any]) -> Sequence[str]:
@@ -102,8 +103,9 @@ def _types(part: Mapping[str, Any]) -> Sequence[str]:
 def _nullable(part: dict[str, Any]) -> dict[str, Any]:
     if _takes_null(part):
         return part
-    options, beside = (part["anyOf"], part) if "anyOf" in part else ([part], {})
-    return {**beside, "anyOf": [*options, {"type": "null"}]}
+    if "anyOf" not in part:
+        part = {"anyOf": [part]}
+    return {**part, "anyOf": [*part["anyOf"], {"type": "null"}]}
 
 
 def _takes_null(part: Mapping[str, Any]) -> bool:
@@ -112,7 +114,7 @@ def _takes_null(part: Mapping[str, Any]) -> bool:
 
 
 def plain(reply: str, schema: JsonSchema) -> str:
-    """A reply to the strict form of a schema as one to the schema: an absent key is not null."""
+    """A reply to the strict form of a schema, without its nulls for keys that may be absent."""
     try:
         value = json.loads(reply)  # not orjson, which rounds large numbers
     except (ValueError, RecursionError):
@@ -130,18 +132,17 @@ def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noq
     if not isinstance(value, dict):
         return value
     properties, required = part.get("properties", _NOTHING), part.get("required", ())
+    # Keys that may be absent, and for which only the strict form allows null.
+    optional = {k for k, kind in properties.items() if k not in required and not _takes_null(kind)}
     return {
         key: _plain(item, properties.get(key, _NOTHING), root)
         for key, item in value.items()
-        if item is not None
-        or key in required
-        or key not in properties
-        or _takes_null(properties[key])
+        if item is not None or key not in optional
     }
 
 
 def _resolved(value: object, part: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:
-    """The part, or of a choice the option that the value is of, as far as its keys tell."""
+    """The part that a reference means, and of a choice the option that the value's keys fit."""
     if "$ref" in part:
         definitions: Any = root.get("$defs", _NOTHING)
         name = part["$ref"].removeprefix("#/$defs/")
@@ -152,11 +153,12 @@ def _resolved(value: object, part: Mapping[str, Any], root: JsonSchema) -> Mappi
 
 
 def _may_be(value: object, part: Mapping[str, Any]) -> bool:
+    """Whether a list or an object, by its keys and constants, may be of this part of a schema."""
     if isinstance(value, list):
         return "array" in _types(part)
     properties = part.get("properties", _NOTHING)
     return (
         isinstance(value, dict)
         and properties.keys() == value.keys()
-        and all(of.get("const", value[key]) == value[key] for key, of in properties.items())
+        and all(kind.get("const", value[key]) == value[key] for key, kind in properties.items())
     )

@@ -1,9 +1,8 @@
 """Typed replies: a JSON Schema made from a Python type, and the reply parsed back into it.
 
 Also detects whether a server enforces schemas. It may accept one and silently ignore it: Ollama has
-done so with thinking models, llama-server does with a schema in another place. So the first call
-with a schema is preceded by a probe, which asks for a greeting under a schema that allows only
-something else.
+done so with thinking models, llama-server does with a schema in another place. So a probe precedes
+the first call with a schema: it asks for a greeting under a schema that allows no greeting.
 """
 
 from __future__ import annotations
@@ -11,25 +10,24 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from inspect import isroutine
-from itertools import islice
 from math import isfinite
 from typing import Any, Generic, TypeVar
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import ErrorDetails, SchemaError
 
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
-from harness.inference.json_text import DECODER, objects_in, values_in
+from harness.inference.json_text import DECODER, json_objects_in, json_values_in
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
 from harness.trace import Span, Tracer, events
@@ -37,6 +35,7 @@ from harness.trace import Span, Tracer, events
 T = TypeVar("T")
 Ask = Callable[[ChatRequest], Awaitable[Completion]]
 
+# How the schema was treated → the end of a message about a reply that does not match it.
 _UNENFORCED: dict[StructuredMode | None, str] = {
     "advisory": ". The server does not enforce schemas; the model was only told of it",
     "ignored": ". The server took no notice of the schema; the model was only told of it",
@@ -58,11 +57,16 @@ _ABOUT_SCHEMAS = re.compile(
     r"|\bpattern\b|\benum|\$ref|recursi|context=|[a-z](?:Of|Items|Length)\b",
     re.IGNORECASE,
 )
-_KEPT = f'{{"word":"{_WORD}"}}'  # what the probe's schema allows
+_PROBE_REPLY = f'{{"word":"{_WORD}"}}'  # what the probe's schema allows
 
 _SCALARS = {"string", "integer", "number", "boolean"}
-_FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*\s*\n(.*)\n\s*\1$", re.DOTALL)
+# Blanks beside the fence are those of its own line: with all of `\s`, empty lines take cubic time.
+_FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*[^\S\n]*\n(.*)\n[^\S\n]*\1$", re.DOTALL)
 _AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»"
+
+
+# Where models put the fields of an object that they take for a schema or for a function's call.
+_WRAPPERS = frozenset({"properties", "arguments", "parameters", "input"})
 
 
 class ReplyType(Generic[T]):
@@ -75,8 +79,8 @@ class ReplyType(Generic[T]):
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
             self._bare = self._adapter
-            # Servers enforce objects, not every one enforces a bare list or number: those travel as
-            # `{"answer": …}`, and without it they count as well.
+            # All servers that enforce schemas enforce objects, and only some a bare list or number:
+            # those are asked for as `{"answer": …}`. A reply without that wrapper counts as well.
             bare_schema = self._adapter.json_schema()
             self._wrapped = bare_schema.get("type") != "object"
             self._is_scalar = bare_schema.get("type") in _SCALARS
@@ -85,145 +89,180 @@ class ReplyType(Generic[T]):
                 model = create_model("Reply", __config__=ConfigDict(extra="forbid"), **fields)
                 self._adapter = TypeAdapter(model)
             self.schema: JsonSchema = self._adapter.json_schema()
+            self._field_names = _names_of_fields(self.schema)
         except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
             raise _unusable(python_type, getattr(error, "message", str(error))) from error
 
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value; raises `ReplyInvalid`, which says if the token limit cut it."""
         text = completion.text
-        # 1. The only object of the type among several. A model that is only told of the schema
-        #    likes to put its JSON into a fence, between two sentences, or behind a schema that it
-        #    quotes. The value itself has to be of the type, to the letter.
-        objects = objects_in(text)
-        fitting = []
-        for candidate in objects if len(objects) > 1 else ():
-            with suppress(ValidationError):
-                fitting.append(self._adapter.validate_json(candidate))
-        if len(fitting) == 1:
-            return self._unwrapped(fitting[0])
-        # 2. The only object, or else the whole text.
-        try:
-            parsed = self._adapter.validate_json(objects[0] if len(objects) == 1 else text)
-            if not objects:
-                DECODER.decode(text)  # refuses two equal keys; pydantic takes the last
-            return self._unwrapped(parsed)
-        except ValueError as error:
-            # 3. A value without the `{"answer": …}` that was asked for.
-            may_be_bare = self._wrapped and completion.finish_reason == "stop" and not fitting
-            bare = self._bare_values(text) if may_be_bare else []
-            if len(bare) == 1:
-                return bare[0]
-            why = self._mismatch(completion, error, candidates=len(fitting or bare))
-            raise ReplyInvalid(
-                f"the reply does not match the type asked for: {why}. It begins: {text[:160]!r}"
-                + _UNENFORCED.get(completion.structured, ""),
-                endpoint=endpoint,
-                text=text,
-                problem=why,
-                from_cache=completion.from_cache,
-            ) from error
+        # A model that only reads the schema in its prompt likes to put its JSON into a fence,
+        # between two sentences, or behind a schema that it quotes. So one object of the reply has
+        # to be of the type. The whole text comes last, since its fault is the one to report.
+        objects = json_objects_in(text)
+        values: list[T] = []
+        fault: ValueError | None = None
+        for json_text in objects if len(objects) == 1 else [*objects, text]:
+            try:
+                values.append(self._value(json_text))
+            except ValueError as error:
+                fault = error.with_traceback(None)  # else it would hold this frame, which holds it
+        # A value without the `{"answer": …}` that was asked for counts, too, in a whole reply.
+        if not values and self._wrapped and completion.finish_reason == "stop":
+            values = self._bare_values(text)
+        if len(values) == 1:
+            return values[0]
+        if values:
+            problem = f"it holds {len(values)} different values of the type"
+        else:
+            problem = self._mismatch(completion, fault)
+        raise ReplyInvalid(
+            f"the reply does not match the type asked for: {problem}. It begins: {text[:160]!r}"
+            + _UNENFORCED.get(completion.structured, ""),
+            endpoint=endpoint,
+            text=text,
+            problem=problem,
+            from_cache=completion.from_cache,
+        ) from fault
 
-    def _unwrapped(self, parsed: Any) -> T:  # noqa: ANN401 - of the type, or with it as `answer`
+    def _value(self, json_text: str) -> T:
+        """The value in a JSON text, without its wrapper; raises `ValueError` if it is of no use."""
+        parsed = self._adapter.validate_json(json_text)
+        decoded = DECODER.decode(json_text)  # refuses two equal keys; pydantic takes the last
+        if problem := self._misplaced(decoded, parsed):
+            raise ValueError(problem)
         value: T = parsed.answer if self._wrapped else parsed
         return value
 
-    def _mismatch(self, completion: Completion, error: ValueError, *, candidates: int) -> str:
-        """Why the reply is no value of the type; `candidates` counts the values that could be."""
-        if candidates:
-            return f"it holds {candidates} different values of the type"
+    def _misplaced(self, decoded: object, parsed: object) -> str:
+        """Why a JSON object says nothing that its value holds; empty if it does.
+
+        pydantic ignores unknown fields. So for a type whose fields have defaults, an object that
+        repeats the schema, or has its fields in another object, would be a value of defaults.
+        """
+        if decoded == self.schema:
+            return "it repeats the schema instead of a value"
+        if not isinstance(decoded, dict) or not self._field_names:
+            return ""
+        for key in _WRAPPERS & (decoded.keys() - self._field_names):
+            inner = decoded[key]
+            if isinstance(inner, dict) and inner and inner.keys() <= self._field_names:
+                return f"its fields stand under '{key}', and belong to the object itself"
+        if isinstance(parsed, BaseModel):
+            # A validator of the model, or an alias, may take other names.
+            has_field = bool(parsed.model_fields_set)
+        else:
+            has_field = not self._field_names.isdisjoint(decoded)
+        if decoded and not has_field:
+            names = ", ".join(f"'{name}'" for name in decoded)
+            return f"it has none of the fields of the type, only {names[:200]}"
+        return ""
+
+    def _mismatch(self, completion: Completion, fault: ValueError | None) -> str:
+        """Why a reply holds no value of the type, for the message; `fault` is that of its JSON."""
         if completion.finish_reason == "length":
             return "max_output_tokens cut it short; raise it"
         if not is_visible(completion.text):
             return f"it has no text: {why_no_text(completion)}"
-        if not isinstance(error, ValidationError):
-            return str(error)
-        faults = self._faults_of_bare(completion.text) or error.errors()
+        if not isinstance(fault, ValidationError):
+            return str(fault)
+        faults = self._faults_of_bare(completion.text) or fault.errors()
         return "; ".join(f"{_path(fault['loc'])}{fault['msg']}" for fault in faults[:3])
 
     def _faults_of_bare(self, text: str) -> list[ErrorDetails]:
-        """The faults of a value without `{"answer": …}`; its lack is none, as such values count."""
-        value, raw = next(values_in(text), (None, text))
+        """The faults of the first JSON value as one without `{"answer": …}`; empty if it has it."""
+        value, raw = next(json_values_in(text), (None, text))
         if not self._wrapped or (isinstance(value, dict) and "answer" in value):
             return []
         try:
             self._bare.validate_json(raw)
         except ValidationError as error:
             faults = error.errors()
-            # An object, where the type is none, is faulty because it lacks `answer`.
+            # If the type is no object, the fault of an object is that it lacks `answer`.
             return faults if faults[0]["loc"] or not isinstance(value, dict) else []
         return []
 
     def _bare_values(self, text: str) -> list[T]:
-        """The different values in a reply that stand there without `{"answer": …}`."""
+        """The different values of the type in a reply that stand there without `{"answer": …}`."""
         with suppress(ValueError):
             DECODER.decode(text)
             return [self._bare.validate_json(text)]
-        values: dict[str, T] = {}
-        for value, raw in values_in(text):
-            # The value itself may be of the type, or the only object of a list.
-            is_list = isinstance(value, list) and len(value) == 1
-            items = value if is_list and isinstance(value[0], dict) else []
-            for candidate in (raw, *map(json.dumps, items)):
+        values: dict[str, T] = {}  # by their JSON in one spelling, so that equal ones count once
+        for value, raw in json_values_in(text):
+            candidates = [raw]
+            if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+                candidates.append(json.dumps(value[0]))  # the only object of a list
+            for candidate in candidates:
                 with suppress(ValueError):
-                    fitting = self._bare.validate_json(candidate)
-                    values.setdefault(json.dumps(value, sort_keys=True), fitting)
+                    valid = self._bare.validate_json(candidate)
+                    values.setdefault(json.dumps(value, sort_keys=True), valid)
                     break
-        return [*values.values()] or [*islice(self._from_words(text), 1)]
+        return [*values.values()] or self._scalars(text)
 
-    def _from_words(self, text: str) -> Iterator[T]:
-        """The reply as a text or another scalar, if it is a scalar as a whole and no JSON."""
+    def _scalars(self, text: str) -> list[T]:
+        """The whole reply as one text or other scalar; empty if it is none, or is JSON."""
         whole = _FENCED.sub(r"\2", text.strip()).strip()
         # JSON of another shape is no text, whatever it holds.
-        is_json = whole.startswith(("{", "[")) or objects_in(whole)
+        is_json = whole.startswith(("{", "[")) or json_objects_in(whole)
         if not self._is_scalar or is_json or not is_visible(whole):
-            return
+            return []
         for word in (whole, whole.removesuffix("."), whole.strip(_AROUND_WORDS)):
             with suppress(ValueError):
                 value = self._bare.validate_strings(word)
                 # "nan" is no number in JSON either.
                 if not isinstance(value, float | Decimal) or isfinite(value):
-                    yield value
+                    return [value]
+        return []
 
 
-class FoundOnce(Generic[T]):
-    """Caches the result of the first call in `known`; later calls wait for it."""
+def _names_of_fields(schema: JsonSchema) -> frozenset[str]:
+    """The names of an object's fields; empty if it may have any others, or is no object."""
+    whole: Any = schema
+    place = whole.get("$ref")  # of a type that holds itself
+    part = whole["$defs"][place.rpartition("/")[2]] if place else whole
+    is_open = part.get("additionalProperties") or "patternProperties" in part
+    return frozenset() if is_open else frozenset(part.get("properties", ()))
 
-    def __init__(self, known: T | None = None) -> None:
-        self.known = known
-        # The search under way; done with its error, if it has failed.
-        self._search: asyncio.Future[None] | None = None
 
-    async def found(self, find: Callable[[], Awaitable[T]]) -> T:
-        """`known`, or what `find` returns: calls side by side share its result, or its error."""
-        while self.known is None:
-            if (search := self._search) is not None:
-                # `wait`, since a call that gives up waiting must not end the search of the others.
-                await asyncio.wait([search])
-                if not search.cancelled() and (error := search.exception()):
+class SharedResult(Generic[T]):
+    """The result of an awaitable function that is called once, for all calls that need it."""
+
+    def __init__(self, value: T | None = None) -> None:
+        self.value = value  # None until it is known
+        # The computation under way, for the calls that wait; it ends with its error, if any.
+        self._pending: asyncio.Future[None] | None = None
+
+    async def get(self, compute: Callable[[], Awaitable[T]]) -> T:
+        """The value; at first from `compute`, whose result or error concurrent calls share."""
+        while self.value is None:
+            if (pending := self._pending) is not None:
+                # `wait`, since a call that gives up must not end what the others wait for.
+                await asyncio.wait([pending])
+                if not pending.cancelled() and (error := pending.exception()):
                     raise error
                 continue
-            self._search = search = asyncio.get_running_loop().create_future()
+            self._pending = pending = asyncio.get_running_loop().create_future()
             try:
-                self.known = await find()
+                self.value = await compute()
             except InferenceError as error:
-                search.set_exception(error)
-                search.exception()  # perhaps no other call waits for it
+                pending.set_exception(error)
+                pending.exception()  # perhaps no other call waits for it
                 raise
             finally:
-                self._search = None
-                search.cancel()  # wakes the calls that wait; does nothing after an error
-        return self.known
+                self._pending = None
+                pending.cancel()  # wakes the calls that wait; does nothing after an error
+        return self.value
 
 
 class SchemaKnowledge:
-    """What one model's server does with schemas, found out once; its tags share it.
+    """What one model's server does with schemas; the tags of one model share it.
 
-    `mode` is given if it is known without a probe. A schema that the server refuses is put in words
-    from then on. `strict` is for servers that enforce schemas by OpenAI's rules.
+    Without a `mode`, a probe before the first call with a schema detects it. Schemas that the
+    server refuses are put in words. `strict` is for servers that enforce OpenAI's rules.
     """
 
     def __init__(self, mode: StructuredMode | None = None, *, strict: bool = False) -> None:
-        self._mode: FoundOnce[StructuredMode] = FoundOnce(mode)
+        self._mode: SharedResult[StructuredMode] = SharedResult(mode)
         self._strict = strict
         # Whether the server refuses the probe's schema with an error: then it is sent no schema.
         self._refuses_all = False
@@ -232,8 +271,8 @@ class SchemaKnowledge:
     async def fit(
         self, request: ChatRequest, ask: Ask, *, tracer: Tracer
     ) -> tuple[ChatRequest, StructuredMode]:
-        """A call with a schema as its server should get it, and what becomes of the schema."""
-        mode = await self._mode.found(partial(self._probe, request, ask, tracer))
+        """A call with a schema as its server should get it, and how the schema is treated."""
+        mode = await self._mode.get(partial(self._probe, request, ask, tracer))
         schema = request.reply_schema
         assert schema is not None
         is_refused = self._refuses_all or orjson.dumps(schema) in self._refused
@@ -242,25 +281,29 @@ class SchemaKnowledge:
                 return request, mode
             if (strict := strict_schema(schema)) is not None:
                 return replace(request, reply_schema=strict), mode
-        # The model is told of it in words, at the very end of the prompt.
+        # The prompt describes the schema in words, at its very end.
         described = replace(request, messages=_with_schema(request.messages, schema))
+        if is_refused:
+            described = replace(described, reply_schema=None)
         # This call's schema is only advice, even if the server enforces other schemas.
-        mode = "advisory" if mode == "enforced" else mode
-        return (replace(described, reply_schema=None) if is_refused else described), mode
+        return described, "advisory" if mode == "enforced" else mode
 
     def learn(self, error: ServerError, request: ChatRequest, sent: ChatRequest) -> bool:
-        """Whether the schema may be what the server refused; it is put in words from then on."""
+        """Notes a refused schema, which is put in words from then on; False if it is not that."""
         key = orjson.dumps(request.reply_schema)
         if sent.reply_schema is None:
             # It fails without the schema, too. So the schema was not to blame, and is sent again.
             self._refused.discard(key)
             return False
         is_about_schemas = _ABOUT_SCHEMAS.search(str(error)) is not None
-        may_be_about = error.status in _REFUSALS and self._mode.known != "enforced"
-        if not may_be_about and not (is_about_schemas and error.status in {*_REFUSALS, 500}):
-            return False
-        self._refused.add(key)
-        return True
+        # A server that has enforced a schema is believed only if its error speaks of schemas.
+        if error.status in _REFUSALS:
+            is_refusal = is_about_schemas or self._mode.value != "enforced"
+        else:
+            is_refusal = is_about_schemas and error.status == 500
+        if is_refusal:
+            self._refused.add(key)
+        return is_refusal
 
     async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> StructuredMode:
         probe = {"max_output_tokens": _PROBE_TOKENS, "reply_schema": _PROBE_SCHEMA}
@@ -279,7 +322,7 @@ class SchemaKnowledge:
 def read_fitted(
     request: ChatRequest, sent: ChatRequest, reply: Completion, mode: StructuredMode | None
 ) -> Completion:
-    """The reply to a call whose schema was sent as `sent` has it."""
+    """The reply to `request`, whose schema was sent as in `sent`: by the request's own schema."""
     if mode is None or request.reply_schema is None:
         return reply
     is_rewritten = sent.reply_schema is not None and sent.reply_schema != request.reply_schema
@@ -306,12 +349,13 @@ async def probed(
 
 
 def mode_of(reply: Completion) -> StructuredMode:
-    """What a server made of the probe's schema."""
+    """How a server treats schemas, by its reply to the probe."""
+    is_cut = reply.finish_reason == "length"
     letters = "".join(reply.text.split())
-    if reply.finish_reason == "length" and not letters:
+    if is_cut and not letters:
         return "advisory"  # the model thought all the while, which proves nothing
     # Blanks between the tokens of JSON may have used up the limit.
-    if letters == _KEPT or (reply.finish_reason == "length" and _KEPT.startswith(letters)):
+    if letters == _PROBE_REPLY or (is_cut and _PROBE_REPLY.startswith(letters)):
         return "enforced"
     try:
         orjson.loads(reply.text)

@@ -23,7 +23,7 @@ _MEANINGS: dict[TimeLimit, str] = {
 
 @dataclass(slots=True)
 class Deadline:
-    """When a call must be over, from its first sending on; at the latest with `outer`."""
+    """A call's time limit, which begins when it is first sent; it ends no later than `outer`."""
 
     seconds: float
     clock: Clock = field(kw_only=True)
@@ -31,7 +31,7 @@ class Deadline:
     began_ns: int | None = field(default=None, init=False)
 
     def begin(self, *, again: bool = False) -> None:
-        """Something is sent now; the first time counts, or this one: after an outage."""
+        """Starts the time when a request is sent, unless it runs; `again` restarts it."""
         if self.outer is not None:
             self.outer.begin(again=again)
         if self.began_ns is None or again:
@@ -50,10 +50,10 @@ class Deadline:
 async def time_limits(
     endpoint: Endpoint, *, timeout_s: float | None = None
 ) -> AsyncIterator[Callable[[], None]]:
-    """The block in which one request has to come to its end; raises `CallTimeout` on leaving it.
+    """Limits the time of one request, made in the block; raises `CallTimeout` when it is over.
 
-    `timeout_s` is the call's own limit for the whole of it, where that is shorter. The function is
-    to be called whenever something of the reply is here.
+    `timeout_s` limits the whole request, if shorter than the endpoint's. The block calls the
+    function that it gets for each piece of the reply.
     """
     clock = asyncio.get_running_loop().time
     total_s = min(endpoint.timeout_s, timeout_s or endpoint.timeout_s)
@@ -63,27 +63,28 @@ async def time_limits(
     def await_next(limit: TimeLimit, seconds: float | None) -> None:
         nonlocal awaited
         if seconds is None and awaited == "timeout_s":
-            return  # as it is already: this comes once for every token
-        at = last if seconds is None else clock() + seconds
-        awaited = limit if at < last else "timeout_s"
-        # One that has expired cannot be moved: the block is about to end.
+            return  # nothing changes: a quick way, since this is called for every token
+        end = last if seconds is None else clock() + seconds
+        awaited = limit if end < last else "timeout_s"
+        # An expired timeout cannot be moved: the block is about to end.
         if not timeout.expired():
-            timeout.reschedule(min(at, last))
+            timeout.reschedule(min(end, last))
 
     try:
         async with asyncio.timeout_at(last) as timeout:
-            # The first token, if it is to have a time of its own; then each next one.
             await_next("first_token_timeout_s", endpoint.first_token_timeout_s)
             yield partial(await_next, "between_tokens_timeout_s", endpoint.between_tokens_timeout_s)
     except TimeoutError as error:
         if not timeout.expired():
-            raise  # the block's own
+            raise  # it comes from the block itself
         raise timed_out(awaited, endpoint, total_s=total_s) from error
 
 
 def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None) -> CallTimeout:
-    """The error of a limit that was over; `total_s` is what was left, if less."""
-    seconds = total_s if limit == "timeout_s" and total_s is not None else getattr(endpoint, limit)
+    """The error for a limit that ran out; `total_s` is the value of `timeout_s` if it was less."""
+    seconds = getattr(endpoint, limit)
+    if limit == "timeout_s" and total_s is not None:
+        seconds = total_s
     return CallTimeout(
         f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s", endpoint=endpoint.tag, limit=limit
     )

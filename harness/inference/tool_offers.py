@@ -1,8 +1,8 @@
 """Tools for servers without them: the reply's type is a call of a tool or the answer.
 
-A server may refuse tools, or take them and not tell its model: llama-server and vLLM do, where the
-model's chat template has no place for them. So the first call with tools is preceded by a probe
-with one tool of many words; if the prompt has fewer tokens, the model was not told.
+A server may refuse tools, or accept them and leave them out of the prompt: llama-server and vLLM do
+so if the model's chat template has no place for them. So a probe with one tool of many words
+precedes the first call with tools; if its prompt has fewer tokens, the tool was left out.
 
 The type is a schema like any other: `SchemaKnowledge` has it enforced, or described in the prompt.
 """
@@ -20,7 +20,7 @@ import orjson
 from harness.errors import ReplyInvalid, ServerError
 from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import Completion, ToolMode
-from harness.inference.json_text import objects_in
+from harness.inference.json_text import json_objects_in
 from harness.inference.request import (
     ChatRequest,
     JsonSchema,
@@ -29,12 +29,12 @@ from harness.inference.request import (
     called_names,
     one_turn,
 )
-from harness.inference.structured import Ask, FoundOnce, probed
+from harness.inference.structured import Ask, SharedResult, probed
 from harness.trace import Tracer, events
 
 _MALFORMED = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"(?:next|call|answer)"')
 _FORMS = 'Reply with {"next":{"call":…,"arguments":{…}}} or {"next":{"answer":…}} alone.'
-_PROBE_WORDS = 96  # more than the tokens of a greeting in any template that has no tools
+_PROBE_WORDS = 96  # more than a greeting has tokens in any template without tools
 _PROBE_TOKENS = 16
 _REFUSALS = {400, 422, 500, 501}  # statuses with which servers refuse tools; llama-server's was 500
 _REFUSED = re.compile(
@@ -49,31 +49,31 @@ class ToolKnowledge:
     """What one model's server does with tools; its tags share it."""
 
     def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:
-        self._mode: FoundOnce[ToolMode] = FoundOnce(mode)
+        self._mode: SharedResult[ToolMode] = SharedResult(mode)
         self._requires_calls = requires_calls
 
     async def offer(self, request: ChatRequest, ask: Ask, *, tracer: Tracer) -> ChatRequest:
         """The call as its server should get it."""
         if not (request.tools or any(message.role == "tool" for message in request.messages)):
             return request
-        mode = await self._mode.found(partial(self._probe, request, ask, tracer))
-        # Where the server cannot make the model call a tool, the typed way does.
+        mode = await self._mode.get(partial(self._probe, request, ask, tracer))
+        # The type of a reply can require a call of a tool where the server cannot.
         if mode == "typed" or (request.tool_choice == "required" and not self._requires_calls):
             return _typed(request)
         if not request.tools or request.reply_schema is None:
             return request
-        # The typed way has the schema for the type of its answer. Natively, the model is told of it
-        # in words: many servers refuse tools and a schema together.
+        # With native tools, the prompt describes the schema in words, since many servers refuse
+        # tools and a schema together. Typed, the schema is the type of the answer.
         instruction = _WITH_SCHEMA.format(schema=_json(request.reply_schema))
-        messages = _told_first(request.messages, instruction)
+        messages = _with_instruction(request.messages, instruction)
         return replace(request, messages=messages, reply_schema=None)
 
     def learn(self, error: ServerError, offered: ChatRequest) -> bool:
-        """Whether the server refused the tools of a call, which are typed from now on."""
+        """Makes tools typed if the error refuses the tools of a call; False if it does not."""
         has_tools = offered.tools or any(message.role == "tool" for message in offered.messages)
         if not (has_tools and error.status in _REFUSALS and _REFUSED.search(str(error))):
             return False
-        self._mode.known = "typed"
+        self._mode.value = "typed"
         return True
 
     async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> ToolMode:
@@ -87,7 +87,7 @@ class ToolKnowledge:
                 if not self.learn(error, request):
                     raise
             else:
-                # Without a count there is no telling: the server is taken at its word.
+                # A server that does not count tokens and does not refuse tools is trusted.
                 if reply.usage is None or reply.usage.input_tokens >= _PROBE_WORDS:
                     mode = "native"
             span.set(tools=mode)
@@ -95,16 +95,16 @@ class ToolKnowledge:
 
 
 def read_offered(request: ChatRequest, offered: ChatRequest, reply: Completion) -> Completion:
-    """The reply to a call that was sent as `offered`; a listener hears a typed one here."""
+    """The reply to `request`, which was sent as `offered`; passes the text of a typed one on."""
     if not request.tools:
         return reply
     if offered.tools:
-        is_told = request.reply_schema is not None and offered.reply_schema is None
-        return replace(reply, structured="advisory") if is_told else reply
-    read = _read(request, reply)
-    if request.on_text and read.text:
-        request.on_text(read.text)
-    return read
+        is_in_words = request.reply_schema is not None and offered.reply_schema is None
+        return replace(reply, structured="advisory") if is_in_words else reply
+    unwrapped = _unwrapped(request, reply)
+    if request.on_text and unwrapped.text:
+        request.on_text(unwrapped.text)
+    return unwrapped
 
 
 _WITH_SCHEMA = (
@@ -122,11 +122,10 @@ To give your answer, when you need no tool:
 
 
 def _typed(request: ChatRequest) -> ChatRequest:
-    """The call without tools: they are a type of the reply, and the conversation is text."""
+    """The call without tools: its reply's type takes their place, and earlier calls are text."""
     messages = _as_text(request.messages)
-    # Results of tools are in the conversation, though none is offered any more.
     if not request.tools:
-        return replace(request, messages=messages)
+        return replace(request, messages=messages)  # only results in the conversation are left
     lines = "\n".join(
         f"- {tool.name}: {tool.description} Arguments: {_json(tool.parameters)}"
         for tool in request.tools
@@ -134,31 +133,32 @@ def _typed(request: ChatRequest) -> ChatRequest:
     instruction = _TOOLS.format(tools=lines) + (_ANSWER if request.tool_choice == "auto" else "")
     return replace(
         request,
-        messages=_told_first(messages, instruction),
+        messages=_with_instruction(messages, instruction),
         tools=(),
         tool_choice="auto",
         reply_schema=_type_of(request),
-        # It hears the answer once it is read, not the JSON around it.
-        on_text=None,
+        on_text=None,  # `read_offered` passes on the answer, without the JSON around it
     )
 
 
 def _type_of(request: ChatRequest) -> JsonSchema:
     """The schema of a reply: an object, since not every server enforces more at the top."""
-    # Definitions move to the top, where references look for them, under names of their own.
     definitions: dict[str, object] = {}
 
     def lifted(part: Any, owner: str) -> Any:  # noqa: ANN401 - JSON
+        """The part of a tool's schema, whose definitions move to the top under its own names."""
+        # References look for definitions at the top, where two tools may have the same names.
         if isinstance(part, list | tuple):
             return [lifted(element, owner) for element in part]
         if not isinstance(part, Mapping):
             return part
         for name, value in part.get("$defs", {}).items():
             definitions[f"{owner}.{name}"] = lifted(value, owner)
-        whole = {name: lifted(value, owner) for name, value in part.items() if name != "$defs"}
-        if isinstance(place := whole.get("$ref"), str):
-            whole["$ref"] = place.replace("#/$defs/", f"#/$defs/{owner}.")
-        return whole
+        result = {name: lifted(value, owner) for name, value in part.items() if name != "$defs"}
+        reference = result.get("$ref")
+        if isinstance(reference, str):
+            result["$ref"] = reference.replace("#/$defs/", f"#/$defs/{owner}.")
+        return result
 
     choices = [
         _object(
@@ -179,42 +179,44 @@ def _object(**properties: object) -> dict[str, object]:
 
 
 def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """A conversation without calls and results: the model's are as it was told to write them."""
+    """The conversation with calls as the model writes typed ones, and results as a user's turns."""
     names = called_names(messages)
     turns: list[Message] = []
     for message in messages:
-        text, role = message.content, message.role
-        for call in message.tool_calls:
-            written = _json({"next": {"call": call.name, "arguments": call.as_object()}})
-            text = f"{text}\n{written}" if text else written
         if message.answers is not None:
-            role, text = "user", f"Result of {names.get(message.answers, 'a tool')}:\n{text}"
-        layout = message.layout if message.answers is None else ()
-        turns.append(
-            replace(message, role=role, content=text, layout=layout, tool_calls=(), answers=None)
-        )
-        # Some templates refuse two turns of one role in a row.
-        if message.answers is not None and [turn.role for turn in turns[-2:]] == ["user"] * 2:
-            turns[-2:] = [one_turn(*turns[-2:])]
+            text = f"Result of {names.get(message.answers, 'a tool')}:\n{message.content}"
+            result = replace(message, role="user", content=text, layout=(), answers=None)
+            # Some templates refuse two turns of one role in a row.
+            if turns and turns[-1].role == "user":
+                turns[-1] = one_turn(turns[-1], result)
+            else:
+                turns.append(result)
+            continue
+        calls = [
+            _json({"next": {"call": call.name, "arguments": call.as_object()}})
+            for call in message.tool_calls
+        ]
+        content = "\n".join([*filter(None, [message.content]), *calls])
+        turns.append(replace(message, content=content, tool_calls=()))
     return tuple(turns)
 
 
-def _told_first(messages: Sequence[Message], instruction: str) -> tuple[Message, ...]:
-    """The messages with this in the first: the same for all calls, for the prefix cache."""
-    first, *rest = messages
+def _with_instruction(messages: Sequence[Message], instruction: str) -> tuple[Message, ...]:
+    # In the first message it is the same for all calls, as the prefix cache needs it.
+    first, *later = messages
     if first.role != "system":
-        return (one_turn(Message(first.role, instruction), first), *rest)
+        return (one_turn(Message(first.role, instruction), first), *later)
     texts = filter(None, (first.content, instruction))
-    return (replace(first, content="\n\n".join(texts), shared_chars=()), *rest)
+    return (replace(first, content="\n\n".join(texts), shared_chars=()), *later)
 
 
-def _read(request: ChatRequest, reply: Completion) -> Completion:
-    """A typed reply as what it says; one that was cut stays a text."""
+def _unwrapped(request: ChatRequest, reply: Completion) -> Completion:
+    """A typed reply as the call or the answer in its JSON; one that is neither stays a text."""
     reply = replace(reply, tools="typed")
     match _parsed(reply.text):
-        case {"call": str(name), **others}:
-            arguments = others.get("arguments")
-            piece = CallPiece(None, "", name, _json(arguments if arguments is not None else {}))
+        case {"call": str(name), **fields}:
+            arguments = fields.get("arguments")
+            piece = CallPiece(None, "", name, _json({} if arguments is None else arguments))
             calls = tool_calls([piece], request.messages, request.tools)
             return replace(reply, text="", tool_calls=calls, finish_reason="tool_calls")
         case {"answer": answer} if request.tool_choice == "auto":
@@ -223,7 +225,7 @@ def _read(request: ChatRequest, reply: Completion) -> Completion:
 
 
 def check_typed(request: ChatRequest, reply: Completion) -> None:
-    """Raises `ReplyInvalid` if a typed reply was to be a call or an answer, and is neither."""
+    """Raises `ReplyInvalid` for a typed reply that should be a call or an answer and is neither."""
     if reply.tools != "typed" or reply.tool_calls or reply.finish_reason != "stop":
         return
     if request.tool_choice == "required" or _MALFORMED.match(reply.text):
@@ -236,8 +238,8 @@ def check_typed(request: ChatRequest, reply: Completion) -> None:
 
 
 def _parsed(text: str) -> object:
-    """What a typed reply holds, with its wrapper or without; None if it is no JSON."""
-    objects = objects_in(text)
+    """The call or answer in a typed reply, with its wrapper or without; None if it is no JSON."""
+    objects = json_objects_in(text)
     try:
         document = orjson.loads(objects[0] if len(objects) == 1 else text)
     except orjson.JSONDecodeError:

@@ -2,8 +2,8 @@
 
 Many templates refuse some conversations: they have no system role, want user and assistant to take
 turns, or the user to have the last word. No server says so beforehand. A refusal is recognized, and
-from then on conversations are folded. How, is decided by the shape of the refused conversation: the
-words of a refusal say too little, and "must alternate" may mean a system message.
+from then on conversations are folded. The shape of the refused conversation decides how, since the
+words of a refusal say too little: "must alternate" may mean a system message.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _BEGIN = Message("user", "Begin.")
 
 
 class TurnKnowledge:
-    """Which shapes of conversations an endpoint's server refuses."""
+    """The folds that an endpoint's server needs, as far as its refusals have shown."""
 
     def __init__(self) -> None:
         self._folds: frozenset[Fold] = frozenset()
 
     def folded(self, request: ChatRequest) -> ChatRequest:
-        """The call as its server takes it."""
+        """The call with all folds that its server needs."""
         for name, fold in _FOLDS.items():
             if name in self._folds:
                 request = fold(request)
         return request
 
     def learn(self, error: ServerError, sent: ChatRequest) -> bool:
-        """Whether a call was refused for its turns, and can be sent in another shape."""
+        """Adds a fold if the error refuses the turns of a call; False if none helps."""
         if error.status not in _REFUSALS:
             return False
         message = str(error)
@@ -52,10 +52,13 @@ class TurnKnowledge:
             return True
         if not _ABOUT_TURNS.search(message):
             return False
-        further = next((name for name in _TRIED if _FOLDS[name](sent) != sent), None)
-        # If the server refuses every shape, something else is wrong.
-        self._folds = self._folds & {"extras"} if further is None else self._folds | {further}
-        return further is not None
+        for name in _TRIED:
+            if _FOLDS[name](sent) != sent:
+                self._folds |= {name}
+                return True
+        # The server refuses every shape, so something else is wrong: the folds have not helped.
+        self._folds &= {"extras"}
+        return False
 
 
 def _without_extras(request: ChatRequest) -> ChatRequest:
@@ -65,33 +68,38 @@ def _without_extras(request: ChatRequest) -> ChatRequest:
 def _without_system(request: ChatRequest) -> ChatRequest:
     """The call with the system's text put before the first user's."""
     instructions = [message for message in request.messages if message.role == "system"]
-    rest = [message for message in request.messages if message.role != "system"]
+    turns = [message for message in request.messages if message.role != "system"]
     if not instructions:
         return request
-    joined = Message("user", "\n\n".join(message.content for message in instructions))
-    if rest and rest[0].role == "user":
-        joined = one_turn(joined, rest.pop(0))
-    return replace(request, messages=(joined, *rest))
+    first = Message("user", "\n\n".join(message.content for message in instructions))
+    if turns and turns[0].role == "user":
+        first = one_turn(first, turns.pop(0))
+    return replace(request, messages=(first, *turns))
 
 
 def _in_order(request: ChatRequest) -> ChatRequest:
-    """One turn after another, from a user's to a user's or a tool's."""
+    """The call with turns in alternation, from a user's first to a user's or a tool's last one."""
     turns: list[Message] = []
     for message in request.messages:
         turn, before = message, turns[-1].role if turns else "system"
-        if turn.role == "system" != before:
+        if turn.role == "system" and before != "system":
             turn = replace(turn, role="user")
-        # Templates count neither calls nor results as turns.
-        is_beside_results = (turn.role, before) == ("user", "tool") and not turn.images
-        if turns and (turn.role == before != "tool" or is_beside_results):
+        # Several results in a row stay apart. As templates count no results as turns, a user's
+        # text behind them would follow the user's last turn: it joins the last result.
+        continues = turn.role == before and before != "tool"
+        follows_results = turn.role == "user" and before == "tool" and not turn.images
+        if turns and (continues or follows_results):
             turns[-1] = one_turn(turns[-1], turn)
             continue
         if turn.role == "assistant" and before == "system":
             turns.append(_BEGIN)
         turns.append(turn)
-    if turns[-1].role in {"assistant", "system"}:
-        turns.append(Message("user", GO_ON if turns[-1].role == "assistant" else _BEGIN.content))
-    if (messages := tuple(turns)) == request.messages:
+    if turns[-1].role == "assistant":
+        turns.append(Message("user", GO_ON))
+    elif turns[-1].role == "system":
+        turns.append(_BEGIN)
+    messages = tuple(turns)
+    if messages == request.messages:
         return request
     return replace(request, messages=messages, goes_on=False)
 
@@ -101,5 +109,5 @@ _FOLDS: Mapping[Fold, Callable[[ChatRequest], ChatRequest]] = {
     "system": _without_system,
     "order": _in_order,
 }
-# In this order: a template that only wants turns to alternate keeps its system message.
+# "order" comes first, so that a template that only wants alternation keeps its system message.
 _TRIED: tuple[Fold, ...] = ("order", "system")

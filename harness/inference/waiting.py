@@ -23,12 +23,13 @@ class PlaceWaiter(Generic[PlaceT]):
     """A call that waits."""
 
     rank: tuple[int, ...]
-    """The lowest is the first in line."""
+    """The waiter with the lowest rank is the first in line."""
     place: PlaceT | None = None
     """None until it is granted."""
     refusal: Exception | None = None
+    """The error that the wait ends with, if it ends without a place."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the call goes on, or waits for something else from now on."""
+    """Set when the wait ends, or when the waiter waits for something else from now on."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -39,7 +40,7 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
     serve: Callable[[], None]
     """Grants places by `settle`; called when a waiter comes, or leaves without a place."""
     why: Callable[[WaiterT], events.Happening]
-    """Gives the span of a wait, which says what is waited for."""
+    """Returns the event of a wait, which says what is waited for."""
     take_back: Callable[[PlaceT], None]
     """Gets a place whose waiter ended before it could use it."""
     _waiters: list[WaiterT] = field(default_factory=list, init=False)

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import InvalidInput
+from harness.errors import ConfigurationInvalid, InvalidInput
 
 if TYPE_CHECKING:
     from wordllama import WordLlamaInference
@@ -24,7 +25,8 @@ Vectors = NDArray[np.float32]
 class Embedder(Protocol):
     """Anything that embeds texts; equal texts must get equal vectors.
 
-    With a true attribute `in_background`, a store adds passages without waiting for their vectors.
+    With a true attribute `in_background`, a store adds more than 16 passages without waiting for
+    their vectors.
     """
 
     @property
@@ -43,11 +45,19 @@ class WordLlamaEmbedder:
     """Averaged token vectors of wordllama: offline, no torch, 5,000 passages a second a core.
 
     The weights are read from the installed package at the first call of `embed`, once for all
-    embedders of the process.
+    embedders of the process. Raises `ConfigurationInvalid` if it is not installed.
     """
 
     name = "wordllama/l2_supercat/256"
     dimensions = 256
+
+    def __init__(self) -> None:
+        if not has_wordllama():
+            raise ConfigurationInvalid(
+                "the embedder wordllama is not installed: it has no build for Python 3.14 and "
+                "later, nor for ARM; use 'minilm', or an endpoint that embeds",
+                code="memory.no-wordllama",
+            )
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder`. Texts may be of any length."""
@@ -67,6 +77,12 @@ class WordLlamaEmbedder:
         #    by zero for a text without tokens.
         lengths = np.array([max(1, len(piece)) for piece in pieces], dtype=np.float32)
         return normalized(np.add.reduceat(means * lengths[:, np.newaxis], starts))
+
+
+@cache
+def has_wordllama() -> bool:
+    """Whether wordllama is installed: its wheels are for x86-64, and Python 3.13 and older."""
+    return find_spec("wordllama") is not None
 
 
 # Texts are cut at a blank if there is one: the tokenizer begins a text as it begins a word.

@@ -30,10 +30,12 @@ from harness.memory.embedder import (
     Vectors,
     WordLlamaEmbedder,
     embed,
+    has_wordllama,
     unrelated_cosines,
 )
 from harness.memory.guard import Guard, refusal_of
 from harness.memory.lexical import LexicalIndex
+from harness.memory.minilm import MiniLmEmbedder
 from harness.memory.passage import (
     Added,
     Filter,
@@ -111,7 +113,7 @@ class MemoryStore:
         Args:
             path: The directory, or `postgresql://user@host/database`, without a password: that is
                 taken from `PGPASSWORD` or `~/.pgpass`.
-            embedder: `WordLlamaEmbedder` if None.
+            embedder: If None, `WordLlamaEmbedder`, or `MiniLmEmbedder` where that has no build.
             language: Language for stemming, such as `german`, or `none`. If None: English for a new
                 store, else the store's own.
             merge: Whether a passage with the words of a stored one is merged into it: with equal
@@ -129,7 +131,7 @@ class MemoryStore:
                 is no store.
             ConfigurationInvalid: psycopg is not installed.
         """
-        embedder = embedder or WordLlamaEmbedder()
+        embedder = embedder or (WordLlamaEmbedder() if has_wordllama() else MiniLmEmbedder())
         primary = PrimaryStore.open(place_of(path), language=language, cache=cache, make=make)
         try:
             lexical = LexicalIndex(primary.directory / "lexical", primary, progress=progress)
@@ -164,7 +166,8 @@ class MemoryStore:
         #    this store.
         accepted, refused = self._divide_by_guard(passages)
         # 2. Make vectors for all that are new.
-        vectors_by_id = {} if self._embeds_later else self._vectors_of_new(accepted)
+        embeds_later = self._embeds_later and len(accepted) > _FEW
+        vectors_by_id = {} if embeds_later else self._vectors_of_new(accepted)
         # 3. Write into the primary store, from which the indexes read at the next search.
         added = self._primary.add(
             [(passage, vectors_by_id.get(passage.id)) for passage in accepted],
@@ -172,7 +175,7 @@ class MemoryStore:
             merge=self._merge,
         )
         self._record_write()
-        if self._embeds_later:
+        if embeds_later:
             self._vector.catch_up()
             self._start_upkeep()
         return replace(added, refused=refused)
@@ -514,6 +517,10 @@ class MemoryStore:
         batch = _SLOW_BATCH if self._embeds_later else _BATCH
         self._vector.embed_missing(stop=stop, batch=batch, progress=self._progress)
 
+
+# A slow embedder takes a second for this many passages: they are embedded as they are added, so
+# that the next search finds their meaning.
+_FEW = 16
 
 # How many passages are ranked for each that is returned, and at least.
 _CANDIDATES_PER_HIT = 3

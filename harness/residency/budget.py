@@ -35,29 +35,32 @@ MAX_WAIT_S = 60.0
 @dataclass(slots=True, kw_only=True, eq=False)
 class _BudgetWaiter(PlaceWaiter[WaitingCall]):
     call: WaitingCall
-    awaits_load: bool = False
-    """Whether its span records that."""
+    awaits_load: bool = False  # whether its span is one of waiting for a load
 
 
 @dataclass(slots=True, kw_only=True)
 class _RunShare:
-    """What the budget knows of a run, and tells it."""
+    """A run that the budget serves."""
 
-    lend: Callable[[int], None]
+    lend: Callable[[int], None]  # see `KeepAliveBudget.serving`
     max_parallel: int | None
-    lent: int = 0
+    lent: int = 0  # the last argument of `lend`
     forecast: Forecast = NOTHING_KNOWN
-    was_surprised: bool = False
+    was_surprised: bool = False  # by a call that a complete forecast did not have
 
 
 class KeepAliveBudget:
     """Lends models to calls, and decides which of them are in memory.
 
-    `devices` are the memory there is, `machine` one of them; `hosts` load the models, by tag.
-    `max_wait_s` is how long a call is put off in favor of others, if calls and loads take no longer
-    than before. Models of `left` stay in memory when the budget closes: those of other servers.
-    `outlives_runs` says whether there may be another run after those that it serves. Raises
-    `DoesNotFit` for pinned models that do not fit beside each other.
+    Args:
+        devices: The memory that there is, with `machine` among it.
+        hosts: Tag → what loads and unloads the model.
+        max_wait_s: The longest time that a call waits in favor of others, if calls and loads take
+            no longer than before.
+        left: Tags of models that stay in memory when the budget closes: those of other servers.
+        outlives_runs: Whether another run may follow those that the budget serves.
+
+    Raises `DoesNotFit` if pinned models do not fit beside each other.
     """
 
     def __init__(
@@ -85,8 +88,8 @@ class KeepAliveBudget:
         self._left = frozenset(left)
         self._outlives_runs = outlives_runs
         self._runs: dict[str, _RunShare] = {}
+        # (run, node) → its calls that have a model now.
         self._leases: Counter[tuple[str, str] | None] = Counter()
-        """By the node that has them."""
         self._waiting = WaitingLine[_BudgetWaiter, WaitingCall](
             tracer=tracer, serve=self._consider, why=self._why, take_back=self._end
         )
@@ -112,7 +115,7 @@ class KeepAliveBudget:
     @property
     def forecast(self) -> Forecast:
         """The uses that all runs expect."""
-        # That no more will come is only known of a single run, and if no other follows.
+        # A forecast is complete only if no other run can call models, now or later.
         if len(self._runs) == 1 and not self._outlives_runs:
             return next(iter(self._runs.values())).forecast
         strands = [
@@ -128,19 +131,21 @@ class KeepAliveBudget:
 
         Models that servers already had in memory stay.
         """
-        # Before any decision, since what servers hold already takes room.
+        # Before any decision, since models that servers have loaded already take room.
         await self._residents.adopt()
         group = asyncio.TaskGroup()
-        # Not `async with`: what goes wrong in the block would leave it in an exception group.
+        # Not `async with`, which would wrap an error of the block in an exception group.
         await group.__aenter__()
-        work = (self._residents.work(), self._residents.watch())
-        tasks = [group.create_task(part) for part in work]
+        tasks = [
+            group.create_task(self._residents.work()),
+            group.create_task(self._residents.watch()),
+        ]
         self._is_open = True
         try:
             self._note_change({})
             yield
         finally:
-            # First, so that what the cancelled tasks still report begins nothing.
+            # First, so that no report of the cancelled tasks begins another move.
             self._is_open = False
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -157,10 +162,10 @@ class KeepAliveBudget:
     def serving(
         self, run: str, *, lend: Callable[[int], None], max_parallel: int | None
     ) -> Iterator[None]:
-        """Around the nodes of a run.
+        """Serves a run inside the block.
 
-        `lend` is told how many of them wait for a model not in memory, if there is no room for all
-        models. `max_parallel` is how many others the run has under way at most.
+        If there is no room for all models, `lend` is called with the number of nodes that wait for
+        a model not in memory. `max_parallel` is how many other nodes the run executes at most.
         """
         self._runs[run] = _RunShare(lend=lend, max_parallel=max_parallel)
         try:
@@ -171,12 +176,12 @@ class KeepAliveBudget:
                 self._consider()
 
     def expect(self, forecast: Forecast, *, run: str) -> None:
-        """Replaces the forecast of a run, as long as it is served."""
+        """Replaces the forecast of a run; does nothing if the run is not served."""
         share = self._runs.get(run)
         if share is None:
             return
         share.forecast = replace(forecast, is_complete=False) if share.was_surprised else forecast
-        self._residents.expect_other()
+        self._residents.allow_prefetches()
         self._consider()
 
     @asynccontextmanager
@@ -184,10 +189,10 @@ class KeepAliveBudget:
         """Keeps a model resident inside the block; loads it first if needed.
 
         A holder of a lease must not ask for another: it could wait for itself. Raises `DoesNotFit`,
-        or why it cannot be loaded.
+        or the error of loading the model.
         """
         assert self._is_open, "a budget lends nothing outside of its block"
-        # Again at each call: a host's report may have made it, or a pinned model, larger.
+        # At each call, since a host's report may have made this or a pinned model larger.
         check_fits(model, self._residents.tenants, self._devices)
         run, node = self._tracer.current_run, self._tracer.current_node
         call = WaitingCall(
@@ -198,7 +203,7 @@ class KeepAliveBudget:
         )
         share = self._runs.get(run)
         if share and share.forecast.is_complete and not share.forecast.expects(model):
-            # A forecast that has left out a model may do so again.
+            # A forecast that has left out this model may also leave out others.
             share.was_surprised = True
             share.forecast = replace(share.forecast, is_complete=False)
         waiter = _BudgetWaiter(rank=(call.id,), call=call)
@@ -208,38 +213,32 @@ class KeepAliveBudget:
         try:
             yield
         except InferenceError:
-            # Its server may have died, or have let the model go.
-            self._residents.look_at(model)
+            # The server may have died, or unloaded the model.
+            self._residents.doubt(model)
             raise
         finally:
             self._end(call, began_ns=began_ns)
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _grant(self, waiter: _BudgetWaiter) -> None:
-        call = waiter.call
-        self._leases[call.node] += 1
-        self._residents.begin_use(call.model)
-        self._waiting.settle(waiter, call)
-
     def _why(self, waiter: _BudgetWaiter) -> events.Happening:
         load = self._residents.load_of(waiter.call.model)
         waiter.awaits_load = load is not None
         if load is not None:
-            # The load has its own span; this is the call's share of it.
+            # The load has a span of its own; this one is the call's share of it.
             return events.LoadEvent(source="measured", waits_for=load)
         place, reason = why_it_waits(waiter.call, self._state())
         return events.Queue(source="measured", place_of=place, reason=reason)
 
     def _end(self, call: WaitingCall, *, began_ns: int | None = None) -> None:
-        """A call no longer needs its model; it may never have begun."""
-        # `-=` forgets a node at 0: `_state` counts the nodes that are here.
+        """Notes that a call no longer needs its model. `began_ns` is None if it never began."""
+        # `-=` removes a node with 0 leases, which `_state` must not count.
         self._leases -= Counter([call.node])
         self._residents.end_use(call.model, began_ns=began_ns, now_ns=self._tracer.now_ns())
         self._consider()
 
     def _note_load(self, model: str) -> None:
-        """The load of a model begins: the calls that wait for it now wait for the load."""
+        """Lets the spans of calls that wait for a model show that its load has begun."""
         for waiter in self._waiting:
             if waiter.call.model == model:
                 waiter.changed.set()
@@ -250,7 +249,7 @@ class KeepAliveBudget:
                 self._waiting.settle(waiter, refusal=error)
 
     def _refuse_what_cannot_fit(self) -> None:
-        """Fails the calls for models that turned out never to fit."""
+        """Raises `DoesNotFit` in the waiting calls for models that turned out never to fit."""
         for model in {waiter.call.model for waiter in self._waiting}:
             try:
                 check_fits(model, self._residents.tenants, self._devices)
@@ -266,14 +265,15 @@ class KeepAliveBudget:
 
     def _state(self) -> BudgetState:
         tenants = self._residents.tenants
-        parallel = [share.max_parallel for share in self._runs.values()]
-        slots = None if None in parallel else sum(filter(None, parallel)) or None
+        limits = [share.max_parallel for share in self._runs.values()]
+        max_parallel = None if None in limits else sum(filter(None, limits))
         nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
-        # Nodes that were lent a place are here, too: a model whose slots are unknown gets as many
-        # calls at one time as if there were none.
-        if slots is not None and len(nodes) > slots:
+        # More nodes than that call models if some were lent a place. A model whose slots are
+        # unknown still gets no more calls at one time than it would without them.
+        if max_parallel and len(nodes) > max_parallel:
             tenants = {
-                m: replace(tenant, slots=tenant.slots or slots) for m, tenant in tenants.items()
+                model: replace(tenant, slots=tenant.slots or max_parallel)
+                for model, tenant in tenants.items()
             }
         return BudgetState(
             now_ns=self._tracer.now_ns(),
@@ -293,23 +293,26 @@ class KeepAliveBudget:
                 case Grant(calls=calls):
                     for waiter in self._waiting:
                         if waiter.call.id in calls:
-                            self._grant(waiter)
+                            self._leases[waiter.call.node] += 1
+                            self._residents.begin_use(waiter.call.model)
+                            self._waiting.settle(waiter, waiter.call)
                 case Wait(until_ns=until_ns):
                     self._ask_again_at(until_ns, state.now_ns)
                     self._tell_waiting(state)
                     return
-                # Once it moves, the policy says `Wait`, and this ends.
+                # The loop goes on: as long as a model moves, the policy decides to wait.
                 case move:
                     self._residents.begin(move)
 
     def _tell_waiting(self, state: BudgetState) -> None:
+        """Lends runs the places of their nodes that wait for a model not in memory."""
         residents, is_crowded = state.ledger.residents, state.is_crowded
-        # Calls outside of nodes hold none of a pipeline's places.
-        nodes = {call.node for call in state.waiting if call.model not in residents} - {None}
-        waiting = Counter(node[0] for node in nodes if node is not None)
+        # Without calls outside of nodes, which take none of a pipeline's places.
+        nodes = {call.node for call in state.waiting if call.model not in residents}
+        waiting_nodes = Counter(node[0] for node in nodes if node is not None)
         for run, share in self._runs.items():
-            lent = waiting[run] if is_crowded else 0
-            # So many further nodes can begin, and each load serves more of them.
+            # So many further nodes can begin, so that each load serves more of them.
+            lent = waiting_nodes[run] if is_crowded else 0
             if lent != share.lent:
                 share.lent = lent
                 share.lend(lent)
@@ -323,7 +326,7 @@ class KeepAliveBudget:
         self._consider()
         for waiter in self._waiting:
             if waiter.awaits_load and self._residents.load_of(waiter.call.model) is None:
-                # Loaded, and not its turn: from now on it waits for a place.
+                # The model is loaded, and the call waits for its turn from now on.
                 waiter.changed.set()
 
     def _ask_again_at(self, until_ns: int | None, now_ns: int) -> None:
@@ -332,13 +335,13 @@ class KeepAliveBudget:
             self._alarm = None
         if until_ns is not None:
             loop = asyncio.get_running_loop()
-            # A moment later than asked for: a timer may be early.
+            # A moment later, since a timer may fire too early.
             delay_s = max(until_ns - now_ns, 0) / 1e9 + 0.001
             self._alarm = loop.call_later(delay_s, self._consider)
 
     def _report(self) -> None:
         ledger = self.ledger
         for device in self._devices:
-            name, taken = f"resident {device}", ledger.taken_bytes(device)
-            name = "resident" if device == MACHINE else name
-            self._tracer.counter(name, taken, unit="bytes", track="server keep-alive budget")
+            name = "resident" if device == MACHINE else f"resident {device}"
+            taken_bytes = ledger.taken_bytes(device)
+            self._tracer.counter(name, taken_bytes, unit="bytes", track="server keep-alive budget")

@@ -25,16 +25,13 @@ _FORGETTING = 0.95
 class Device:
     """Memory that models share."""
 
-    name: str
-    """`machine`, `gpu0`, …"""
-    capacity_bytes: int
-    """Bytes that the budget may use, including the reserve."""
-    reserve_bytes: int = 0
-    """Kept free for memory that is not counted."""
+    name: str  # `machine`, `gpu0`, …
+    capacity_bytes: int  # bytes that the budget may use, including the reserve
+    reserve_bytes: int = 0  # kept free for memory that is not counted
 
     @property
     def room_bytes(self) -> int:
-        """What models may take together: the capacity less the reserve."""
+        """Bytes that all models together may take: the capacity less the reserve."""
         return self.capacity_bytes - self.reserve_bytes
 
 
@@ -43,20 +40,13 @@ class Tenant:
     """A model of the budget, resident or not, with its known facts."""
 
     model: str
-    need: Need
-    """The bytes of weights, KV cache and compute buffers."""
-    load_s: float = 1.0
-    """Measured, or else expected."""
-    call_s: float = 0.0
-    """Seconds of a call, a high estimate; 0 while unknown."""
-    is_split: bool = False
-    """Whether several devices compute it; the slowest sets its speed."""
-    slots: int | None = None
-    """Calls that it answers at once; None for any number."""
-    load_timeout_s: float = 600.0
-    """The timeout of loading, and of unloading."""
-    pin: bool = False
-    """Whether it is loaded at the start and stays."""
+    need: Need  # the bytes of weights, KV cache and compute buffers
+    load_s: float = 1.0  # measured, or else expected
+    call_s: float = 0.0  # seconds of a call, a high estimate; 0 while unknown
+    is_split: bool = False  # whether several devices compute it; the slowest sets its speed
+    slots: int | None = None  # calls that it answers at once; None for any number
+    load_timeout_s: float = 600.0  # the timeout of loading, and of unloading
+    pin: bool = False  # whether it is loaded at the start and stays
     priority: int = 0
     """A model with a higher priority is loaded before others, and evicted after them."""
 
@@ -76,23 +66,19 @@ class Resident:
 
     model: str
     need: Need
-    leases: int = 0
-    """Calls that use it now."""
+    leases: int = 0  # calls that use it now
     since_ns: int = 0
     idle_since_ns: int = 0
-    """When its last call ended, or else when its load did; meaningless while it has leases."""
+    """When its last call ended, or its load if there was no call; meaningless with leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """The models that the budget holds in memory."""
 
-    devices: Mapping[str, Device]
-    """By name; `machine` is always among them."""
-    residents: Mapping[str, Resident] = field(default_factory=dict)
-    """By tag."""
-    moving: Resident | None = None
-    """The model on its way in or out; its bytes are taken."""
+    devices: Mapping[str, Device]  # name → device; `machine` is always among them
+    residents: Mapping[str, Resident] = field(default_factory=dict)  # tag → model
+    moving: Resident | None = None  # the model on its way in or out; its bytes are taken
 
     def taken_bytes(self, device: str) -> int:
         """Bytes of the models there, including the moving one."""
@@ -103,32 +89,31 @@ class Ledger:
         """Below 0 if too much is taken."""
         return self.devices[device].room_bytes - self.taken_bytes(device)
 
-    def has_room(self, need: Need, *, going: Iterable[str] = ()) -> bool:
-        """Whether so much fits, once these residents have gone."""
-        needs = [self.residents[model].need for model in going]
+    def has_room(self, need: Need, *, evicted: Iterable[str] = ()) -> bool:
+        """Whether a model with this need fits once these residents are evicted."""
+        freed = [self.residents[model].need for model in evicted]
         return all(
-            size <= self.free_bytes(device) + sum(gone.get(device, 0) for gone in needs)
+            size <= self.free_bytes(device) + sum(other.get(device, 0) for other in freed)
             for device, size in need.items()
         )
 
 
-# --- what may come, and what waits ----------------------------------------------------------------
+# --- forecast, waiting calls and decisions --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strand:
     """Models that are used one after another, such as by one call of a node."""
 
-    name: str
-    """Unlike that of any other strand of the forecast."""
+    name: str  # unique in the forecast
     uses: tuple[str, ...]
-    """Tags, the present or next one first; calls of one model in a row count as one use."""
+    """Tags, the present or next one first. Calls of one model in a row count as one use."""
     after: frozenset[str] = frozenset()
-    """Names of the strands that must end before this one begins; a name that is not in the forecast
-    has ended."""
+    """Names of the strands that must end before this one begins. A strand that is not in the
+    forecast has ended."""
 
     def of_run(self, run: str) -> Strand:
-        """The strand as others than its run name it."""
+        """The strand with names that are unique among several runs."""
         after = frozenset(f"{run} {name}" for name in self.after)
         return replace(self, name=f"{run} {self.name}", after=after)
 
@@ -138,9 +123,9 @@ class Forecast:
     """The expected uses."""
 
     strands: tuple[Strand, ...] = ()
-    """Parallel, except for `after`; their order means nothing."""
+    """They run in parallel, except for `after`; their order means nothing."""
     is_complete: bool = False
-    """Whether only these models will be called, so that others can go."""
+    """Whether no other model will be called, so that others can be unloaded."""
 
     @property
     def models(self) -> frozenset[str]:
@@ -149,7 +134,7 @@ class Forecast:
 
     def expects(self, model: str) -> bool:
         """Whether the model is still to be called."""
-        # Cheaper than by `models`, which makes a set of all; asked at each call.
+        # Not by `models`, which makes a set of all: this is asked at each call.
         return any(model in strand.uses for strand in self.strands)
 
 
@@ -160,12 +145,10 @@ NOTHING_KNOWN = Forecast()
 class WaitingCall:
     """A call that has not been granted its model."""
 
-    id: int
-    """Unique in the budget; later calls have higher ones."""
+    id: int  # unique in the budget; later calls have higher ones
     model: str
     since_ns: int
-    node: tuple[str, str] | None = None
-    """The run and the node that make it."""
+    node: tuple[str, str] | None = None  # the run and the node that make it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,17 +157,13 @@ class BudgetState:
 
     now_ns: int
     ledger: Ledger
-    tenants: Mapping[str, Tenant]
-    """By tag."""
-    waiting: tuple[WaitingCall, ...] = ()
-    """The oldest first."""
-    forecast: Forecast = NOTHING_KNOWN
-    """May include some of the waiting calls, or none."""
-    max_wait_ns: int = 60_000_000_000
-    """How long a call may be put off in favor of others."""
+    tenants: Mapping[str, Tenant]  # tag → model
+    waiting: tuple[WaitingCall, ...] = ()  # the oldest first
+    forecast: Forecast = NOTHING_KNOWN  # may include some of the waiting calls, or none
+    max_wait_ns: int = 60_000_000_000  # how long a call may be put off in favor of others
     failed: frozenset[str] = frozenset()
-    """Models whose last load or unload failed, or that were loaded ahead and not used: only a call
-    moves them."""
+    """Models whose last load or unload failed, or that were loaded ahead and not used. They are
+    moved only for a call."""
 
     @property
     def is_crowded(self) -> bool:
@@ -204,19 +183,17 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadModel:
-    """A model comes; others go first."""
+    """Load a model, after others were evicted."""
 
     model: str
-    evict: tuple[str, ...] = ()
-    """Idle models."""
+    evict: tuple[str, ...] = ()  # the models to evict first, which are idle
     reason: str
-    is_prefetch: bool = False
-    """Whether no call waits for it yet."""
+    is_prefetch: bool = False  # whether no call waits for it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnloadModel:
-    """A model is unloaded without another to load."""
+    """Unload a model, without another to load."""
 
     model: str
     reason: str
@@ -226,14 +203,13 @@ class UnloadModel:
 class Wait:
     """Wait for a change, or until this time."""
 
-    until_ns: int | None = None
-    """None if only a change matters."""
+    until_ns: int | None = None  # None if only a change matters
 
 
 Decision = Grant | LoadModel | UnloadModel | Wait
 
 
-# --- what can ever fit, and where -----------------------------------------------------------------
+# --- which models can ever fit, and where ---------------------------------------------------------
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:
@@ -263,18 +239,14 @@ def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, 
         )
 
 
-def capacity_table(device: Device) -> str:
-    """The table in harness.toml that sets its capacity."""
-    return "[budget]" if device.name == MACHINE else f"[budget.devices.{device.name}]"
-
-
 def _remedy(device: Device, pinned: Collection[str]) -> str:
     remedies = ["lower its context_tokens or slots", "use a smaller quantization"]
     if pinned:
         remedies.append("leave out a pin")
     if device.reserve_bytes:
         remedies.append("lower the reserve")
-    return f"{', '.join(remedies)}, or raise capacity under {capacity_table(device)}"
+    table = "[budget]" if device.name == MACHINE else f"[budget.devices.{device.name}]"
+    return f"{', '.join(remedies)}, or raise capacity under {table}"
 
 
 def place(
@@ -283,16 +255,19 @@ def place(
     *,
     needs_taken: Iterable[Need],
 ) -> dict[str, str]:
-    """Devices for models, the first choosing first: the GPU with most room, else the machine."""
+    """Model → its device: in turn, the GPU with the most free bytes if it fits, else `machine`.
+
+    `models` has for each model a function from a device to the need there.
+    """
     # Sorted by name, since the first of GPUs with equal room wins, and a set's order may change.
     gpus = sorted(devices.keys() - {MACHINE})
     needs = [*needs_taken]
     places: dict[str, str] = {}
 
     def free_bytes(device: str) -> int:
-        # On GPUs all models have room side by side; in the machine they take turns.
-        rivals = () if device == MACHINE else needs
-        return devices[device].room_bytes - sum(need.get(device, 0) for need in rivals)
+        # On a GPU, all its models stay side by side; in the machine's memory they take turns.
+        neighbors = () if device == MACHINE else needs
+        return devices[device].room_bytes - sum(need.get(device, 0) for need in neighbors)
 
     for model, need_on in models.items():
         for gpu in sorted(gpus, key=free_bytes, reverse=True):

@@ -1,4 +1,4 @@
-"""The models of a budget: which are in memory, the calls that use them, loads and unloads."""
+"""The models of a budget: which are in memory, how many calls use them, loads and unloads."""
 
 from __future__ import annotations
 
@@ -23,55 +23,57 @@ from harness.residency.ledger import (
 )
 from harness.trace import Span, Tracer, describe, events
 
-_LOOK_EVERY_S = 10.0  # between two looks whether a model is still where the ledger has it
+# Hosts are asked so often which models they have in memory.
+_COMPARE_EVERY_S = 10.0
 _REPORT_TIMEOUT_S = 5.0
 _BEFORE_A_PREFETCH_S = 0.05
-_LOADS = 3  # of a model that its server lets go at once, before its calls are sent all the same
+# Loads of a model that its server unloads at once; then its calls are sent all the same.
+_MAX_LOADS = 3
 
 _NO_ERRORS: Mapping[str, Exception] = {}
 
 
 @dataclass(kw_only=True, eq=False)
 class Residents:
-    """Keeps the ledger's entries of models; loads and unloads them, one at a time, each to its end.
+    """Keeps the ledger's entries of models, and performs loads and unloads one after another.
 
-    The entries are compared with what hosts report. The trace says why a model came or went.
+    The entries are compared with the hosts' reports. The trace records why a model was loaded or
+    unloaded.
     """
 
-    tenants: dict[str, Tenant]
-    """Tag → the tenant, with what was learned of it."""
+    tenants: dict[str, Tenant]  # tag → the tenant, with the facts learned about it
     hosts: Mapping[str, Host]
     devices: Mapping[str, Device]
     tracer: Tracer
-    load_began: Callable[[str], None]
-    """Called with the model of a load that begins."""
+    load_began: Callable[[str], None]  # called with the model of a load that begins
     changed: Callable[[Mapping[str, Exception]], None]
-    """Called when a move is over, or other models are in memory than was thought, with the errors
-    of models that will not come."""
+    """Called when a move has ended, or a report has changed the entries. Gets tag → error for
+    models that cannot be loaded."""
 
     def __post_init__(self) -> None:
         self.moving: Resident | None = None
         self._estimates = dict(self.tenants)
-        self._there: dict[str, Resident] = {}
+        self._in_memory: dict[str, Resident] = {}
         self._failed: set[str] = set()
-        self._uncalled: set[str] = set()  # came, and no call has used it since
-        self._wasted: set[str] = set()  # loaded ahead, and gone without a call
-        # Apart from the entries: a host may lose a model while calls use it.
+        self._uncalled: set[str] = set()  # loaded, and not used by a call since
+        self._wasted: set[str] = set()  # unloaded without having been used by a call
+        # Apart from the entries, since a host may lose a model while calls use it.
         self._leases: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
         self._in_doubt: set[str] = set()
-        self._doubt = asyncio.Event()
+        self._has_doubt = asyncio.Event()
         self._move: LoadModel | UnloadModel | None = None
-        self._begun = asyncio.Event()
+        self._has_move = asyncio.Event()
+        # The model that is being loaded, and the span of its load.
         self._load: tuple[str, Span] | None = None
-        self._leaving: asyncio.Task[Exception | None] | None = None
+        self._unload: asyncio.Task[Exception | None] | None = None
 
     @property
     def entries(self) -> Mapping[str, Resident]:
         """Tag → the model in memory, with the calls that use it."""
         return {
             model: replace(resident, leases=self._leases[model])
-            for model, resident in self._there.items()
+            for model, resident in self._in_memory.items()
         }
 
     @property
@@ -82,22 +84,22 @@ class Residents:
     # --- uses -------------------------------------------------------------------------------------
 
     def begin_use(self, model: str) -> None:
-        """A call has been granted the model."""
+        """Notes that a call has been granted the model."""
         self._uncalled.discard(model)
         self._wasted.discard(model)
         self._leases[model] += 1
 
     def end_use(self, model: str, *, began_ns: int | None, now_ns: int) -> None:
-        """A call has ended; `began_ns` is None for one that was given up before it began."""
+        """Notes that a call has ended; `began_ns` is None if it was given up before it began."""
         self._leases[model] -= 1
         if began_ns is None:
             return
         self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)
-        if model in self._there:  # its host may have lost it meanwhile
-            self._there[model] = replace(self._there[model], idle_since_ns=now_ns)
+        if model in self._in_memory:  # its host may have lost it meanwhile
+            self._in_memory[model] = replace(self._in_memory[model], idle_since_ns=now_ns)
 
-    def expect_other(self) -> None:
-        """The forecast has changed: unused models may be loaded ahead again."""
+    def allow_prefetches(self) -> None:
+        """Allows unused models to be loaded ahead again, after a change of the forecast."""
         self._wasted.clear()
 
     # --- moves ------------------------------------------------------------------------------------
@@ -113,19 +115,19 @@ class Residents:
         assert self._move is None, "one move at a time"
         self._move = move
         match move:
-            # It leaves the ledger before it leaves the memory, so that no call gets it meanwhile.
+            # The entry is removed before the model is unloaded, so that no call is granted it.
             case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
-                self.moving = self._went(victim)
+                self.moving = self._removed(victim)
             case LoadModel(model=model):
                 self.moving = Resident(model=model, need=self.tenants[model].need)
         self._moves[self.moving.model] += 1
-        self._begun.set()
+        self._has_move.set()
 
     async def work(self) -> None:
         """Performs the moves that `begin` starts, one by one, until cancelled."""
         while True:
-            await self._begun.wait()
-            self._begun.clear()
+            await self._has_move.wait()
+            self._has_move.clear()
             assert self._move is not None
             refused = await self._perform(self._move)
             self._end_move()
@@ -135,26 +137,28 @@ class Residents:
         self._move = self._load = self.moving = None
 
     async def unload_all(self, *, but: Collection[str], reason: str) -> None:
-        """Unloads the models that do not stay, also after one could not be unloaded."""
-        # `work` has ended, so that a move which it left unfinished is over.
+        """Unloads all models except `but`, also if one of them cannot be unloaded."""
+        # `work` has been cancelled, perhaps during a move, which ends here.
         if self._move is not None:
-            has_gone = self._leaving is not None and await self._leaving is None
-            if self.moving is not None and not has_gone:
-                # Loaded or not, it is unloaded with the others.
-                self._there[self.moving.model] = self.moving
+            is_unloaded = self._unload is not None and await self._unload is None
+            if self.moving is not None and not is_unloaded:
+                # Whether its load has ended or not, it is unloaded with the others.
+                self._in_memory[self.moving.model] = self.moving
             self._end_move()
-        for model in [name for name in self._there if name not in but]:
-            self._went(model)
+        for model in [name for name in self._in_memory if name not in but]:
+            self._removed(model)
             await self._unload_host(model, reason=reason)
 
     async def _perform(self, move: LoadModel | UnloadModel) -> Mapping[str, Exception]:
+        """Performs one step of a move; returns tag → error for a model that cannot be loaded."""
         if isinstance(move, UnloadModel):
-            await self._take_out(move.reason)
+            await self._unload_moving(move.reason)
             return _NO_ERRORS
         if not move.evict:
-            return await self._bring_in(move)
+            return await self._load_model(move)
         # Only one model is evicted before the policy is asked again: another may have become idle.
-        error = await self._take_out(f"room for {move.model}: {move.reason}", room_for=move.model)
+        reason = f"room for {move.model}: {move.reason}"
+        error = await self._unload_moving(reason, room_for=move.model)
         if error is None:
             return _NO_ERRORS
         self._failed.add(move.model)
@@ -166,21 +170,21 @@ class Residents:
         )
         return {move.model: no_room}
 
-    async def _take_out(self, reason: str, *, room_for: str | None = None) -> Exception | None:
-        """Unloads the moving model; returns the error if it stays."""
+    async def _unload_moving(self, reason: str, *, room_for: str | None = None) -> Exception | None:
+        """Unloads the moving model; returns the error if it stays in memory."""
         resident = self.moving
         assert resident is not None
-        # A cancelled unload would only begin again: `unload_all` waits for it.
         unload = self._unload_host(resident.model, reason=reason, room_for=room_for)
-        self._leaving = asyncio.create_task(unload)
-        error = await asyncio.shield(self._leaving)
-        self._leaving = None
+        # Shielded, and awaited by `unload_all`, which would only have to begin it again.
+        self._unload = asyncio.create_task(unload)
+        error = await asyncio.shield(self._unload)
+        self._unload = None
         if error is None:
             return None
         report = await self._report(resident.model)
         if report is not None and not report.resident:
-            return None  # it has gone nonetheless
-        self._there[resident.model] = resident
+            return None  # the model is unloaded nonetheless
+        self._in_memory[resident.model] = resident
         self._failed.add(resident.model)
         return error
 
@@ -194,7 +198,7 @@ class Residents:
             with self.tracer.span(unload), errors_of(model):
                 async with in_time(model, tenant.load_timeout_s, "let go of"):
                     await self.hosts[model].unload()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
+        except Exception as error:  # noqa: BLE001 - the model's entry depends on it, whatever it is
             log_warning(
                 "a model could not be unloaded",
                 code="budget.model-not-unloaded",
@@ -204,11 +208,11 @@ class Residents:
             return error
         return None
 
-    async def _bring_in(self, move: LoadModel, *, loads: int = 1) -> Mapping[str, Exception]:
+    async def _load_model(self, move: LoadModel, *, loads: int = 1) -> Mapping[str, Exception]:
         model, tenant = move.model, self.tenants[move.model]
         if move.is_prefetch:
-            # Calls that were just granted go out first: an engine in this process blocks it while
-            # it loads.
+            # Lets calls that were just granted go out first: an engine in this process blocks the
+            # event loop while it loads.
             await asyncio.sleep(_BEFORE_A_PREFETCH_S)
         began_ns = self.tracer.now_ns()
         try:
@@ -226,13 +230,13 @@ class Residents:
                 async with in_time(model, tenant.load_timeout_s, "load"):
                     await self.hosts[model].load()
         except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
-            return self._cannot_come(model, error)
+            return self._note_failed_load(model, error)
         load_s = (self.tracer.now_ns() - began_ns) / 1e9
         report = await self._report(model)
         if report is not None and not report.resident:
-            if loads < _LOADS:
-                return await self._bring_in(move, loads=loads + 1)
-            # The call itself may make the server load the model, or say why it cannot.
+            if loads < _MAX_LOADS:
+                return await self._load_model(move, loads=loads + 1)
+            # Counts as loaded: a call may make the server load it again, or say why it cannot.
             report = None
             log_warning(
                 "a model was gone as soon as it was loaded: other programs use its server, and its "
@@ -241,10 +245,10 @@ class Residents:
                 model=model,
                 loads=loads,
             )
-        self._came(model, report, load_s=load_s)
+        self._add(model, report, load_s=load_s)
         return _NO_ERRORS
 
-    def _cannot_come(self, model: str, error: Exception) -> Mapping[str, Exception]:
+    def _note_failed_load(self, model: str, error: Exception) -> Mapping[str, Exception]:
         log_warning(
             "a model could not be loaded",
             code="budget.model-not-loaded",
@@ -252,22 +256,22 @@ class Residents:
             error=describe(error),
         )
         out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
-        if out_of_memory and self._found_too_large(model):
-            return _NO_ERRORS  # it needs more than estimated; others may make room
+        if out_of_memory and self._note_too_large(model):
+            return _NO_ERRORS  # its calls go on waiting, until others are evicted for it
         self._failed.add(model)
         return {model: error}
 
-    # --- what has come or gone --------------------------------------------------------------------
+    # --- entries ----------------------------------------------------------------------------------
 
-    def _came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
-        """A model is in memory now; `load_s` is None if it was there already."""
+    def _add(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
+        """Adds a model that is in memory now; `load_s` is None if the budget did not load it."""
         tenant = self.tenants[model]
         # The host's report overrides the estimate.
-        need = self._said_need(model, report) or tenant.need
+        need = self._reported_need(model, report) or tenant.need
         self.tenants[model] = replace(
             tenant, need=need, load_s=tenant.load_s if load_s is None else load_s
         )
-        self._there[model] = Resident(
+        self._in_memory[model] = Resident(
             model=model,
             need=need,
             since_ns=self.tracer.now_ns(),
@@ -276,16 +280,17 @@ class Residents:
         self._failed.discard(model)
         self._uncalled.add(model)
 
-    def _went(self, model: str) -> Resident:
-        """A model is on its way out: it is no longer lent."""
+    def _removed(self, model: str) -> Resident:
+        """Removes the entry of a model that is about to be unloaded, so that it is not lent."""
         if model in self._uncalled:
-            # While the same is expected, loading it ahead again would be wasted again.
+            # With the same forecast, loading it ahead again would be wasted again.
             self._wasted.add(model)
-        return self._there.pop(model)
+        return self._in_memory.pop(model)
 
-    def _found_too_large(self, model: str) -> bool:
-        """Notes that a model did not fit into free bytes; whether it may once others have gone."""
-        tenant, ledger = self.tenants[model], Ledger(devices=self.devices, residents=self._there)
+    def _note_too_large(self, model: str) -> bool:
+        """Raises the need of a model that did not fit; whether it may fit if others are evicted."""
+        tenant = self.tenants[model]
+        ledger = Ledger(devices=self.devices, residents=self._in_memory)
         free = {device: ledger.free_bytes(device) for device in tenant.need}
         larger = {
             # More than was free, or it would be tried again in the same room.
@@ -293,15 +298,15 @@ class Residents:
             for device, bytes_ in tenant.need.items()
         }
         may_fit = any(larger[device] > free[device] for device in larger)
-        # Otherwise the old estimate stays: other programs may have taken its place.
+        # Else the old estimate stays, since other programs may have taken the memory.
         need = larger if may_fit else self._estimates[model].need
         self.tenants[model] = replace(tenant, need=need)
         return may_fit
 
-    # --- what hosts say ---------------------------------------------------------------------------
+    # --- reports of hosts -------------------------------------------------------------------------
 
     async def _report(self, model: str) -> HostReport | None:
-        """The report of the model's host; None without one."""
+        """The report of the model's host; None if it gives none."""
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
                 return await self.hosts[model].report()
@@ -315,66 +320,66 @@ class Residents:
 
     async def adopt(self) -> None:
         """Adds the models that were in memory from the start."""
-        # All hosts at once: one that does not answer costs its time limit.
+        # All hosts at once, since each that does not answer takes its whole time limit.
         models = list(self.hosts)
         reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
             if report is not None and report.resident:
                 self.tracer.instant(events.Adopt(model, "it was in memory already"))
-                self._came(model, report)
+                self._add(model, report)
 
-    def look_at(self, model: str) -> None:
-        """Asks a model's host soon whether the model is still there."""
+    def doubt(self, model: str) -> None:
+        """Makes `watch` compare a model's entry with its host at once."""
         self._in_doubt.add(model)
-        self._doubt.set()
+        self._has_doubt.set()
 
     async def watch(self) -> None:
-        """Compares with hosts from time to time, and at once if there is doubt."""
+        """Compares all entries with the hosts from time to time, and doubtful ones at once."""
         while True:
             try:
-                async with asyncio.timeout(_LOOK_EVERY_S):
-                    await self._doubt.wait()
+                async with asyncio.timeout(_COMPARE_EVERY_S):
+                    await self._has_doubt.wait()
                 models = sorted(self._in_doubt)
             except TimeoutError:
                 models = sorted(self.hosts)
-            self._doubt.clear()
+            self._has_doubt.clear()
             self._in_doubt.clear()
-            await asyncio.gather(*map(self._look, models))
+            await asyncio.gather(*map(self._compare, models))
 
-    async def _look(self, model: str) -> None:
-        """Corrects a model's entry, unless the model moves: then it is about to change."""
+    async def _compare(self, model: str) -> None:
+        """Corrects a model's entry by its host's report, unless the model is moving."""
         if self.moving is not None and self.moving.model == model:
             return
         moves = self._moves[model]
         report = await self._report(model)
-        # If the model moved while its host was asked, the report is of the past.
+        # If the model moved while its host was asked, the report is out of date.
         if report is None or self._moves[model] != moves:
             return
-        if report.resident and model not in self._there:
+        if report.resident and model not in self._in_memory:
             self.tracer.instant(events.Adopt(model, "its server has loaded it unasked"))
-            self._came(model, report)
+            self._add(model, report)
         elif report.resident:
-            need = self._said_need(model, report)
-            if need is None or need == self._there[model].need:
+            need = self._reported_need(model, report)
+            if need is None or need == self._in_memory[model].need:
                 return
             self.tenants[model] = replace(self.tenants[model], need=need)
-            self._there[model] = replace(self._there[model], need=need)
-        elif model in self._there:
-            del self._there[model]
+            self._in_memory[model] = replace(self._in_memory[model], need=need)
+        elif model in self._in_memory:
+            del self._in_memory[model]
             reason = "its server has let it go, or has died"
             self.tracer.instant(events.Evict(model=model, reason=reason))
         else:
             return
         self.changed(_NO_ERRORS)
 
-    def _said_need(self, model: str, report: HostReport | None) -> Need | None:
-        """What a model takes by its host's report; None if that says nothing."""
+    def _reported_need(self, model: str, report: HostReport | None) -> Need | None:
+        """The bytes that a model takes by its host's report; None if it does not say them."""
         if report is None or report.total_bytes is None:
             return None
         devices = self._estimates[model].need
         gpus = [device for device in devices if device != MACHINE]
         if len(gpus) == 1 and report.gpu_bytes is not None:
-            # The rest, which had no room on the GPU, is in the machine's memory.
+            # Layers that had no room on the GPU are in the machine's memory.
             bytes_by_device = {
                 gpus[0]: report.gpu_bytes,
                 MACHINE: report.total_bytes - report.gpu_bytes,
@@ -384,14 +389,14 @@ class Residents:
         else:
             return None
         return {
-            # At most what the model can ever have, or it could not come again; at least 1 byte, or
-            # it would not go for others that do not fit beside it.
+            # At most what the model can ever have, or it could not be loaded again. At least 1
+            # byte, or it would not be evicted for others that do not fit beside it.
             device: max(min(bytes_, self._most_room_bytes(model, device)), 1)
             for device, bytes_ in bytes_by_device.items()
             if bytes_ > 0 or device in devices
         }
 
     def _most_room_bytes(self, model: str, device: str) -> int:
-        """The most that a model can have of a device after all possible evictions."""
+        """The bytes of a device that a model can have after all possible evictions."""
         pinned = (t for t in self.tenants.values() if t.pin and t.model != model)
         return self.devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)

@@ -35,13 +35,13 @@ class Draft:
     """The heading of the section that each source belongs to, or an empty text; empty if none
     belongs to a section."""
     told: tuple[str, ...] = ()
-    """What a loop told the producer beside task and sources: none of it may stand in the draft."""
+    """Texts that a loop gave the producer beside task and sources; none may stand in the draft."""
     cut: bool = False
     """Whether the reply was cut; such a draft does not pass a loop."""
     language: Language | None = None
     """The language that the rubric asks for; None if it does not say."""
     targets: tuple[str, ...] = ()
-    """What a right answer says, in any of these ways; empty if nobody says."""
+    """Right answers, in different words; empty if none is known."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -78,9 +78,10 @@ class Draft:
 
     @cached_property
     def likely_language(self) -> Language | None:
-        """Its language, told by its letters if the rubric does not say; None if it is too short."""
-        enough = self.language is None and letter_bytes(self.visible) >= ENOUGH_BYTES
-        return language_of(self.visible) if enough else self.language
+        """The rubric's language, else the likeliest one; None if the text is too short to tell."""
+        if self.language is None and letter_bytes(self.visible) >= ENOUGH_BYTES:
+            return language_of(self.visible)
+        return self.language
 
     @cached_property
     def visible(self) -> str:
@@ -112,8 +113,8 @@ class Draft:
         """The sources that belong to one section; empty if none does."""
         title = terms(self.sections[index].title or "")
         # Not strict: there are no headings at all if sources were given as a list.
-        pairs = zip(self.sources, self.source_sections, strict=False)
-        return tuple(source for source, heading in pairs if title and terms(heading) == title)
+        sources = zip(self.sources, self.source_sections, strict=False)
+        return tuple(source for source, heading in sources if title and terms(heading) == title)
 
     @property
     def has_sources(self) -> bool:
@@ -132,17 +133,18 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, said so that a reviser can act on it."""
+    """One fault of a draft, in words that a reviser can act on."""
 
     message: str
     """What is wrong, and what would be right."""
     section: str | None = None
     """Title of the section it concerns, for people; None for the whole draft."""
     section_index: int | None = None
-    """Which of `sections_of(draft)` that is: titles may repeat. None for the whole draft."""
+    """The index of the section in `sections_of(draft)`, since titles may repeat; None for the whole
+    draft."""
     code: str = ""
-    """What is wrong, for programs, such as `check.too-few`; empty if it comes from a model or from
-    a function of the user's."""
+    """The kind of fault, for programs, such as `check.too-few`; empty if it comes from a model or
+    from a function of the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +188,7 @@ Sources = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 def by_section(sources: Sources) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Sources, and the heading that each belongs to; no headings if they are not given by them."""
+    """Sources, and the heading that each belongs to; no headings if they are no mapping."""
     if not isinstance(sources, Mapping):
         return as_texts(sources), ()
     pairs = [(text, title) for title, texts in sources.items() for text in as_texts(texts)]
@@ -209,12 +211,12 @@ def visible_text(blocks: Iterable[Block]) -> str:
 
 ENOUGH_BYTES = 100
 """Bytes of letters in UTF-8: about 17 words of English, or 33 characters of Chinese."""
-# Near enough to each other to be taken for each other, in a text of any length.
+# Languages that may be taken for each other in a text of any length.
 _ALIKE = (frozenset({"bs", "hr", "sr"}), frozenset({"nn", "no"}), frozenset({"id", "ms"}))
 
 
 def letter_bytes(text: str) -> int:
-    """The length of its letters in UTF-8, which says how sure its language is."""
+    """The length of a text's letters in UTF-8: the longer, the surer is its language."""
     # Not their number: a letter of Chinese tells more than one of English, and has more bytes.
     return len("".join(filter(str.isalpha, text)).encode("utf-8", "replace"))
 

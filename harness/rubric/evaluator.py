@@ -26,7 +26,7 @@ from harness.rubric.judge import Ask, Case, judge, judge_request
 from harness.rubric.noise import pooled_deviation
 from harness.rubric.prompt import asked_of, prompt_sha256, shown
 from harness.rubric.rubric import Rubric
-from harness.rubric.scoring import Opinion, checked_score, combined, echo_score, held_by_checks
+from harness.rubric.scoring import Opinion, caps_by_checks, checked_score, combined, echo_score
 from harness.rubric.verdict import (
     Checked,
     Combine,
@@ -73,7 +73,9 @@ class Evaluator:
             )
 
     async def evaluate(self, draft: Draft, *, samples: int | None = None) -> Verdict:
-        """One verdict; `samples` has it judged so often wherever its scores lie.
+        """One verdict; with `samples`, each model judges the draft that many times.
+
+        Without, it is judged again only while its composite is too near the threshold to tell.
 
         Raises:
             EvaluatorAbstained: The models answered, and no judgement could be read.
@@ -81,7 +83,8 @@ class Evaluator:
             InferenceError: No model could be asked.
             LimitReached: A limit left no room for the first judgement.
         """
-        rubric, draft = self.rubric, self._in_its_language(draft)
+        rubric = self.rubric
+        draft = self._in_its_language(draft)
         # 1. What code scores. A gate that is shut spares the models.
         checked, reasons = _checked_scores(rubric, draft)
         dimensions = asked_of(rubric, draft) if self._models else ()
@@ -92,63 +95,67 @@ class Evaluator:
             draft=draft,
             shown=shown(rubric, draft),
             dimensions=dimensions,
-            held={d.name: held_by_checks(d, draft) for d in dimensions},
+            applied_caps={d.name: caps_by_checks(d, draft) for d in dimensions},
         )
-
-        # 2. Every model once; more often while chance could decide. A greedy judgement (sample 0)
-        #    cannot be averaged with sampled ones.
-        # Repeats are worth their calls where the noise was measured, or the rubric asks for them.
-        is_worth = self._noise is not None or "repeats" in rubric.model_fields_set
-        limit = samples or (rubric.repeats if is_worth else 1)
-        rounds: list[list[Opinion]] = []
-        absent: list[HarnessError] = []
-        for sample in range(1, limit + 1) if samples or limit > 1 else (0,):
-            opinions, errors = await self._ask_all(case, sample=sample)
-            rounds += [opinions] if opinions else []
-            absent += errors
-            # If a model could not be asked, none is asked again.
-            if not all(isinstance(error, EvaluatorAbstained) for error in errors):
-                if samples is not None:
-                    raise _failure(errors)
-                break
-            # Calibration needs all samples; else only a draft near the threshold is judged again.
-            is_last = sample in {0, limit} or not rounds
-            if samples is None and (is_last or not self._is_undecided(checked, rounds)):
-                break
+        # 2. What the models judge.
+        rounds, absent = await self._judge(case, checked, samples=samples)
         if not rounds:
             raise _failure(absent)
-
         # 3. One verdict.
         scores = combined(list(chain.from_iterable(rounds)), self._combine)
         judges = self._record(case, checked, rounds, absent)
         return _verdict(rubric, [*checked, *scores], reasons=reasons, judges=judges)
 
+    async def _judge(
+        self, case: Case, checked: Sequence[DimensionScore], *, samples: int | None
+    ) -> tuple[list[list[Opinion]], list[HarnessError]]:
+        """The opinions of each time that the models were asked, and why some are missing."""
+        # Repeats are worth their calls where the noise was measured, or the rubric asks for them.
+        is_repeated = self._noise is not None or "repeats" in self.rubric.model_fields_set
+        limit = samples or (self.rubric.repeats if is_repeated else 1)
+        rounds: list[list[Opinion]] = []
+        absent: list[HarnessError] = []
+        # A greedy judgement (sample 0) cannot be averaged with sampled ones.
+        for sample in range(1, limit + 1) if samples or limit > 1 else (0,):
+            opinions, errors = await self._ask_all(case, sample=sample)
+            rounds += [opinions] if opinions else []
+            absent += errors
+            if not all(isinstance(error, EvaluatorAbstained) for error in errors):
+                # Calibration needs all samples.
+                if samples is not None:
+                    raise _failure(errors)
+                # If a model could not be asked, none is asked again.
+                break
+            if samples is None and not (rounds and self._is_undecided(checked, rounds)):
+                break
+        return rounds, absent
+
     def checked(self, draft: Draft) -> Checked:
-        """What the checks alone say of a draft: no model is asked."""
-        scores, _ = _checked_scores(self.rubric, self._in_its_language(draft))
+        """The scores of a draft by the checks alone: no model is asked."""
+        rubric = self.rubric
+        scores, _ = _checked_scores(rubric, self._in_its_language(draft))
         if not scores:
             return Checked()
-        verdict = reach_verdict(self.rubric, scores)
-        mean, scale_of = weighted_mean(self.rubric, scores), self.rubric.scale_of
+        verdict = reach_verdict(rubric, scores)
+        mean = weighted_mean(rubric, scores)
         return Checked(
             rank=(verdict.passed and not draft.cut, not verdict.gates, mean),
-            short=tuple(
-                score for score in verdict.scores if score.score < scale_of(score.name).max
-            ),
+            short=tuple(s for s in verdict.scores if s.score < rubric.scale_of(s.name).max),
         )
 
     def most_tokens(self, draft: Draft) -> int:
         """The most that one evaluation takes, without repairs and repeats."""
-        rubric, dimensions = self.rubric, asked_of(self.rubric, draft)
+        rubric = self.rubric
+        dimensions = asked_of(rubric, draft)
         if not dimensions or not self._models:
             return 0
         seen = shown(rubric, draft)
-        case = Case(rubric=rubric, draft=draft, shown=seen, dimensions=dimensions, held={})
-        # What is shown of sources may be as long as it is allowed to be.
+        case = Case(rubric=rubric, draft=draft, shown=seen, dimensions=dimensions, applied_caps={})
+        # The draft to come may rely on more of the sources: they count with all the room they have.
         limit = rubric.shorten.payload_chars if seen.sources_shortened else 0
         tokens = 0
-        for dimensions in case.calls:
-            request = judge_request(case, dimensions, model="")
+        for dimensions_of_call in case.calls:
+            request = judge_request(case, dimensions_of_call, model="")
             unused = max(0, limit - sum(len(message.content) for message in request.messages))
             tokens += most_tokens_in(" " * unused) + most_tokens_of(request)
         return tokens * len(self._models)
@@ -182,13 +189,21 @@ class Evaluator:
     def _is_undecided(
         self, checked: Sequence[DimensionScore], rounds: Sequence[Sequence[Opinion]]
     ) -> bool:
+        """Whether chance could still decide after these rounds."""
         opinions = list(chain.from_iterable(rounds))
-        by_judge: dict[str, list[Verdict]] = {}
+        verdicts_by_judge: dict[str, list[Verdict]] = {}
         for opinion in opinions:
-            verdict = _verdict(self.rubric, [*checked, *opinion.scores])
-            by_judge.setdefault(opinion.evaluator, []).append(verdict)
-        together = _verdict(self.rubric, [*checked, *combined(opinions, self._combine)])
-        return is_undecided(together, list(by_judge.values()), self.rubric, noise=self._noise)
+            verdict = self._verdict_by(checked, [opinion])
+            verdicts_by_judge.setdefault(opinion.evaluator, []).append(verdict)
+        verdict = self._verdict_by(checked, opinions)
+        judgements = list(verdicts_by_judge.values())
+        return is_undecided(verdict, judgements, self.rubric, noise=self._noise)
+
+    def _verdict_by(
+        self, checked: Sequence[DimensionScore], opinions: Sequence[Opinion]
+    ) -> Verdict:
+        scores = combined(opinions, self._combine)
+        return _verdict(self.rubric, [*checked, *scores])
 
     def _record(
         self,
@@ -197,22 +212,23 @@ class Evaluator:
         rounds: Sequence[Sequence[Opinion]],
         absent: Sequence[HarnessError],
     ) -> Judges:
+        """Who judged the case, and what each judgement came to."""
         opinions = list(chain.from_iterable(rounds))
-        verdicts = [_verdict(self.rubric, [*checked, *opinion.scores]) for opinion in opinions]
-        by_round = [[*checked, *combined(of_round, self._combine)] for of_round in rounds]
-        several = len(opinions) > 1
+        verdicts = [self._verdict_by(checked, [opinion]) for opinion in opinions]
+        round_verdicts = [self._verdict_by(checked, of_round) for of_round in rounds]
+        is_repeated = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
             prompt_sha256=prompt_sha256(self.rubric, case.calls),
             judgements=len(opinions),
             abstentions=sum(isinstance(error, EvaluatorAbstained) for error in absent),
             absent=tuple(str(error) for error in absent),
-            spread=statistics.stdev(v.composite for v in verdicts) if several else None,
-            pass_share=statistics.fmean(v.passed for v in verdicts) if several else None,
+            spread=statistics.stdev(v.composite for v in verdicts) if is_repeated else None,
+            pass_share=statistics.fmean(v.passed for v in verdicts) if is_repeated else None,
             combine=self._combine,
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
-            composites=tuple(_verdict(self.rubric, scores).composite for scores in by_round),
+            composites=tuple(verdict.composite for verdict in round_verdicts),
             borderline=None if self._noise is None else self._is_undecided(checked, rounds),
             each=tuple(
                 SingleJudgement(
@@ -227,7 +243,7 @@ class Evaluator:
 
 
 def _failure(errors: Sequence[HarnessError]) -> HarnessError:
-    """The error to raise if no model judged: what stopped the calls before what they brought."""
+    """The error to raise if no model judged: a call that failed before a reply without scores."""
     for kind in (LimitReached, InferenceError):
         for error in errors:
             if isinstance(error, kind):
@@ -256,6 +272,7 @@ def _checked_scores(rubric: Rubric, draft: Draft) -> tuple[list[DimensionScore],
     """The scores by code; and why a dimension has none, if its checks cannot judge the draft."""
     results = {d.name: checked_score(d, draft, rubric) for d in rubric.checked}
     scores = [score for score in results.values() if isinstance(score, DimensionScore)]
+    # Words of the loop in the draft count as a dimension of their own.
     if draft.told and (findings := echoes(draft)):
         scores.append(echo_score(rubric, findings))
     return scores, {name: why for name, why in results.items() if isinstance(why, str)}
@@ -275,24 +292,27 @@ def is_undecided(
 ) -> bool:
     """Whether another judgement could turn the outcome: near the threshold, chance decides.
 
-    `judgements` are by judge; `noise` is the measured standard deviation of a composite for which
-    each judge is heard once.
+    `judgements` holds one list of verdicts for each judge; `noise` is the measured standard
+    deviation of a composite for which each judge is heard once.
     """
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
-    # By judge: how severe one is beside others is no noise.
-    composites = [[judgement.composite for judgement in of_judge] for of_judge in judgements]
-    width = _half_width(composites, near=near, is_measured=noise is not None)
+    # Grouped by judge, since a judge who is always more severe than another makes no noise.
+    composites = [[verdict.composite for verdict in of_judge] for of_judge in judgements]
+    half_width = _half_width(composites, near=near, is_measured=noise is not None)
     # Rounded, since 8.3 - 8 is more than 0.3 in floats.
-    if width == 0 or round(abs(verdict.composite - rubric.pass_at) - width, 9) > 0:
+    distance = abs(verdict.composite - rubric.pass_at)
+    if half_width == 0 or round(distance - half_width, 9) > 0:
         return False
     for dimension in rubric.dimensions:
-        if dimension.floor is None or dimension.name not in verdict.vector:
+        name, floor = dimension.name, dimension.floor
+        if floor is None or name not in verdict.vector:
             continue
-        name = dimension.name
-        scores = [[rubric.shared(name, v.vector[name]) for v in side] for side in judgements]
+        scores = [
+            [rubric.shared(name, v.vector[name]) for v in of_judge] for of_judge in judgements
+        ]
         highest = rubric.shared(name, verdict.vector[name]) + _half_width(scores, near=near)
         # The draft fails by this floor, whatever its composite turns out to be.
-        if round(highest - rubric.shared(name, dimension.floor), 9) < 0:
+        if round(highest - rubric.shared(name, floor), 9) < 0:
             return False
     return True
 
@@ -315,12 +335,15 @@ def is_judged_enough(verdict: Verdict, rubric: Rubric) -> bool:
 def _half_width(
     values: Sequence[Sequence[float]], *, near: float, is_measured: bool = False
 ) -> float:
-    """Half the width of the interval around a mean; `near` if each judge is heard once."""
-    width = near / math.sqrt(max(map(len, values)))
+    """Half the width of the interval around the mean of `values`, which has a list for each judge.
+
+    It is `near` if each judge was heard once; `is_measured` says that this is measured noise.
+    """
+    expected = near / math.sqrt(max(map(len, values)))
     repeated = [of_judge for of_judge in values if len(of_judge) > 1]
-    # Beside what was measured, these few values say nothing more.
+    # Beside measured noise, these few values say nothing more.
     if is_measured or not repeated:
-        return width
+        return expected
+    observed = _DEVIATIONS * pooled_deviation(repeated) / math.sqrt(sum(map(len, values)))
     # Two equal scores do not show that there is no noise: scores are coarse.
-    deviation = pooled_deviation(repeated)
-    return max(width, _DEVIATIONS * deviation / math.sqrt(sum(map(len, values))))
+    return max(expected, observed)

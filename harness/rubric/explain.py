@@ -22,7 +22,7 @@ NOTHING = Notice(
 
 
 def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """The problems that do not only follow from another."""
+    """The problems without those that only follow from another one."""
     # A default that follows the scale is missing with it.
     return [
         problem
@@ -50,14 +50,14 @@ def explain(problem: ErrorDetails) -> Notice:
             return Notice(code="rubric.unknown-check", message=message)
         case str(code) if code.startswith("rubric."):
             return Notice(code=code, message=problem["msg"])
-    notice = NOTHING if problem["input"] is None else _shape(problem) or _of_value(problem)
-    # The line tells where; the nearest name is enough.
+    notice = NOTHING if problem["input"] is None else _of_shape(problem) or _of_value(problem)
+    # The line says where the mistake is; the innermost name is enough.
     names = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
     return replace(notice, message=f"{names[-1]}: {notice.message}") if names else notice
 
 
 def _not_allowed(name: str, allowed: set[str], value: object) -> Notice:
-    """For a field that does not exist, or for a text that a comma cut in two."""
+    """Explains a field that does not exist, which may be the rest of a text behind a comma."""
     nearest = did_you_mean(name, allowed)
     # `{ at_most: 0,5 }` has a field 5 without a value.
     if value is None and name.isdigit():
@@ -71,9 +71,10 @@ def _not_allowed(name: str, allowed: set[str], value: object) -> Notice:
     return Notice(code="rubric.unknown-field", message=f"'{name}' is not allowed here; {nearest}")
 
 
-def _shape(problem: ErrorDetails) -> Notice | None:
-    """For one value in place of fields or a list, or the other way round; None for other cases."""
-    value, code = problem["input"], "rubric.name-for-fields"
+def _of_shape(problem: ErrorDetails) -> Notice | None:
+    """Explains one value in place of fields or a list, or the reverse; None for other cases."""
+    value = problem["input"]
+    code = "rubric.name-for-fields"
     if problem["type"] not in _SHAPES:
         return None
     match problem["loc"]:
@@ -98,24 +99,25 @@ def _shape(problem: ErrorDetails) -> Notice | None:
 
 
 def _of_value(problem: ErrorDetails) -> Notice:
-    value, kind, name = problem["input"], problem["type"], problem["loc"][-1]
+    """Explains a value that its field cannot have."""
+    value = problem["input"]
+    kind = problem["type"]
+    name = problem["loc"][-1]
     mistake = problem.get("ctx", {}).get("error")
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
         # `en-US` is meant for `en`.
-        begins = [choice for choice in choices if str(value).lower().startswith(choice)]
-        nearest = did_you_mean(begins[0] if begins else str(value), begins or choices)
+        prefixes = [choice for choice in choices if str(value).lower().startswith(choice)]
+        nearest = did_you_mean(str(value), choices)
+        if prefixes:
+            nearest = did_you_mean(prefixes[0], prefixes)
         return Notice(code="rubric.unknown-choice", message=f"there is no '{value}'; {nearest}")
     if isinstance(mistake, Mistake):
         notice = Notice(code=mistake.code, message=fault_of(problem))
     elif kind == "string_pattern_mismatch" and name == "call":
         notice = _CALL
     elif kind == "string_pattern_mismatch":
-        plain = unicodedata.normalize("NFKD", value.lower()).encode("ascii", "ignore").decode()
-        near = re.sub(r"[^a-z0-9]+", "_", plain).strip("_0123456789")
-        such = f", such as '{near}'" if near else ""
-        message = f"must be lower-case letters, digits and underscores{such}"
-        notice = Notice(code="rubric.name-malformed", message=message)
+        notice = _malformed_name(value)
     elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
         notice = Notice(code="rubric.decimal-comma", message=message)
@@ -132,15 +134,27 @@ def _of_value(problem: ErrorDetails) -> Notice:
     return replace(notice, message=notice.message + _shown(value))
 
 
+def _malformed_name(name: str) -> Notice:
+    """Explains a dimension's name, with the nearest name that is allowed: `klar` for `Klär`."""
+    ascii_name = unicodedata.normalize("NFKD", name.lower()).encode("ascii", "ignore").decode()
+    proposal = re.sub(r"[^a-z0-9]+", "_", ascii_name).strip("_0123456789")
+    example = f", such as '{proposal}'" if proposal else ""
+    message = f"must be lower-case letters, digits and underscores{example}"
+    return Notice(code="rubric.name-malformed", message=message)
+
+
 def _shown(value: object) -> str:
-    """What was written, cut where it is long."""
+    """A remark with the value as it was written, cut if it is long; empty for lists and fields."""
     if not isinstance(value, str | int | float):
         return ""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return f" (it is {text[:_LONG_CHARS]}{'…' if len(text) > _LONG_CHARS else ''})"
+    if len(text) > _MOST_CHARS_SHOWN:
+        text = f"{text[:_MOST_CHARS_SHOWN]}…"
+    return f" (it is {text})"
 
 
-_LONG_CHARS = 60
+_MOST_CHARS_SHOWN = 60
+# pydantic's words → ours.
 _WORDS = {
     "Input should be": "must be",
     "greater than or equal to": "at least",
@@ -165,6 +179,7 @@ _NO_SCORE = Notice(
 _WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
 _TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")
 _SHAPES = ("dict_type", "model_attributes_type", "model_type", "string_type", "tuple_type")
+# Field with fields of its own → an example.
 _FORMS = {
     "anchors": "{ 9: …, 6: …, 3: … }",
     "prompts": "'section: |', or be the name of a file of prompts",
@@ -172,8 +187,7 @@ _FORMS = {
     "shorten": "{ evaluate_over: 6000 }",
     "unless": "{ check: finished }",
 }
-"""What fields with fields of their own look like."""
-# In place of pydantic's own words, which speak of Python's types.
+# Type of pydantic's error → what we say: pydantic's words speak of Python's types.
 _MESSAGES = {
     "bool_parsing": _TRUE_OR_FALSE,
     "bool_type": _TRUE_OR_FALSE,
@@ -191,16 +205,17 @@ _MESSAGES = {
     "too_short": Notice(code="rubric.list-empty", message="must hold at least one"),
     "tuple_type": _LIST,
 }
+# Missing field → what it is for.
 _EXAMPLES = {
     "title": "; begin the file with it, such as 'title: My rubric'",
     "name": ", which every dimension needs, such as 'name: clear'",
     "dimensions": "; they are what a draft is scored on",
     "at_most": ", the score that the cap holds the dimension down to",
 }
-"""What a missing field is for."""
 
 
 def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
+    """Whether a problem is gone when another one is mended."""
     place = problem["loc"]
     # A list whose one item is wrong counts as empty.
     if problem["type"] == "too_short":
@@ -215,6 +230,7 @@ def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
 
 
 def _fields_at(place: Sequence[int | str]) -> set[str]:
+    """The names of the fields that a rubric can have at a place; empty if it has none there."""
     match place:
         case [*_, str(name)] if name in CHECKS:
             owner: type[BaseModel] | None = CHECKS[name]

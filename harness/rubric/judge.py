@@ -26,19 +26,19 @@ from harness.rubric.prompt import (
 )
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Dimension, Rubric
-from harness.rubric.scoring import Held, Judgement, Opinion, judged_score
+from harness.rubric.scoring import AppliedCap, Judgement, Opinion, judged_score
 
 Ask = Callable[[ChatRequest], Awaitable[Completion]]
-"""How a model is asked."""
+"""Sends a request to a model."""
 
 _EXCERPT_CHARS = 160
 # It is unknown beforehand whether a model thinks aloud first; room that is not used costs nothing.
-_ROOM_TOKENS = 1024
+_THINKING_TOKENS = 1024
 # The longest reason and issues that the schema allows, and the JSON around them.
-_ROOM_TOKENS_PER_DIMENSION = 512
+_TOKENS_PER_DIMENSION = 512
 # A reason, and an issue or two: tried where a context has no room for more.
-_LEAST_ROOM_TOKENS_PER_DIMENSION = 256
-# A judgement that is repeated greedily would be the same again.
+_LEAST_TOKENS_PER_DIMENSION = 256
+# Judgements that are repeated greedily would all be the same.
 _REPEAT_TEMPERATURE = 0.7
 _REPAIR_TEMPERATURE = 0.3
 # Against running on: in white space, which a JSON grammar allows without end, or in circles.
@@ -47,14 +47,14 @@ _REPAIR_FREQUENCY_PENALTY = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A draft before its judges, and all that each of them is told."""
+    """A draft before its judges, and what each of them needs."""
 
     rubric: Rubric
     draft: Draft
     shown: ShownDraft
     dimensions: tuple[Dimension, ...]
-    held: Mapping[str, tuple[Held, ...]]
-    """By dimension, the caps that a check has already found to apply."""
+    applied_caps: Mapping[str, tuple[AppliedCap, ...]]
+    """Dimension → the caps that apply to it by a check, whatever the judges say."""
 
     @property
     def calls(self) -> tuple[tuple[Dimension, ...], ...]:
@@ -77,12 +77,11 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
         LimitReached: A limit leaves no room for a call that is no repair.
     """
     first, *later = case.calls
-    arrived = asyncio.Event()
+    reply_began = asyncio.Event()
 
-    async def read(
-        dimensions: Sequence[Dimension], *, ahead: bool = False
+    async def judgements_on(
+        dimensions: Sequence[Dimension], *, on_text: Callable[[str], None] | None = None
     ) -> Mapping[str, Judgement]:
-        on_text = (lambda _: arrived.set()) if ahead and later else None
         request = judge_request(case, dimensions, model=model, sample=sample, on_text=on_text)
         return await _read(request, case, dimensions, ask=ask)
 
@@ -90,25 +89,28 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
         async with asyncio.TaskGroup() as group:
             # 1. One call ahead: once its reply begins, what all calls share is in the prefix cache,
             #    and the others need not each compute it.
-            leading = group.create_task(read(first, ahead=True))
+            on_text = (lambda _: reply_began.set()) if later else None
+            leading = group.create_task(judgements_on(first, on_text=on_text))
             # Where no text is heard, as from a server that does not stream, its end counts.
-            leading.add_done_callback(lambda _: arrived.set())
-            await arrived.wait()
+            leading.add_done_callback(lambda _: reply_began.set())
+            await reply_began.wait()
             # 2. The others together.
-            rest = [group.create_task(read(dimensions)) for dimensions in later]
+            others = [group.create_task(judgements_on(dimensions)) for dimensions in later]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
 
     # 3. Their judgements as scores.
-    judgements = {
-        name: judgement for task in (leading, *rest) for name, judgement in task.result().items()
-    }
+    judgements: dict[str, Judgement] = {}
+    for task in (leading, *others):
+        judgements |= task.result()
+    scores = []
+    for dimension in case.dimensions:
+        caps = case.applied_caps.get(dimension.name, ())
+        judgement = judgements[dimension.name]
+        scores.append(judged_score(dimension, judgement, case.draft, applied_caps=caps))
     return Opinion(
         evaluator=model,
-        scores=tuple(
-            judged_score(d, judgements[d.name], case.draft, held=case.held.get(d.name, ()))
-            for d in case.dimensions
-        ),
+        scores=tuple(scores),
         repaired=tuple(name for name, judgement in judgements.items() if judgement.repaired),
     )
 
@@ -129,7 +131,7 @@ def judge_request(
         messages=messages,
         max_output_tokens=_room_tokens(dimensions),
         temperature=_REPEAT_TEMPERATURE if sample else 0.0,
-        # The same chance for the same number, where the server can.
+        # The same sample gets the same judgement again, if the server supports seeds.
         seed=sample + 1,
         reply_schema=reply_schema(case.rubric, dimensions),
         on_text=on_text,
@@ -138,45 +140,41 @@ def judge_request(
 
 async def _read(
     request: ChatRequest, case: Case, dimensions: Sequence[Dimension], *, ask: Ask
-) -> Mapping[str, Judgement]:
-    """The judgements that a call brings, after one more call if some are missing."""
+) -> dict[str, Judgement]:
+    """The judgements that a call brings, after one more call if some are missing or incomplete."""
     try:
         completion = await _answer(request, dimensions, ask=ask)
     except ReplyEmpty as error:
         raise EvaluatorAbstained(f"'{request.model}' gave no score: {error}") from error
     judgements = _judgements(completion, case, dimensions)
-    incomplete = [
-        d
-        for d in dimensions
-        if d.name not in judgements or not rule_keys(d).keys() <= judgements[d.name].rules.keys()
-    ]
-    if incomplete:
-        repair, again = _repair_request(request, completion, case.rubric, incomplete), completion
+    last = completion
+    if incomplete := [d for d in dimensions if not _is_complete(judgements.get(d.name), d)]:
+        repair = _repair_request(request, completion, case.rubric, incomplete)
         try:
-            again = await _answer(repair, incomplete, ask=ask)
+            last = await _answer(repair, incomplete, ask=ask)
         except (LimitReached, InferenceError) as error:
-            # What lacks decides below: a limit may leave no room for a repair, and a failed call
-            # that only a rule needed may have left a score that no cap lowers.
+            # A limit may leave no room for a repair: then the judge abstains below. If only the
+            # answer to a rule is missing, the score may be so low that the rule's cap does nothing.
             lacks_a_score = any(d.name not in judgements for d in dimensions)
             if lacks_a_score and not isinstance(error, LimitReached):
                 raise
         else:
-            for name, mended in _judgements(again, case, incomplete).items():
-                # It asks for scores alone: the reasons are those of the first reply.
-                first = judgements.get(name, mended)
+            for name, repaired in _judgements(last, case, incomplete).items():
+                # A repair asks for scores alone: the reasons are those of the first reply.
+                first = judgements.get(name, repaired)
                 judgements[name] = replace(
-                    mended,
+                    repaired,
                     reason=first.reason,
                     issues=first.issues,
-                    rules={**first.rules, **mended.rules},
+                    rules={**first.rules, **repaired.rules},
                     repaired=True,
                 )
-        # Without an answer, whether the cap holds is unknown: a score above it may be too high.
-        if rules := [rule for d in dimensions for rule in _open_rules(d, judgements)]:
-            raise EvaluatorAbstained(
-                f"'{request.model}' did not say true or false to a rule that would lower its "
-                f"score: {'; '.join(rules)}. {_excerpt(again)}"
-            )
+    # Without an answer, whether the cap holds is unknown: a score above it may be too high.
+    if rules := [r for d in dimensions for r in _open_rules(d, judgements.get(d.name))]:
+        raise EvaluatorAbstained(
+            f"'{request.model}' did not say true or false to a rule that would lower its "
+            f"score: {'; '.join(rules)}. {_excerpt(last)}"
+        )
     if missing := [d.name for d in dimensions if d.name not in judgements]:
         raise EvaluatorAbstained(
             f"'{request.model}' gave no score on the scale for {', '.join(missing)}. "
@@ -185,9 +183,13 @@ async def _read(
     return judgements
 
 
-def _open_rules(dimension: Dimension, judgements: Mapping[str, Judgement]) -> list[str]:
+def _is_complete(judgement: Judgement | None, dimension: Dimension) -> bool:
+    """Whether there is a judgement, and it answers all rules of the dimension."""
+    return judgement is not None and rule_keys(dimension).keys() <= judgement.rules.keys()
+
+
+def _open_rules(dimension: Dimension, judgement: Judgement | None) -> list[str]:
     """The rules without an answer whose cap is below a dimension's score."""
-    judgement = judgements.get(dimension.name)
     if judgement is None:
         return []
     lowering = {cap.when for cap in dimension.caps if cap.at_most < judgement.score}
@@ -196,27 +198,23 @@ def _open_rules(dimension: Dimension, judgements: Mapping[str, Judgement]) -> li
 
 
 async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask: Ask) -> Completion:
-    """The reply; where the context has too little room for the longest one, in the room it has."""
+    """The reply to a request; a shorter one if the context has no room for the longest."""
     try:
         return await ask(request)
     except ContextOverflow as overflow:
-        room = _room_after(overflow, fewest=_LEAST_ROOM_TOKENS_PER_DIMENSION * len(dimensions))
-        if not 0 < room < (request.max_output_tokens or math.inf):
+        least = _LEAST_TOKENS_PER_DIMENSION * len(dimensions)
+        room = least
+        if overflow.context_tokens and overflow.prompt_tokens:
+            room = overflow.context_tokens - overflow.prompt_tokens
+        if not least <= room < (request.max_output_tokens or math.inf):
             raise
     return await ask(replace(request, max_output_tokens=room))
-
-
-def _room_after(overflow: ContextOverflow, *, fewest: int) -> int:
-    """The tokens that a context has left, or 0 if these are too few to be of use."""
-    if not overflow.context_tokens or not overflow.prompt_tokens:
-        return fewest
-    room = overflow.context_tokens - overflow.prompt_tokens
-    return room if room >= fewest else 0
 
 
 def _repair_request(
     request: ChatRequest, reply: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
 ) -> ChatRequest:
+    """Asks once more, for the scores and rules of these dimensions alone."""
     ran_on = reply.finish_reason == "length"
     return replace(
         request,
@@ -231,7 +229,7 @@ def _repair_request(
 
 
 def _room_tokens(dimensions: Sequence[Dimension]) -> int:
-    return _ROOM_TOKENS + _ROOM_TOKENS_PER_DIMENSION * len(dimensions)
+    return _THINKING_TOKENS + _TOKENS_PER_DIMENSION * len(dimensions)
 
 
 def _judgements(
@@ -242,6 +240,7 @@ def _judgements(
 
 
 def _excerpt(completion: Completion) -> str:
+    """The beginning of a reply without scores, with what may help."""
     text = " ".join(completion.text.split())
     if not text:
         return f"It said nothing: {why_no_text(completion)}; give it more room, or less to think of"

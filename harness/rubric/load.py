@@ -59,68 +59,120 @@ def read_rubric(
     name: str | Path, *, directory: Path = _OWN, refuse: Refuse | None = None
 ) -> RubricFile:
     """As `load_rubric`; the values also have their files and lines."""
-    places = directories(directory)
+    folders = directories(directory)
     is_path = isinstance(name, Path) or name.endswith(_ENDINGS)
-    path = Path(name) if is_path else _find(str(name), places)
+    path = Path(name) if is_path else _find(str(name), folders)
     if path is None:
-        raise RubricInvalid(_no_such_rubric(str(name), places), code="rubric.not-found")
+        raise RubricInvalid(_no_such_rubric(str(name), folders), code="rubric.not-found")
     if not path.exists():
-        namesake = _find(path.stem, places)
+        namesake = _find(path.stem, folders)
         nearest = f"; did you mean {namesake}?" if namesake else ""
         raise RubricInvalid(f"there is no such file{nearest}", code="rubric.not-found", path=path)
-    return _read(path, (), places, refuse)
+    return _RubricReader(folders, refuse).read((path,))
 
 
-def _read(
-    path: Path, chain: tuple[Path, ...], places: tuple[Path, ...], refuse: Refuse | None
-) -> RubricFile:
-    # 1. What stands in the file, merged with the rubric that it extends.
-    file = _with_prompts(read_written(path))
-    problems = [
-        file.fields[name].problem(
-            f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
-        )
-        for name in file.fields.keys() & FILLED_IN
-    ]
-    base = _base_of(file, (*chain, path), places)
-    written = file
-    if base is not None:
-        inherited = _read(base, (*chain, path), places, refuse).written
-        written, misfits = _extended(file, _with_checks(inherited, refuse))
-        problems += misfits
-    elif "without" in file.fields:
-        problems.append(
-            file.fields["without"].problem(
-                "'without' leaves out dimensions of the rubric that this extends; it extends none",
-                code="rubric.without-extends",
+@dataclass(frozen=True, slots=True)
+class _RubricReader:
+    """Reads the file of a rubric, and the files of the rubrics that it extends."""
+
+    folders: tuple[Path, ...]
+    """Where the names of rubrics are looked up."""
+    refuse: Refuse | None
+
+    def read(self, chain: tuple[Path, ...]) -> RubricFile:
+        """The rubric in the last file of `chain`; each file in it extends the next one."""
+        # 1. The values of the file, merged with those of the rubric that it extends.
+        path = chain[-1]
+        file = _with_prompts(read_written(path))
+        problems = [
+            file.fields[name].problem(
+                f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
             )
-        )
-    # 2. The rubric that it amounts to, with all mistakes at once.
-    values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
-    try:
-        context = {"directories": [path.parent], "refuse": refuse}
-        rubric = Rubric.model_validate(values, context=context)
-    except ValidationError as error:
-        wrong = (_problem(problem, written, path) for problem in worth_saying(error.errors()))
-        raise refusal([*problems, *wrong]) from None
-    if problems:
-        raise refusal(problems)
-    named = rubric.model_copy(update={"id": path.stem, "sha256": _sha256(_scoring_values(rubric))})
-    return RubricFile(named, written)
+            for name in file.fields.keys() & FILLED_IN
+        ]
+        written = file
+        base_path = self._base_of(file, chain)
+        if base_path is not None:
+            base = self.read((*chain, base_path)).written
+            written, misfits = _extended(file, self._with_checks(base))
+            problems += misfits
+        elif "without" in file.fields:
+            problems.append(
+                file.fields["without"].problem(
+                    "'without' leaves out dimensions of the rubric that this extends; it extends "
+                    "none",
+                    code="rubric.without-extends",
+                )
+            )
+        # 2. The rubric of these values, or all mistakes at once.
+        values = {name: v for name, v in written.plain().items() if name not in FILLED_IN}
+        try:
+            rubric = Rubric.model_validate(values, context=self._context(path))
+        except ValidationError as error:
+            mistakes = [_problem(e, written, path) for e in worth_saying(error.errors())]
+            raise refusal([*problems, *mistakes]) from None
+        if problems:
+            raise refusal(problems)
+        identity = {"id": path.stem, "sha256": _sha256(_scoring_values(rubric))}
+        return RubricFile(rubric.model_copy(update=identity), written)
+
+    def _base_of(self, file: Written, chain: tuple[Path, ...]) -> Path | None:
+        """The file of the rubric that a file extends; None if it extends none."""
+        extends = file.fields.get("extends")
+        if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
+            # Validation says what is wrong with it, if anything is.
+            return None
+        name = extends.value.strip()
+        if name.endswith(_ENDINGS):
+            path: Path | None = file.path.parent / name
+            missing = f"there is no file {path}; a path starts at the folder of this file"
+        else:
+            # Not itself: one's own `brief` may extend the `brief` that ships.
+            path = _find(name, (file.path.parent, *self.folders), besides=file.path)
+            missing = _no_such_rubric(name, self.folders)
+            if name == file.path.stem:
+                missing = f"there is no rubric '{name}' besides this one"
+        if path is None or not path.is_file():
+            problem = extends.problem(f"extends: {missing}", code="rubric.base-not-found")
+            raise refusal([problem])
+        if any(path.samefile(earlier) for earlier in chain):
+            links = " → ".join(map(str, (*chain, path)))
+            problem = extends.problem(
+                f"the rubrics extend each other in a circle: {links}", code="rubric.extends-circle"
+            )
+            raise refusal([problem])
+        return path
+
+    def _with_checks(self, written: Written) -> Written:
+        """The values with a check in place of the fields of each check."""
+        value = written.value
+        if "check" in written.fields:
+            # Made before a rubric of another folder takes them over: the files that a check names
+            # lie beside this rubric.
+            value = _CHECK.validate_python(written.plain(), context=self._context(written.path))
+        elif written.fields:
+            value = {name: self._with_checks(field) for name, field in written.fields.items()}
+        elif written.items:
+            value = [self._with_checks(item) for item in written.items]
+        return replace(written, value=value, cut="")
+
+    def _context(self, path: Path) -> dict[str, object]:
+        """What the validators of checks need to know."""
+        return {"directories": [path.parent], "refuse": self.refuse}
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
     """What is wrong, with the line in the file at `path`."""
-    place = written.at(details["loc"])
+    value = written.at(details["loc"])
     notice = explain(details)
-    within = details.get("ctx", {}).get("line")
-    if within is not None and place.text_line is not None:
-        place = replace(place, line=place.text_line + within)
+    line_of_text = details.get("ctx", {}).get("line")
+    if line_of_text is not None and value.text_line is not None:
+        value = replace(value, line=value.text_line + line_of_text)
     # Prompts may stand in a file of their own.
-    if place.path == path or details["loc"][:1] == ("prompts",):
-        return place.problem(notice.message, code=notice.code)
+    if value.path == path or details["loc"][:1] == ("prompts",):
+        return value.problem(notice.message, code=notice.code)
     # The base is sound by itself: this file does not go with it.
-    message = f"{notice.message} (taken over from {place.path}:{place.line})"
+    message = f"{notice.message} (taken over from {value.path}:{value.line})"
     return written.fields["extends"].problem(message, code=notice.code)
 
 
@@ -144,7 +196,7 @@ def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
 
 
 def _with_prompts(file: Written) -> Written:
-    """With the templates of the file that it names."""
+    """The values, with the templates of a file of prompts in place of its name."""
     named = file.fields.get("prompts")
     if named is None or not isinstance(named.value, str):
         return file
@@ -158,21 +210,6 @@ def _with_prompts(file: Written) -> Written:
         raise refusal([missing])
     begin = f"for a copy to edit: {_COPY_PROMPTS} FILE"
     return replace(file, value={**file.fields, "prompts": read_written(path, begin=begin)})
-
-
-def _with_checks(written: Written, refuse: Refuse | None) -> Written:
-    """The same with its checks made."""
-    value = written.value
-    if "check" in written.fields:
-        # Now: files that it names lie beside this rubric; one that extends it may lie elsewhere.
-        value = _CHECK.validate_python(
-            written.plain(), context={"directories": [written.path.parent], "refuse": refuse}
-        )
-    elif written.fields:
-        value = {name: _with_checks(field, refuse) for name, field in written.fields.items()}
-    elif written.items:
-        value = [_with_checks(item, refuse) for item in written.items]
-    return replace(written, value=value, cut="")
 
 
 _NO_PART_OF_SCORING = {"extends", "without", "candidates", "finalists", "prompts"}
@@ -222,12 +259,12 @@ class ChosenRubric:
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: what scores depend on."""
         return (
-            # One of these digests for all: the least, which no threshold changes.
+            # The least of these digests is the same whatever the rubric's own threshold is.
             min(at_any_threshold(self.rubric)) if self.at_any_threshold else self.rubric.sha256,
         )
 
 
-# How a rubric's file ends; a name that ends so is a path.
+# Endings of a rubric's file; a name with one of them is a path.
 _ENDINGS = (".yaml", ".yml")
 
 
@@ -237,142 +274,145 @@ def directories(directory: Path) -> tuple[Path, ...]:
     return directory, shipped_directory("rubrics")
 
 
-def _find(name: str, places: Sequence[Path], *, besides: Path | None = None) -> Path | None:
-    """The first file of this name, which has no ending; `besides` is left out."""
-    for place in places:
+def _find(name: str, folders: Sequence[Path], *, besides: Path | None = None) -> Path | None:
+    """The first file with this name and one of the endings, other than the file `besides`."""
+    for folder in folders:
         for ending in _ENDINGS:
-            path = place / f"{name}{ending}"
+            path = folder / f"{name}{ending}"
             if path.is_file() and not (besides and path.samefile(besides)):
                 return path
     return None
 
 
-def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
+def known_rubrics(folders: Sequence[Path]) -> dict[str, Path]:
     """Every rubric by its name; of two, the one that is loaded by it."""
-    names = {path.stem for place in places for end in _ENDINGS for path in place.glob(f"*{end}")}
+    files = (path for folder in folders for end in _ENDINGS for path in folder.glob(f"*{end}"))
     # Files of prompts stand beside rubrics.
-    names = {name for name in names if not name.endswith(".prompts")}
-    paths = {name: _find(name, places) for name in sorted(names)}
+    names = sorted({file.stem for file in files if not file.stem.endswith(".prompts")})
+    paths = {name: _find(name, folders) for name in names}
     return {name: path for name, path in paths.items() if path is not None}
 
 
-def _no_such_rubric(name: str, places: Sequence[Path]) -> str:
-    where = f"in {places[0]}/ nor among the rubrics that ship"
+def _no_such_rubric(name: str, folders: Sequence[Path]) -> str:
+    where = f"in {folders[0]}/ nor among the rubrics that ship"
     endings = f"a file is named with its ending, {_ENDINGS[0]}"
-    nearest = did_you_mean(name, known_rubrics(places))
+    nearest = did_you_mean(name, known_rubrics(folders))
     if files := [name + ending for ending in _ENDINGS if Path(name + ending).is_file()]:
         nearest = f"for the file of that name, write '{files[0]}'"
     return f"there is no rubric '{name}' {where} ({endings}); {nearest}"
 
 
+# --- merging with the rubric that a file extends -------------------------------------------------
+
 # Fields that say how a file is read, not what its rubric is.
-_ITS_OWN = ("extends", "without")
+_NOT_INHERITED = ("extends", "without")
 _OF_JUDGING = frozenset({"judge", "anchors", "feedback", "caps", "needs_sources", "optional"})
 _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 
 
-def _base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
-    """The file that one extends, or None; `chain` has the files that led to it, itself the last."""
-    extends = file.fields.get("extends")
-    if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
-        # Validation says what is wrong with it, if anything is.
-        return None
-    name, file_path = extends.value.strip(), chain[-1]
-    if name.endswith(_ENDINGS):
-        path: Path | None = file_path.parent / name
-        missing = f"there is no file {path}; a path starts at the folder of this file"
-    else:
-        # Not itself: one's own `brief` may extend the `brief` that ships.
-        path = _find(name, (file_path.parent, *places), besides=file_path)
-        missing = _no_such_rubric(name, places)
-        if name == file_path.stem:
-            missing = f"there is no rubric '{name}' besides this one"
-    links = " → ".join(map(str, (*chain, path)))
-    if path is None or not path.is_file():
-        problem = extends.problem(f"extends: {missing}", code="rubric.base-not-found")
-    elif any(path.samefile(earlier) for earlier in chain):
-        problem = extends.problem(
-            f"the rubrics extend each other in a circle: {links}", code="rubric.extends-circle"
-        )
-    else:
-        return path
-    raise refusal([problem])
-
-
-def _extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
+def _extended(file: Written, base: Written) -> tuple[Written, list[Problem]]:
     """A file merged with its base, and what in the file does not fit the base."""
-    inherited = {name: field for name, field in base.fields.items() if name not in _ITS_OWN}
-    names = _by_name(inherited["dimensions"].items)
-    # 1. The base's dimensions without those that are left out.
+    inherited = {name: field for name, field in base.fields.items() if name not in _NOT_INHERITED}
+    base_dimensions = _by_name(inherited["dimensions"].items)
     left_out = {
-        item.value: item for item in _listed(file, "without") if isinstance(item.value, str)
+        item.value: item for item in _items_of(file, "without") if isinstance(item.value, str)
     }
-    remaining = {name: dimension for name, dimension in names.items() if name not in left_out}
+    remaining = {name: d for name, d in base_dimensions.items() if name not in left_out}
     inherited["dimensions"] = replace(inherited["dimensions"], value=[*remaining.values()])
     problems = [
         item.problem(
             f"without: the rubric that this extends has no dimension '{name}'; "
-            + did_you_mean(name, names),
+            + did_you_mean(name, base_dimensions),
             code="rubric.unknown-left-out",
         )
         for name, item in left_out.items()
-        if name not in names
+        if name not in base_dimensions
     ]
-    # 2. The file's own, without those that only change one that the base does not have.
-    sound = []
-    for dimension in _listed(file, "dimensions"):
+    own = []
+    for dimension in _items_of(file, "dimensions"):
         name = _name(dimension)
-        if not name or name in names or {"checks", "judge"} & dimension.fields.keys():
-            sound.append(dimension)
+        is_new = {"checks", "judge"} & dimension.fields.keys()
+        if not name or name in base_dimensions or is_new:
+            own.append(dimension)
             continue
         problems.append(
             dimension.problem(
                 f"the rubric that this extends has no dimension '{name}', and a new one needs "
-                f"'checks' or 'judge'; {did_you_mean(name, names)}",
+                f"'checks' or 'judge'; {did_you_mean(name, base_dimensions)}",
                 code="rubric.unknown-dimension",
             )
         )
-    # 3. Its fields over the base's.
-    fields = _fields_over(file.fields, inherited, merged=("scale", "shorten", "prompts"))
-    if _listed(file, "dimensions"):
-        changes = _by_name(sound)
-        over = [
-            _dimension_over(changes[name], dimension) if name in changes else dimension
-            for name, dimension in remaining.items()
-        ]
-        # One that stands twice comes here the second time, and is refused for that.
-        new = [d for d in sound if _name(d) not in remaining or d is not changes[_name(d)]]
-        fields["dimensions"] = replace(file.fields["dimensions"], value=[*over, *new])
+    fields = _merged(file.fields, inherited, mappings=("scale", "shorten", "prompts"))
+    if _items_of(file, "dimensions"):
+        dimensions = _merged_dimensions(own, remaining)
+        fields["dimensions"] = replace(file.fields["dimensions"], value=dimensions)
     elif "dimensions" in file.fields and file.fields["dimensions"].value in (None, []):
         fields["dimensions"] = inherited["dimensions"]
     merged = replace(file, value=fields)
-    return merged, (*problems, *_of_another_scale(file, base, merged))
+    return merged, [*problems, *_scores_of_another_scale(file, base, merged)]
 
 
-def _of_another_scale(file: Written, base: Written, merged: Written) -> Iterator[Problem]:
-    """What is taken over from a base whose scale has other ends."""
-    # There it means something else: 8 of 10 is not 8 of 100.
-    scores = []
+def _merged_dimensions(own: Sequence[Written], base: Mapping[str, Written]) -> list[Written]:
+    """The base's dimensions with a file's own changes, then those that only the file has."""
+    changes = _by_name(own)
+    merged = []
+    for name, dimension in base.items():
+        change = changes.get(name)
+        merged.append(_changed_dimension(dimension, change) if change else dimension)
+    # A dimension that stands twice comes here the second time, and is refused for that.
+    new = [d for d in own if _name(d) not in base or d is not changes[_name(d)]]
+    return [*merged, *new]
+
+
+def _changed_dimension(base: Written, change: Written) -> Written:
+    """The base's dimension with a file's changes."""
+    dropped: frozenset[str] = frozenset()
+    # Scored in another way, it keeps only name, weight and floor.
+    if "checks" in change.fields and "judge" in base.fields:
+        dropped = _OF_JUDGING
+    elif "judge" in change.fields and "checks" in base.fields:
+        dropped = _OF_CHECKING
+    inherited = {name: field for name, field in base.fields.items() if name not in dropped}
+    fields = _merged(change.fields, inherited, mappings=("anchors", "scale"))
+    return replace(change, value=fields)
+
+
+def _merged(
+    own: Mapping[str, Written], base: Mapping[str, Written], *, mappings: Sequence[str]
+) -> dict[str, Written]:
+    """The fields of both, the own ones first; those named in `mappings` are merged themselves."""
+    fields = {**base, **own}
+    for name in mappings:
+        if name in own and name in base and own[name].fields:
+            fields[name] = replace(own[name], value={**base[name].fields, **own[name].fields})
+    return fields
+
+
+def _scores_of_another_scale(file: Written, base: Written, merged: Written) -> Iterator[Problem]:
+    """The problem with scores taken over from a base whose scale has other ends."""
+    # There they mean something else: 8 of 10 is not 8 of 100.
+    scores: list[tuple[str, Written | None]] = []
     if _ends_of_scale(base) != _ends_of_scale(merged):
         scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
-    bases, places = _by_name(base.fields["dimensions"].items), [file]
+    base_dimensions = _by_name(base.fields["dimensions"].items)
+    rescaled = [file]
     for name, dimension in _by_name(merged.fields["dimensions"].items).items():
-        before = bases.get(name)
+        before = base_dimensions.get(name)
         if not before or _ends_of_scale(before, base) == _ends_of_scale(dimension, merged):
             continue
-        places = [d for d in _listed(file, "dimensions") if _name(d) == name] + places
+        rescaled += [d for d in _items_of(file, "dimensions") if _name(d) == name]
         scores.append((f"the floor of '{name}'", dimension.fields.get("floor")))
-        anchors = dimension.fields.get("anchors")
-        of_anchors = anchors.fields.items() if anchors else ()
-        scores += [(f"anchor {score} of '{name}'", anchor) for score, anchor in of_anchors]
-        caps = [cap.fields.get("at_most") for cap in _listed(dimension, "caps")]
-        scores += [(f"a cap of '{name}'", at_most) for at_most in caps]
-    if names := [name for name, score in scores if score and score.path != file.path]:
+        if anchors := dimension.fields.get("anchors"):
+            scores += [(f"anchor {score} of '{name}'", a) for score, a in anchors.fields.items()]
+        for cap in _items_of(dimension, "caps"):
+            scores.append((f"a cap of '{name}'", cap.fields.get("at_most")))
+    inherited = [label for label, score in scores if score and score.path != file.path]
+    if inherited:
         # The file's own scale, else that of the first dimension that got another.
-        where = next(place.fields["scale"] for place in reversed(places) if "scale" in place.fields)
-        yield where.problem(
-            f"{', '.join(names)}: inherited from {base.path}, which has another scale; set them "
-            "on this scale, or keep the scale",
+        scale = next(level.fields["scale"] for level in rescaled if "scale" in level.fields)
+        yield scale.problem(
+            f"{', '.join(inherited)}: inherited from {base.path}, which has another scale; set "
+            "them on this scale, or keep the scale",
             code="rubric.taken-from-another-scale",
         )
 
@@ -381,39 +421,17 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     """The ends of the first scale that `levels` have: a dimension's own, or its rubric's."""
     scales = (level.fields["scale"].plain() for level in levels if "scale" in level.fields)
     scale: Any = next(scales, {})
-    usual = Scale()
+    # The name `pass_fail`, or a mistake that validation reports.
     if not isinstance(scale, dict):
         return scale, scale
+    usual = Scale()
     return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
-def _dimension_over(change: Written, base: Written) -> Written:
-    """A dimension over the base's; scored in another way, it keeps only name, weight and floor."""
-    dropped: frozenset[str] = frozenset()
-    if "checks" in change.fields and "judge" in base.fields:
-        dropped = _OF_JUDGING
-    elif "judge" in change.fields and "checks" in base.fields:
-        dropped = _OF_CHECKING
-    inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    fields = _fields_over(change.fields, inherited, merged=("anchors", "scale"))
-    return replace(change, value=fields)
-
-
-def _fields_over(
-    changes: Mapping[str, Written], base: Mapping[str, Written], *, merged: Sequence[str]
-) -> dict[str, Written]:
-    """The fields of both; of one that both have, the own, or the two merged."""
-    fields = {**base, **changes}
-    for name in merged:
-        if name in changes and name in base and changes[name].fields:
-            both = {**base[name].fields, **changes[name].fields}
-            fields[name] = replace(changes[name], value=both)
-    return fields
-
-
-def _listed(file: Written, name: str) -> Sequence[Written]:
-    listed = file.fields.get(name)
-    return listed.items if listed else []
+def _items_of(file: Written, name: str) -> Sequence[Written]:
+    """The items of a field that holds a list; empty if there is no such field."""
+    field = file.fields.get(name)
+    return field.items if field else []
 
 
 def _by_name(dimensions: Sequence[Written]) -> dict[str, Written]:
@@ -426,5 +444,6 @@ def _by_name(dimensions: Sequence[Written]) -> dict[str, Written]:
 
 
 def _name(dimension: Written) -> str:
+    """The name of a dimension; empty if it has none that is a text."""
     name = dimension.fields.get("name")
     return str(name.value).strip() if name is not None and isinstance(name.value, str) else ""

@@ -45,7 +45,7 @@ class Noise(BaseModel):
 
     @property
     def repeatability(self) -> float:
-        """How far apart two composites of one draft lie at most, in 95 % of the cases."""
+        """The greatest distance of two composites of one draft, in 95 % of the cases."""
         # The repeatability limit of ISO 5725-6, 2.8 standard deviations.
         return NormalDist().inv_cdf(0.975) * math.sqrt(2) * self.deviation
 
@@ -58,18 +58,18 @@ class RubricRecord(BaseModel):
 
     @classmethod
     def path(cls, rubric: Rubric, directory: Path) -> Path:
-        """Where it is kept; `directory` is mostly the folder of the rubric's own file."""
+        """Where the file is; `directory` is mostly the folder of the rubric's own file."""
         return directory / f"{rubric.id}.{cls.kind}.json"
 
     @classmethod
     def read(cls, rubric: Rubric, directory: Path) -> Self | None:
-        """What was written; None if nothing was."""
+        """The record of this rubric; None if there is none."""
         path = cls.path(rubric, directory)
         return cls.read_file(path) if path.exists() else None
 
     @classmethod
     def read_file(cls, path: Path) -> Self:
-        """As `read`, of any file of this kind, which must be there; else raises `InvalidInput`."""
+        """The record in a file that exists; raises `InvalidInput` if it is of another kind."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
@@ -81,7 +81,7 @@ class RubricRecord(BaseModel):
             ) from error
 
     def write(self, rubric: Rubric, directory: Path) -> None:
-        """Writes it whole or not at all."""
+        """Writes the record, whole or not at all."""
         write_whole(self.path(rubric, directory), self.model_dump_json().encode() + b"\n")
 
 
@@ -93,7 +93,7 @@ class _Measured(RubricRecord):
 
 
 def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noise:
-    """The noise of repeated judgements; `composites` has for each draft those of its judgements."""
+    """The noise of an evaluator; `composites` has a list for each draft, of all its judgements."""
     # A draft that was judged once does not show how its composite varies.
     repeated = [draft for draft in composites if len(draft) > 1]
     if not repeated:
@@ -123,7 +123,8 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
 
     The reason is empty if nothing was measured.
     """
-    path, file = _Measured.path(rubric, directory), _Measured.read(rubric, directory)
+    path = _Measured.path(rubric, directory)
+    file = _Measured.read(rubric, directory)
     if file is None:
         return None, ""
     again = "measure it again with 'harness rubric noise'"
@@ -137,7 +138,7 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
 
 
 def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
-    """Keeps a measurement, beside those of other evaluators by the same rubric."""
+    """Adds a measurement to the rubric's file, in place of an earlier one of this evaluator."""
     file = _Measured.read(rubric, directory)
     # `load_noise` would refuse what was measured by another version of the rubric.
     stored = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()

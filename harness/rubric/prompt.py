@@ -25,14 +25,14 @@ from harness.rubric.verdict import Shortened
 
 # Without bounds a small model may write on for ever. A reason is a sentence or two.
 REASON_CHARS = 400
-# More would bury the first; every round finds its own.
+# More issues would bury the first; every round finds its own.
 MOST_ISSUES = 3
 SECTION_CHARS = 80
 PROBLEM_CHARS = 240
 
-# 0 to 10 in tenths. A grammar with more alternatives is slow.
-_MOST_STEPS = 101
-_KEY_CHARS = 60
+# The scores from 0 to 10 in tenths. A grammar with more alternatives is slow.
+_MOST_SCORES = 101
+_RULE_KEY_CHARS = 60
 
 FENCED = re.compile(
     r"<(task|target|source|draft)-[0-9a-f]{12}>.*?(?:</\1[^>\n]{0,20}>?|\Z)", re.DOTALL
@@ -40,7 +40,7 @@ FENCED = re.compile(
 """Data between its marks, which models copy into their replies; up to the end if it is not
 closed."""
 
-# How much of an unreadable reply is sent back.
+# The length of an unreadable reply that is sent back.
 _REPLY_SHOWN_CHARS = 2_000
 
 
@@ -58,7 +58,9 @@ def judge_messages(
 def _judge_values(
     rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, shown: ShownDraft
 ) -> dict[str, str | bool]:
-    mark, scale = _mark(draft), rubric.scale
+    """The fields of the prompt `judge`, by name."""
+    scale = rubric.scale
+    mark = _mark(draft)
     sources = (
         _source_text(rubric, number, text, mark)
         # A source that was shortened to nothing is left out; the others keep their numbers.
@@ -77,9 +79,9 @@ def _judge_values(
         "target": _fenced("\n\n".join(draft.targets), f"target-{mark}") if draft.targets else "",
         "sources": "\n\n".join(sources),
         "draft": _fenced(shown.text, f"draft-{mark}"),
-        **_chars("draft", shown.shortened),
-        **_chars("sources", shown.sources_shortened),
-        **_asked(rubric, dimensions),
+        **_length_fields("draft", shown.shortened),
+        **_length_fields("sources", shown.sources_shortened),
+        **_question_fields(rubric, dimensions),
     }
 
 
@@ -95,17 +97,18 @@ def repair_messages(
     # The end of the reply is sent, because its scores are due there. Some chat templates reject an
     # empty turn, hence "(no answer)".
     excerpt = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
-    question = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
+    fields = _question_fields(rubric, dimensions, explained=False)
+    question = rubric.prompts.filled("judge_repair", **fields)
     return (*asked, Message("assistant", excerpt), Message("user", question))
 
 
 def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
     """Digest of everything the evaluator is told except task, sources and draft."""
-    nothing = Draft(text="", task="")
+    empty = Draft(text="", task="")
     texts = [
         message.content
         for dimensions in calls
-        for message in judge_messages(rubric, dimensions, nothing, shown=ShownDraft(""))
+        for message in judge_messages(rubric, dimensions, empty, shown=ShownDraft(""))
     ]
     # The templates too: parts of them depend on the draft, or on its sources.
     texts += [rubric.prompts.template(name) for name in OF_JUDGING]
@@ -113,7 +116,7 @@ def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
 
 
 def asked_of(rubric: Rubric, draft: Draft) -> tuple[Dimension, ...]:
-    """The judged dimensions that this draft can be judged on: some need sources."""
+    """The judged dimensions, without those that need sources if the draft has none."""
     return tuple(d for d in rubric.judged if draft.has_sources or not d.needs_sources)
 
 
@@ -123,14 +126,15 @@ def _dimension_text(rubric: Rubric, dimension: Dimension) -> str:
     return rubric.prompts.filled(
         "judge_dimension",
         name=dimension.name,
-        question=(dimension.judge or "") + _own_scale(rubric, dimension),
+        question=(dimension.judge or "") + _scale_text(rubric, dimension),
         anchors="\n".join(f"- {score:g}: {text}" for score, text in anchors),
         feedback=dimension.feedback or "",
         rules="\n".join(f"- {key}: {statement}" for key, statement in rules),
     )
 
 
-def _own_scale(rubric: Rubric, dimension: Dimension) -> str:
+def _scale_text(rubric: Rubric, dimension: Dimension) -> str:
+    """How to score the dimension; empty if it has the rubric's scale, which the prompt names."""
     scale = rubric.scale_of(dimension.name)
     if scale == rubric.scale:
         return ""
@@ -139,29 +143,28 @@ def _own_scale(rubric: Rubric, dimension: Dimension) -> str:
     return f"\nScore it from {scale.min:g} to {scale.max:g} in steps of {scale.step:g}."
 
 
-def _chars(what: str, shortened: Shortened | None) -> dict[str, str]:
-    """The fields that say how it was shortened; empty if it was not."""
-    return {
-        f"{what}_chars": str(shortened.before_chars) if shortened else "",
-        f"{what}_shown_chars": str(shortened.after_chars) if shortened else "",
-    }
+def _length_fields(name: str, shortened: Shortened | None) -> dict[str, str]:
+    """The fields with the length of a text before and after shortening; empty if it is whole."""
+    before, after = f"{name}_chars", f"{name}_shown_chars"
+    if shortened is None:
+        return {before: "", after: ""}
+    return {before: str(shortened.before_chars), after: str(shortened.after_chars)}
 
 
-def _asked(
+def _question_fields(
     rubric: Rubric, dimensions: Sequence[Dimension], *, explained: bool = True
 ) -> dict[str, str | bool]:
-    """The fields that say what to judge, and the shape of the reply."""
+    """The fields that tell the evaluator what to judge, and the shape of its reply."""
     shapes = {d.name: _shape(rubric, d, explained=explained) for d in dimensions}
-    several = "{" + ",\n ".join(f'"{name}": {shape}' for name, shape in shapes.items()) + "}"
-    return {
-        "asked": ", ".join(shapes),
-        "part": len(shapes) < len(rubric.judged),
+    shape = "{" + ",\n ".join(f'"{name}": {fields}' for name, fields in shapes.items()) + "}"
+    if len(shapes) == 1:
         # A single dimension is shown by its fields alone, as in the schema.
-        "shape": shapes[dimensions[0].name] if len(shapes) == 1 else several,
-    }
+        shape = shapes[dimensions[0].name]
+    return {"asked": ", ".join(shapes), "part": len(shapes) < len(rubric.judged), "shape": shape}
 
 
 def _shape(rubric: Rubric, dimension: Dimension, *, explained: bool) -> str:
+    """One dimension's part of the reply, with placeholders in its fields."""
     scale = dimension.scale or rubric.scale
     number = f"a number from {scale.min:g} to {scale.max:g}"
     if scale.is_pass_fail:
@@ -183,10 +186,10 @@ def _mark(draft: Draft) -> str:
     """A mark that does not occur in the data, so that no text can close its fence."""
     # Made of task and sources alone: it is the same in every round, so that a prefix cache serves
     # what a revision left alone.
-    texts = (f"{number} {draft.evidence}" for number in itertools.count())
-    marks = (hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:12] for t in texts)
+    seeds = (f"{number} {draft.evidence}" for number in itertools.count())
+    marks = (hashlib.sha256(s.encode("utf-8", "replace")).hexdigest()[:12] for s in seeds)
     data = "\n".join((draft.text, draft.evidence, *draft.targets))
-    return next(m for m in marks if m not in data)
+    return next(mark for mark in marks if mark not in data)
 
 
 # For draft and sources, however long the instructions are.
@@ -207,54 +210,62 @@ class ShownDraft:
 
 
 def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
-    """The draft and its sources; if they are too long, without what says least."""
+    """The draft and its sources, without what says least if they are too long together."""
     # One limit for the whole prompt: a long draft is shortened first, then the sources, to the
     # parts that the draft relies on. Checks see both whole.
-    limits, sources = rubric.shorten, draft.sources
-    over, cap = limits.evaluate_over, limits.cap or math.inf
-    if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not sources:
+    limits = rubric.shorten
+    sources = draft.sources
+    whole_chars = min(_LEAST_ROOM_CHARS, limits.evaluate_over, limits.cap or math.inf)
+    if len(draft.text) <= whole_chars and not sources:
         return ShownDraft(draft.text)
-    # 1. What the limit leaves beside the longest instructions, and what of it sources need.
-    # The notes of shortening as long as they can get: no length has more digits.
-    longest = max(len(draft.text), len(draft.evidence))
-    note = Shortened(before_chars=longest, after_chars=longest)
-    around = _judge_values(rubric, rubric.judged, draft, ShownDraft("", note, ("-",), note))
-    instructions_chars = len(
-        rubric.prompts.filled("judge", **around) + rubric.prompts.filled("judge_system")
-    )
+    # 1. The room beside the instructions, and the part of it that sources need.
+    room_chars = max(limits.payload_chars - _instructions_chars(rubric, draft), _LEAST_ROOM_CHARS)
     frame_chars = len("\n\n" + _source_text(rubric, len(sources), "-", _mark(draft)))
-    room = max(limits.payload_chars - instructions_chars, _LEAST_ROOM_CHARS)
-    sources_chars = sum(len(source) + frame_chars for source in sources)
-    least_chars = min(sources_chars, round(_LEAST_SOURCES_SHARE * room))
-    # 2. The draft, then the sources.
+    framed_chars = sum(len(source) + frame_chars for source in sources)
+    sources_chars = min(framed_chars, round(_LEAST_SOURCES_SHARE * room_chars))
+    # 2. The draft.
     focus = "\n".join((draft.task, *(d.judge for d in rubric.judged if d.judge)))
-    most_chars = min(room - least_chars, limits.cap or room)
-    text = condense(draft.text, budget_chars=over, cap_chars=most_chars, focus=focus)
+    draft_chars = min(room_chars - sources_chars, limits.cap or room_chars)
+    text = condense(
+        draft.text, budget_chars=limits.evaluate_over, cap_chars=draft_chars, focus=focus
+    )
+    # 3. The sources, in what the draft leaves.
     shown_sources = condense_toward(
         sources,
         # What the task asks for is shown too: a draft may have missed it.
         draft=f"{text.text}\n\n{draft.task}",
-        budget_chars=max(room - text.after_chars, least_chars),
+        budget_chars=max(room_chars - text.after_chars, sources_chars),
         focus=focus,
         frame_chars=frame_chars,
     )
-    before, after = (sum(map(len, texts)) for texts in (sources, shown_sources))
+    before_chars = sum(map(len, sources))
+    after_chars = sum(map(len, shown_sources))
     shortened = Shortened(before_chars=text.before_chars, after_chars=text.after_chars)
-    sources_shortened = Shortened(before_chars=before, after_chars=after)
+    sources_shortened = Shortened(before_chars=before_chars, after_chars=after_chars)
     return ShownDraft(
         text.text,
         shortened if text.compressed else None,
         shown_sources,
-        sources_shortened if after < before else None,
+        sources_shortened if after_chars < before_chars else None,
     )
+
+
+def _instructions_chars(rubric: Rubric, draft: Draft) -> int:
+    """The most characters that a prompt can have beside the draft and its sources."""
+    # The notes of shortening as long as they can get: no length has more digits.
+    longest = max(len(draft.text), len(draft.evidence))
+    note = Shortened(before_chars=longest, after_chars=longest)
+    values = _judge_values(rubric, rubric.judged, draft, ShownDraft("", note, ("-",), note))
+    prompts = rubric.prompts
+    return len(prompts.filled("judge", **values) + prompts.filled("judge_system"))
 
 
 def reply_schema(
     rubric: Rubric, dimensions: Sequence[Dimension], *, explained: bool = True
 ) -> JsonSchema:
-    """The JSON Schema of a reply on these dimensions: by name; for one alone, its fields.
+    """The JSON Schema of a reply on these dimensions, with reasons and issues if `explained`.
 
-    Unless the scores are explained, they and the rules are all that it has.
+    A judgement stands under its dimension's name; a single one is the whole reply.
     """
     by_name = {
         d.name: _judgement_schema(d.scale or rubric.scale, rule_keys(d), explained=explained)
@@ -273,7 +284,7 @@ def rule_keys(dimension: Dimension) -> Mapping[str, str]:
             continue
         # Made of the statement, so that a model that writes the key knows what it answers.
         words = re.sub(r"[\W_]+", "_", cap.when.casefold()).strip("_")
-        key = words[:_KEY_CHARS].rstrip("_") or "rule"
+        key = words[:_RULE_KEY_CHARS].rstrip("_") or "rule"
         # Never a key that another rule or field has.
         while key in keys or key in {"reason", "issues", "score"}:
             key += "_too"
@@ -283,15 +294,16 @@ def rule_keys(dimension: Dimension) -> Mapping[str, str]:
 
 @cache
 def scores_of(scale: Scale) -> tuple[float, ...]:
-    """The numbers of a scale, from the worst to the best; whole ones as integers."""
+    """The scores of a scale, from the worst to the best; whole ones as integers."""
+    # As fractions of what was written: in floats, three steps of 0.1 are not 0.3.
     low, high, step = (Fraction(str(n)) for n in (scale.min, scale.max, scale.step))
-    steps = (low + number * step for number in range(int((high - low) / step) + 1))
-    return tuple(int(score) if score.denominator == 1 else float(score) for score in steps)
+    scores = (low + number * step for number in range(int((high - low) / step) + 1))
+    return tuple(int(score) if score.denominator == 1 else float(score) for score in scores)
 
 
 def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool) -> JsonSchema:
     score: JsonSchema = {"type": "number", "minimum": scale.min, "maximum": scale.max}
-    if (scale.max - scale.min) / scale.step < _MOST_STEPS:
+    if (scale.max - scale.min) / scale.step < _MOST_SCORES:
         # Every score by itself: some servers' grammars ignore the bounds of numbers.
         score = {"enum": list(scores_of(scale))}
     # The reason stands before the score, so that the score follows from it.
@@ -300,13 +312,8 @@ def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool
         "reason": _text(REASON_CHARS),
         "issues": {"type": "array", "items": issue, "maxItems": MOST_ISSUES},
     }
-    return _object(
-        {
-            **(reasons if explained else {}),
-            **{key: {"type": "boolean"} for key in rules},
-            "score": score,
-        }
-    )
+    answers = {key: {"type": "boolean"} for key in rules}
+    return _object({**(reasons if explained else {}), **answers, "score": score})
 
 
 def _text(most_chars: int) -> JsonSchema:

@@ -18,8 +18,8 @@ _TOKEN = re.compile(
 )
 
 Value = str | list["Value"] | dict[str, "Value"] | None
-"""A text, a number, `true` or `null` without quotes, or what has several; None for what a key that
-stands twice says."""
+"""A list, an object, or a text; numbers, `true` and `null` are texts as well. None is the value of
+a key that stands twice in its object."""
 
 
 def json_at(text: str, position: int) -> tuple[Value, int]:
@@ -28,7 +28,7 @@ def json_at(text: str, position: int) -> tuple[Value, int]:
     Raises:
         ValueError: It is broken.
     """
-    return _value(_token(text, position))
+    return _value(_token(text, position), depth=0)
 
 
 def _token(text: str, position: int) -> re.Match[str]:
@@ -38,36 +38,44 @@ def _token(text: str, position: int) -> re.Match[str]:
     return token
 
 
-def _value(token: re.Match[str], *, depth: int = 0) -> tuple[Value, int]:
-    """The value that begins with a token, with small slips, and where it ends.
+def _value(token: re.Match[str], *, depth: int) -> tuple[Value, int]:
+    """The value that begins with a token inside of `depth` others, and where it ends."""
+    # A bracket that is too deep is no leaf, and so an error: recursion has an end.
+    if token["mark"] == "{" and depth < _MOST_NESTED:
+        return _object(token.string, token.end(), depth=depth + 1)
+    if token["mark"] == "[" and depth < _MOST_NESTED:
+        return _list(token.string, token.end(), depth=depth + 1)
+    return _leaf(token), token.end()
 
-    Raises:
-        ValueError: It is broken.
-    """
-    opening, text, end = token["mark"], token.string, token.end()
-    # Too deep a bracket is no leaf, and so an error: recursion has an end.
-    if opening not in {"{", "["} or depth == _MOST_NESTED:
-        return _leaf(token), end
-    members: dict[str, Value] = {}
+
+def _list(text: str, position: int, *, depth: int) -> tuple[list[Value], int]:
     items: list[Value] = []
-    while (token := _token(text, end))["mark"] != {"{": "}", "[": "]"}[opening]:
-        end = token.end()
+    while (token := _token(text, position))["mark"] != "]":
+        position = token.end()
+        if token["mark"] != ",":
+            item, position = _value(token, depth=depth)
+            items.append(item)
+    return items, token.end()
+
+
+def _object(text: str, position: int, *, depth: int) -> tuple[dict[str, Value], int]:
+    members: dict[str, Value] = {}
+    while (token := _token(text, position))["mark"] != "}":
+        position = token.end()
         if token["mark"] == ",":
             continue
-        if opening == "[":
-            item, end = _value(token, depth=depth + 1)
-            items.append(item)
-            continue
-        key, colon = _leaf(token).strip().casefold(), _token(text, end)
+        key = _leaf(token).strip().casefold()
+        colon = _token(text, position)
         if colon["mark"] != ":":
             raise ValueError
-        value, end = _value(_token(text, colon.end()), depth=depth + 1)
+        value, position = _value(_token(text, colon.end()), depth=depth)
         # Which of two values is meant is unknown.
         members[key] = None if key in members else value
-    return members if opening == "{" else items, token.end()
+    return members, token.end()
 
 
 def _leaf(token: re.Match[str]) -> str:
+    """The text of a token that is no bracket, comma or colon."""
     if token["mark"]:
         raise ValueError
     if token["bare"]:

@@ -1,21 +1,27 @@
 """Numbers in an evaluator's reply: what is a score, on which scale, and what takes it back.
 
 A score is a figure, a word such as `seven`, or `pass`. Its scale stands with it (`7/10`), or is the
-one that the text names nearest to it. `reply.py` finds the dimension that a score is for.
+one that the text names nearest to it. `reply_line_scores.py` finds the dimension of a score.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
 from harness.rubric.rubric import Scale
 
+
+def _any(*patterns: str) -> str:
+    return f"(?:{'|'.join(patterns)})"
+
+
 # --- a number and its scale ----------------------------------------------------------------------
 
 _WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-_WORD = rf"(?:{'|'.join(_WORDS)})\b"
+_WORD = rf"{_any(*_WORDS)}\b"
 DIGITS = (
     # `7,5` is 7.5, but between commas it is two cells of a row.
     r"[-\u2212]?(?:(?<![,;])\d{1,3},\d{1,2}(?![\d,])|\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
@@ -23,28 +29,34 @@ DIGITS = (
 _PASS = {"pass", "passed", "passes", "yes", "true"}
 _FAIL = {"fail", "failed", "fails", "no", "false"}
 # A number in words stands alone: not the `two` of `two or three parts`.
-_PLAIN = (
-    rf"(?P<number>{DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b"
-    rf"|{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b)))"
-)
-"""A score. `pass` and the like are scores only on a scale of pass and fail."""
-_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[\u70b9\u5206\uc810]))"
+_WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))"
+_PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
+_NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
+_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
+# What may stand between a score and its scale. Stars alone may be of five, so they are no unit.
 _STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
-"""What may stand between a score and its scale. Stars alone may be of five, so they are no unit."""
-_OF_WORD = r"\b(?:of|von|sur|de|su|van|av|z|\u0438\u0437)\b"
+_OF_WORD = r"\b(?:of|von|sur|sobre|de|su|van|av|z|из)\b"
 _BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
+_BEFORE_END = _any(
+    r"[/\u2044\uff0f]",  # 4/5
+    r"\bout[ ]of\b",
+    _OF_WORD,  # 4 von 5
+    r"满分为?",
+    rf"{_BEST}(?:[ ]score)?\.?",  # max. 5
+    r"(?<![\d.,])[01][ ]?=[^\d\n]{1,24}?[,;)\u2013-]",  # 1 = poor, 5 = excellent
+    r"(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"  # 1-5, 1 (poor) to 5
+    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|から|(?:to|bis|à|a|do|tot|до|and)\b)",
+)
+_ARTICLES = r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
+_BEHIND_END = _any(
+    r"点満点|点制|段階|分制|점[ ]?(?:만점|척도)",  # 5点満点
+    r"er-Skala\b|-?punktow",
+    r"[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b",
+    rf"[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}",  # 5 is the best
+)
 _SCALE = (
-    # `/5`, `out of a possible 5`, `max. 5`, the 1- of `1-5`.
-    rf"(?:(?P<before>[/\u2044\uff0f]|\bout[ ]of\b|{_OF_WORD}|\u6ee1\u5206\u4e3a?"
-    rf"|{_BEST}(?:[ ]score)?\.?|(?<![\d.,])[01][ ]?=[^\d\n]{{1,24}}?[,;)\u2013-]"
-    r"|(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"
-    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|\u304b\u3089|(?:to|bis|\u00e0|a|do|tot|\u0434\u043e|and)\b))"
-    r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4})?"
-    rf"(?P<most>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})(?(before){_STARS}?(?![a-z\d%]|[.,]\d)"
-    # `5\u70b9\u6e80\u70b9`, `five-point scale`, `5 is the best`.
-    r"|(?:\u70b9\u6e80\u70b9|\u6bb5\u968e|\u5206\u5236|\uc810[ ]?\ub9cc\uc810|er-Skala\b"
-    r"|[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b"
-    rf"|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}))"
+    rf"(?:(?P<before>{_BEFORE_END}){_ARTICLES})?(?P<scale_end>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})"
+    rf"(?(before){_STARS}?(?![a-z\d%]|[.,]\d)|{_BEHIND_END})"
 )
 _OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
 
@@ -52,44 +64,89 @@ _OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
 def score_in(
     number: re.Match[str] | None, scale: Scale, ends: Sequence[float] = ()
 ) -> tuple[float, Sequence[float]] | None:
-    """A score, and the ends of its scale: what stands with it, else `ends`; None for no score."""
+    """A score and the ends of its scale; None if `number` is no score on a scale of this kind.
+
+    The ends are what stands with the number, else `ends`.
+    """
     if number is None:
         return None
     word = number["number"].casefold()
     if word in _PASS | _FAIL:
-        return (scale.at(float(word in _PASS)), [scale.max]) if scale.is_pass_fail else None
+        if not scale.is_pass_fail:
+            return None
+        return scale.at(float(word in _PASS)), [scale.max]
     if number["percent"]:
         # On a scale from 1 to 100, 80 % of the way is not a score of 80.
-        return None if scale.min else (_number(word), [100.0])
-    return _number(word), [_number(number["most"])] if number["most"] else ends
+        return None if scale.min else (_value(word), [100.0])
+    if number["scale_end"]:
+        return _value(word), [_value(number["scale_end"])]
+    return _value(word), ends
 
 
-def _number(text: str) -> float:
+def _value(text: str) -> float:
     if text.casefold() in _WORDS:
         return _WORDS.index(text.casefold()) + 1.0
     return float(text.replace(",", ".").replace("\u2212", "-"))
 
 
-# Behind a number it names no scale, since `3 of 5` counts something else, unless a fraction such as
-# `Overall: 3.5/5` ends the line.
-_LIMIT = re.compile(
+# Elsewhere, the end of a scale does not follow a number, since `3 of 5` counts something else. Only
+# a fraction that ends a line names a scale: `Overall: 3.5/5`.
+_NAMED_SCALE = re.compile(
     rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
 )
+# A heading names one with such a word: `Notes sur 20`.
+_SCALE_OF_HEADING = re.compile(
+    rf"(?:^|\|)[^\d\n|]{{0,60}}?{_OF_WORD}[ ](?P<scale_end>\d{{1,3}})"
+    r"(?=[ \t]*[)\]*_#:]*[ \t]*(?:\||\r?$))",
+    re.IGNORECASE | re.MULTILINE,
+)
+# `по пятибалльной шкале`, `échelle de cinq points`
+_SCALE_IN_WORDS = re.compile(
+    r"\b(\w{1,16}?)-?балльн|\b(\w{1,16}?)(?:stufige[nr]? |-?punkte-?|er-?)skala"
+    r"|\b(?:échelle|escala|scala|skala|schaal|scale) (?:de|di|da|von|van|of) (\w{1,16})"
+    r" (?:points|puntos|pontos|punti|punkten|punten)"
+    r"|([一二三四五六七八九十百])(?:分制|段階評価|点満点)",
+    re.IGNORECASE,
+)
+_PERCENT = re.compile(
+    r"^[^\d\n]{0,60}?\b(?:in|as|en) (?:%|per ?cent|prozent|pour ?cent)\w*[*_:]*\r?$|\(%\)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_ENDS_BY_WORD = {
+    **dict.fromkeys(("five", "fünf", "cinq", "cinco", "cinque", "vijf", "пяти", "五"), 5.0),
+    **dict.fromkeys(("ten", "zehn", "dix", "diez", "dez", "dieci", "tien", "десяти", "十"), 10.0),
+    **dict.fromkeys(("hundert", "cent", "cien", "cem", "cento", "honderd", "сто", "百"), 100.0),
+}
 _MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
-_USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
+USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
 
 
 def ends_named(text: str) -> list[tuple[int, float]]:
     """The highest scores of scales that a text seems to name, each as (position, end)."""
-    limits = ((limit.start(), _number(limit["most"])) for limit in _LIMIT.finditer(text))
-    return [(position, end) for position, end in limits if end in _USUAL_ENDS]
+    ends = []
+    for pattern in (_NAMED_SCALE, _SCALE_OF_HEADING):
+        ends += [(scale.start(), _value(scale["scale_end"])) for scale in pattern.finditer(text)]
+    ends = [(position, end) for position, end in ends if end in USUAL_ENDS]
+    for scale in _SCALE_IN_WORDS.finditer(text):
+        word = next(filter(None, scale.groups())).casefold()
+        # A number that we cannot read is no rubric's end: in doubt, the scale is another.
+        end = float(word) if word.isdecimal() else _ENDS_BY_WORD.get(word, math.inf)
+        ends.append((scale.start(), end))
+    ends += [(percent.start(), 100.0) for percent in _PERCENT.finditer(text)]
+    return sorted(ends)
+
+
+def highest_in(text: str) -> list[float]:
+    """The highest number in the description of a scale, such as `1-5`; empty if it has none."""
+    numbers = re.findall(rf"\d+(?:\.\d+)?|\b{_WORD}", text, re.IGNORECASE)
+    return [max(map(_value, numbers))] if numbers else []
 
 
 def end_near(named: Sequence[tuple[int, float]], position: int, score: float) -> list[float]:
     """The nearest of the `named` ends before a bare score, else behind it; empty if none fits."""
-    place = bisect_left(named, (position, 0.0))
-    before = named[max(0, place - _MOST_NEAR) : place]
-    behind = named[place : place + _MOST_NEAR]
+    next_end = bisect_left(named, (position, 0.0))
+    before = named[max(0, next_end - _MOST_NEAR) : next_end]
+    behind = named[next_end : next_end + _MOST_NEAR]
     # An end below the score belongs to something else: `7: sections 1-5 are thin`.
     return [end for _, end in (*reversed(before), *behind) if end >= score][:1]
 
@@ -99,48 +156,71 @@ def end_near(named: Sequence[tuple[int, float]], position: int, score: float) ->
 # Refuses the beginning of a list: `1. Intro`, or anchors such as `9: Yes. 3: No.`
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
 _BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:)"
-_END = (
-    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
-    # Ticks, crosses and lights may follow a score. Stars may not, as four may be of five, nor may
-    # arrows and signs of sums.
-    r"|[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]"
-    # A comma ends no score in a list: `clear, useful: 7, 5`.
-    r"|\|(?!\w)|[.:](?!\d)|,(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))"
-    r"|[-\u2013\u2014](?![ \t]*{range}|-*>[ \t]*\d)|(?:{words})\b))"
-)
+
+
+def _end_of_score(*, words: str, range_end: str) -> str:
+    """A pattern of what ends a score: a mark, one of `words`, or a dash without a `range_end`."""
+    ends = _any(
+        r"\Z",
+        r"[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]",
+        r"[*_]+(?![*_ \t]*/)",
+        # Ticks, crosses and lights. Stars do not, as four may be of five, nor do arrows and signs
+        # of sums.
+        r"[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]",
+        r"\|(?!\w)",
+        r"[.:](?!\d)",
+        # A comma ends no score in a list: `clear, useful: 7, 5`.
+        r",(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))",
+        rf"[-\u2013\u2014](?![ \t]*{range_end}|-*>[ \t]*\d)",
+        rf"(?:{words})\b",
+    )
+    return rf"(?=[ \t]*+{ends})"
+
+
 # A fraction is also a score in `8/10 for style and …`, in `8/10 It is clear.`, and in
 # `8/10 - 2 parts are missing`; but `8/10 - 9` is a range.
-_END_OF_FRACTION = _END.replace(
-    "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
-).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
-_END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
+_END_OF_FRACTION = _end_of_score(
+    words=rf"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\w*",
+    range_end=r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)",
+)
+_END_OF_NUMBER = _end_of_score(words=_BECAUSE, range_end=r"\d")
 _BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_UNIT}?{_END_OF_NUMBER})"
-AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_PLAIN}{_BEHIND}", re.IGNORECASE)
+AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_NUMBER}{_BEHIND}", re.IGNORECASE)
+"""A score that begins a line."""
 ALONE = re.compile(
-    rf"[\s*_]*+{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?{_UNIT}?[\s*_)\uff09\]]*+\.?\s*", re.IGNORECASE
+    rf"[\s*_]*+{_NUMBER}(?:{_OF}|(?P<percent>[ ]?%))?{_UNIT}?[\s*_)\uff09\]]*+\.?\s*", re.IGNORECASE
 )
+"""A score that is all of a cell or a value."""
 _ASIDE = r"[ \t*_]*+[(\uff08\[](?![*_ \t]*\d[\d.]*[*_ \t]*[/\uff0f])[^()\[\]\n]{0,60}+[)\uff09\]]"
-_FILLER = (
-    r"(?>(?:[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]|[,;](?=\d)|[-\u2013\u2014](?=[ \t>])"
-    r"|[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
+_FILLER = _any(
+    r"[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]",
+    r"[,;](?=\d)",
+    # A dash before a digit is a minus.
+    r"[-\u2013\u2014](?=[ \t>])",
+    r"[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))",
+    r"\b(?:scored?|rated|is|of|a|an|at)\b",
 )
-# A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit is a minus.
-STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
-MENTIONED = re.compile(
-    r"(?>(?:[ \t:\uff1a=|>*_({\[\u2192]|[-\u2013\u2014](?=[ \t])|\bfrom[ \t]\d{1,3}[ \t]to\b"
-    r"|\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
-    rf"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b){{0,40}})"
-    rf"{_NO_LIST}{_PLAIN}{_BEHIND}",
-    re.IGNORECASE,
+_FILLERS = rf"(?>{_FILLER}{{0,40}})"
+STATED = re.compile(
+    rf"(?:{_ASIDE}{_FILLERS}|{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
 )
+"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`."""
+_BINDING = _any(
+    r"[ \t:\uff1a=|>*_({\[\u2192]",
+    r"[-\u2013\u2014](?=[ \t])",
+    r"\bfrom[ \t]\d{1,3}[ \t]to\b",
+    r"\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
+    r"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b",
+)
+MENTIONED = re.compile(rf"(?>{_BINDING}{{0,40}}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE)
 """A number that a sentence binds to a name."""
-CORRECTED_CHARS = 200
+CORRECTED_CHARS = 200  # how far behind a score its correction may stand
 CORRECTED = re.compile(
     r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
     r"(?:no|maybe|perhaps|sorry|actually|rather|wait|correct(?:ion|ed)|revis(?:ed|ion)|adjusted|raised|lowered"
     r"|changed|should (?:be|have been)|make (?:that|it)|on reflection|or rather|better"
     r"|edit|update|was)\b"
-    rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_PLAIN}{_BEHIND}",
+    rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_NUMBER}{_BEHIND}",
     re.IGNORECASE,
 )
 """Another score behind a score, which corrects it without repeating the name."""

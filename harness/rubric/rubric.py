@@ -75,7 +75,7 @@ class Scale(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, value: object) -> object:
+    def _from_name(cls, value: object) -> object:
         return {"min": 0, "max": 1, "step": 1} if value == PASS_FAIL else value
 
     @model_validator(mode="after")
@@ -97,7 +97,8 @@ class Scale(BaseModel):
     @property
     def is_pass_fail(self) -> bool:
         """Whether it has two scores."""
-        return self.step == self.max - self.min
+        # In floats, 0.3 - 0.1 is not 0.2.
+        return round((self.max - self.min) / self.step) == 1
 
     def at(self, share: float) -> float:
         """The point at this share of the way from the lowest to the highest score."""
@@ -110,14 +111,15 @@ class Scale(BaseModel):
 
     @property
     def composite_step(self) -> float:
-        """What composites are rounded to: 0.1, or as many decimals more as the scale is small."""
+        """The step to which composites are rounded: 0.1, or smaller on a small scale."""
         # Small enough that rounding lifts no draft over a threshold that its scores miss.
         finest = min(self.step / 5, (self.max - self.min) / 50)
-        # The sum: by log10, a power of ten may come out a little below its exponent.
+        # The logarithm of a power of ten may come out a little below its exponent, hence the sum.
         return float(f"1e{min(-1, math.floor(math.log10(finest) + 1e-9))}")
 
 
 def _usual_step(length: float) -> float:
+    """The step of a scale of this length, if its author sets none."""
     return 0.5 if length > 2 else round(length / 20, 9)
 
 
@@ -145,11 +147,11 @@ class Cap(BaseModel):
 
 # Some 6,500 tokens, which leave room for a reply in a context of 8,192. With 6,000 characters, up
 # to a fifth of a brief's true sentences lose their support (tests/benchmarks/bench_compress.py).
-_PAYLOAD_CHARS, _PAYLOAD_TIMES = 24_000, 4
+_PAYLOAD_CHARS = 24_000
 
 
 class Shortening(BaseModel):
-    """From how many characters on a model is shown a shortened draft, and shortened sources."""
+    """The lengths in characters over which models see a shortened draft or shortened sources."""
 
     model_config = _MODEL
 
@@ -168,8 +170,7 @@ class Shortening(BaseModel):
     @property
     def payload_chars(self) -> int:
         """The most characters of a whole evaluation prompt."""
-        usual = max(_PAYLOAD_CHARS, _PAYLOAD_TIMES * self.evaluate_over)
-        return self.payload_over or usual
+        return self.payload_over or max(_PAYLOAD_CHARS, 4 * self.evaluate_over)
 
 
 Template = Annotated[str, Field(min_length=1)] | None
@@ -177,30 +178,30 @@ Template = Annotated[str, Field(min_length=1)] | None
 
 
 class Prompts(BaseModel):
-    """What models are told. `harness/rubric/prompts.yaml` has the fields of each."""
+    """Templates of the prompts. `harness/rubric/prompts.yaml` explains the fields of each."""
 
     model_config = _MODEL
 
     draft: Template = None
     """Asks the producer for a first draft."""
     section: Template = None
-    """Asks it for one section again, by what was found there."""
+    """Asks it to write one section again, and says what was wrong there."""
     afresh: Template = None
-    """Asks it for one section by the sources alone: every second candidate."""
+    """Asks it for one section by the sources alone; used for every second candidate."""
     edits: Template = None
     """Asks it for the sections of a draft that must change."""
     whole: Template = None
     """Asks it for the whole draft again."""
     opening: Template = None
-    """What these call the text before the first heading."""
+    """The name of the text before the first heading in these prompts."""
     judge_system: Template = None
     """The evaluator's instructions."""
     judge: Template = None
-    """What the evaluator is asked."""
+    """Asks the evaluator for a judgement."""
     judge_dimension: Template = None
-    """What it is told of a dimension."""
+    """Describes a dimension to it."""
     judge_source: Template = None
-    """How it is shown a source."""
+    """Shows it a source."""
     judge_repair: Template = None
     """Asks it again after a reply that could not be read."""
 
@@ -216,21 +217,21 @@ class Prompts(BaseModel):
 
     @property
     def own(self) -> dict[PromptName, str]:
-        """By name, the templates in place of those that ship."""
+        """Name → template, for those that replace a shipped one."""
         return {name: text for name, text in self if text is not None}  # type: ignore[misc]
 
     @property
     def in_force(self) -> dict[PromptName, str]:
-        """All templates by name, its own before those that ship."""
+        """Name → template, the shipped ones included."""
         return {**shipped_prompts(), **self.own}
 
     def template(self, name: PromptName) -> str:
-        """The one of this name that is in force."""
+        """The template of this name, its own or the shipped one."""
         return self.in_force[name]
 
     @property
     def of_judging(self) -> dict[PromptName, str]:
-        """Those of the evaluator that differ from what ships."""
+        """Name → template, for those of the evaluator that differ from the shipped ones."""
         shipped = shipped_prompts()
         return {n: self.template(n) for n in OF_JUDGING if self.template(n) != shipped[n]}
 
@@ -244,8 +245,8 @@ class Prompts(BaseModel):
         return filled(self.template(name), values)
 
     def message(self, name: PromptName, /, **values: str | bool) -> Message:
-        """The same as a user's message."""
-        # It knows what of it further calls share: a prefix cache may hold that.
+        """The filled prompt as a user's message, with the lengths that further calls share."""
+        # A prefix cache may keep the shared beginnings.
         template = self.template(name)
         shared = shared_chars(template, values)
         return Message("user", filled(template, values), shared_chars=shared)
@@ -271,19 +272,19 @@ class Dimension(BaseModel):
     weight: float = Field(default=1, gt=0)
     """Its share of the composite, relative to the other weights."""
     scale: Scale | None = None
-    """What its scores, floor, anchors and caps are on; the rubric's scale by default. In the
-    composite it counts as far as it is on the way from its lowest to its highest score."""
+    """The scale of its scores, floor, anchors and caps; the rubric's by default. In the composite,
+    a score counts by how far it is on the way from the lowest to the highest."""
     floor: float | None = None
     """Below this score the draft fails, whatever its composite. It holds for each of the checks: if
     one scores less, the dimension scores no more."""
     checks: tuple[AnyCheck, ...] = ()
-    """Checks by code, whose mean is the score."""
+    """Checks by code; the mean of their results is the score."""
     gate: bool = False
-    """Under its floor, no model is asked and the draft fails. For checked dimensions."""
+    """If a draft is under the floor, it fails and no model is asked. For checked dimensions."""
     judge: OptionalText = None
     """The question put to the evaluator model."""
     anchors: dict[float, str] = {}
-    """What a given score looks like, for the evaluator model."""
+    """Score → what a draft with this score looks like, for the evaluator model."""
     feedback: OptionalText = None
     """What the evaluator model should say about it, so that an author can act on it."""
     caps: tuple[Cap, ...] = ()
@@ -291,9 +292,9 @@ class Dimension(BaseModel):
     needs_sources: bool = False
     """Whether a draft without sources is not judged on it; the verdict then says so."""
     optional: bool = False
-    """Whether a draft may pass without its score, which the verdict then says: a judged dimension's
-    if there is no evaluator, a checked one's if there is nothing to check it by, such as
-    sources."""
+    """Whether a draft may pass without a score on it. A judged dimension has none if there is no
+    evaluator, a checked one if there is nothing to check it by, such as sources. The verdict then
+    says so."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -307,7 +308,7 @@ class Dimension(BaseModel):
                 f"dimension '{self.name}' needs either 'checks' or 'judge', and {which}",
                 code="rubric.checks-or-judge",
             )
-            # The other rules depend on which is meant.
+            # The other rules depend on which of the two is meant.
             return
         if self.needs_sources and self.judge is None:
             yield _mistake(
@@ -363,21 +364,21 @@ class Rubric(BaseModel):
     scale: Scale = Scale()
     """The scale of the composite, and of dimensions without a scale of their own."""
     pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
-    """The composite from which a draft passes; 8 of 10 by default, and as high on other scales."""
+    """The composite from which a draft passes; by default 8 of 10, or as far up another scale."""
     focus_below: float = Field(default_factory=lambda data: data["scale"].at(0.7))
-    """A revision works on dimensions below this score; 7 of 10 by default, and as high on other
-    scales."""
+    """A revision works on dimensions below this score; by default 7 of 10, or as far up another
+    scale."""
     judge: JudgeMode = "joint"
     """How the evaluator model is asked."""
     repeats: int = Field(default=3, ge=1, le=15)
-    """Most judgings of a draft whose composite is too near `pass_at` to tell. With 1, the
-    evaluator's likeliest judgement counts; else all are sampled. Where it is left out, it is 1
-    until the evaluator's noise was measured."""
+    """How often a draft is judged at most if its composite is too near `pass_at` to tell. With 1,
+    the evaluator's likeliest judgement counts; else all are sampled. If left out, it is 1 until the
+    evaluator's noise was measured."""
     repeat_within: float = Field(
         default_factory=lambda data: round((data["scale"].max - data["scale"].min) / 20, 9), ge=0
     )
-    """How near to `pass_at` is too near, in points, by default a twentieth of the scale; an
-    evaluator's measured noise replaces it."""
+    """The distance from `pass_at`, in points, that is too near; by default a twentieth of the
+    scale. The evaluator's measured noise replaces it."""
     candidates: int = Field(default=1, ge=1, le=16)
     """How many texts a revise loop samples for a first draft and for each section it revises. The
     checks choose among them."""
@@ -396,6 +397,7 @@ class Rubric(BaseModel):
         return self
 
     def _mistakes(self) -> Iterator[InitErrorDetails]:
+        """What is wrong between fields, each of which is right by itself."""
         names: set[str] = set()
         for index, dimension in enumerate(self.dimensions):
             if dimension.name in names:
@@ -413,28 +415,30 @@ class Rubric(BaseModel):
                 "dimensions",
                 code="rubric.all-optional",
             )
-        for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
-            yield from _off_scale(label, value, self.scale, label)
+        yield from _off_scale("pass_at", self.pass_at, self.scale, "pass_at")
+        yield from _off_scale("focus_below", self.focus_below, self.scale, "focus_below")
         for index, dimension in enumerate(self.dimensions):
-            place, scale = ("dimensions", index), dimension.scale or self.scale
-            of_dimension = f"of dimension '{dimension.name}'"
-            if dimension.floor is not None:
-                label = f"the floor {of_dimension}"
-                yield from _off_scale(label, dimension.floor, scale, *place, "floor")
-            for score in dimension.anchors:
-                label, field = f"an anchor {of_dimension}", ("anchors", f"{score:g}")
-                yield from _off_scale(label, score, scale, *place, *field)
-            for number, cap in enumerate(dimension.caps):
-                label = f"a cap {of_dimension}"
-                yield from _off_scale(label, cap.at_most, scale, *place, "caps", number, "at_most")
-            for number, check in enumerate(dimension.checks):
-                if getattr(check, "forms", False) and (reason := self._no_forms()):
-                    yield _mistake(
-                        reason, *place, "checks", number, "forms", code="rubric.no-forms"
-                    )
+            yield from self._mistakes_in(dimension, "dimensions", index)
+
+    def _mistakes_in(self, dimension: Dimension, *place: str | int) -> Iterator[InitErrorDetails]:
+        """What in a dimension does not go with the rubric's scale or language."""
+        scale = dimension.scale or self.scale
+        of_dimension = f"of dimension '{dimension.name}'"
+        if dimension.floor is not None:
+            label = f"the floor {of_dimension}"
+            yield from _off_scale(label, dimension.floor, scale, *place, "floor")
+        for score in dimension.anchors:
+            label = f"an anchor {of_dimension}"
+            yield from _off_scale(label, score, scale, *place, "anchors", f"{score:g}")
+        for index, cap in enumerate(dimension.caps):
+            label = f"a cap {of_dimension}"
+            yield from _off_scale(label, cap.at_most, scale, *place, "caps", index, "at_most")
+        for index, check in enumerate(dimension.checks):
+            if getattr(check, "forms", False) and (reason := self._no_forms()):
+                yield _mistake(reason, *place, "checks", index, "forms", code="rubric.no-forms")
 
     def _no_forms(self) -> str | None:
-        """Why forms of words are not known; None if they are."""
+        """Why checks cannot look for forms of words; None if they can."""
         if self.language is None:
             return "forms: true needs the rubric's `language`, whose dictionary it looks into"
         if not forms_installed():
@@ -444,11 +448,11 @@ class Rubric(BaseModel):
         return None
 
     def scale_of(self, name: str) -> Scale:
-        """The scale of a dimension; the rubric's own for the composite."""
+        """The scale of the dimension of this name; the rubric's for any other name."""
         return next((d.scale for d in self.dimensions if d.name == name and d.scale), self.scale)
 
     def shared(self, name: str, score: float) -> float:
-        """A dimension's score as one on the rubric's scale."""
+        """A dimension's score, moved to the rubric's scale."""
         scale = self.scale_of(name)
         return score if scale is self.scale else self.scale.at(scale.share(score))
 
@@ -463,7 +467,7 @@ class Rubric(BaseModel):
         return tuple(d for d in self.dimensions if d.judge is not None)
 
     def without_judges(self) -> Rubric:
-        """The same with its judged dimensions optional."""
+        """The rubric with all judged dimensions optional."""
         dimensions = tuple(
             d.model_copy(update={"optional": d.optional or d.judge is not None})
             for d in self.dimensions
@@ -490,8 +494,8 @@ def _off_scale(
 def _mistake(
     message: str, *place: str | int, code: LiteralString, line: int | None = None
 ) -> InitErrorDetails:
-    """A rule that is broken between fields of a place; `line` is its text's line, from 0."""
-    # As a value, since braces in a message would be fields of it.
+    """A mistake at a place in the rubric; `line` is its line in a text of several, from 0."""
+    # The message is a value of the template, since pydantic would fill in braces of its own.
     error = PydanticCustomError(code, "{message}", {"message": message, "line": line})
     return InitErrorDetails(type=error, loc=place, input=None)
 
@@ -515,7 +519,7 @@ def rubric_schema() -> dict[str, Any]:
     prompts = schema["properties"]["prompts"]
     prompts["anyOf"] = [{"$ref": prompts.pop("$ref")}, {"type": "string", "minLength": 1}]
     schema["$defs"]["Scale"] = {"anyOf": [schema["$defs"]["Scale"], {"const": PASS_FAIL}]}
-    # What a rubric extends may have the rest.
+    # A rubric that extends another takes the fields that it lacks from there.
     needed = schema.pop("required")
     schema["anyOf"] = [{"required": ["extends"]}, {"required": needed}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -16,20 +16,24 @@ _ANSWER = re.compile(
 
 
 def answers_in(
-    places: Iterable[Mapping[str, Value]], rules: Mapping[str, str]
+    objects: Iterable[Mapping[str, Value]], rules: Mapping[str, str]
 ) -> Iterator[tuple[str, bool]]:
-    """(rule, answer) for each rule that an object answers under its key or its words."""
-    by_words: dict[str, str] = {}  # joined words → the rule's key
-    for rule, statement in rules.items():
-        by_words.setdefault(_joined(rule), rule)
-        by_words.setdefault(_joined(statement), rule)
-    for members in places if rules else ():
-        inner = (members.get(key) for key in _RULE_HOLDERS)
-        for part in (members, *(value for value in inner if isinstance(value, dict))):
-            for label, value in part.items():
+    """(rule, answer) for each rule that a JSON object answers under its key or its words.
+
+    `rules` are key → statement.
+    """
+    keys_by_words: dict[str, str] = {}
+    for key, statement in rules.items():
+        keys_by_words.setdefault(_joined(key), key)
+        keys_by_words.setdefault(_joined(statement), key)
+    for members in objects if rules else ():
+        # `{"score": 8, "rules": {"it_is_short": true}}`
+        nested = (members.get(holder) for holder in _RULE_HOLDERS)
+        for answers in (members, *(value for value in nested if isinstance(value, dict))):
+            for label, value in answers.items():
                 answer = _answer(value)
-                if _joined(label) in by_words and answer is not None:
-                    yield by_words[_joined(label)], answer
+                if _joined(label) in keys_by_words and answer is not None:
+                    yield keys_by_words[_joined(label)], answer
 
 
 def _answer(value: Value) -> bool | None:
@@ -47,6 +51,7 @@ def _answer(value: Value) -> bool | None:
 
 
 def _joined(label: str) -> str:
+    """A label's letters and digits alone: `it_is_short`, `It is short.` and `itIsShort` are one."""
     return re.sub(r"[\W_]+", "", label.casefold())
 
 
@@ -55,9 +60,10 @@ def answers_in_lines(
 ) -> Iterator[tuple[bool | None, tuple[int, int]]]:
     """(answer, span) for each line that answers a rule; the answer is None if it says both."""
     for line in _rule_pattern(rule, statement).finditer(text):
-        start, at = line.start("rule"), line.start("answer")
-        word = _ANSWER.match(text, at)
-        yield _answer(text[at : line.end("answer")]), (start, word.end() if word else at)
+        answer_start = line.start("answer")
+        word = _ANSWER.match(text, answer_start)
+        end = word.end() if word else answer_start
+        yield _answer(text[answer_start : line.end("answer")]), (line.start("rule"), end)
 
 
 @cache

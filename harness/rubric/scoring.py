@@ -23,57 +23,59 @@ from harness.rubric.verdict import ECHO, Combine, DimensionScore, Judges, Single
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What an evaluator model said of one dimension, before code makes a score of it."""
+    """An evaluator model's words on one dimension, before code makes a score of them."""
 
     score: float
     """On the dimension's scale and step."""
     reason: str = ""
     """Why the score is not higher; empty if the model did not say."""
     issues: tuple[Finding, ...] = ()
-    """What it wants changed; sections are headings as it wrote them, which may not be there."""
+    """What should be changed; the draft may not have a section as the model wrote its heading."""
     rules: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each cap's statement is true of the draft, by its key in the reply; those that the
-    model left open are missing."""
+    """The key of a cap's statement → whether it is true of the draft; without those that the model
+    left open."""
     repaired: bool = False
-    """Whether it took a second call."""
+    """Whether a second call was needed to read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A cap that applies, or that may."""
+class AppliedCap:
+    """A cap that applies to a draft, or whose check could not judge the draft."""
 
     at_most: float
     rule: str
     findings: tuple[Finding, ...] = ()
-    open: str = ""
-    """Why its check could not judge the draft: then it does not hold."""
+    unjudged: str = ""
+    """Why its check could not judge the draft: then it lowers no score."""
 
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | str:
     """The mean of a dimension's checks, on its scale; or why none of them could judge the draft."""
     grades = [check.grade(draft) for check in dimension.checks]
-    grade, scale = mean_of(grades), dimension.scale or rubric.scale
+    grade = mean_of(grades)
+    scale = dimension.scale or rubric.scale
     if grade.unjudged:
         return grade.unjudged
 
-    def points(share: float) -> float:
+    def score_at(share: float) -> float:
+        # On pass and fail, a check passes if it is met in full.
         share = float(share >= 1) if scale.is_pass_fail else share
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
     # The floor holds for each check that judged something.
-    lowest = points(min(grade.share for grade in grades if not grade.unjudged))
-    is_under = dimension.floor is not None and lowest < dimension.floor
+    lowest = score_at(min(grade.share for grade in grades if not grade.unjudged))
+    is_under_floor = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
         name=dimension.name,
-        score=lowest if is_under else points(grade.share),
+        score=lowest if is_under_floor else score_at(grade.share),
         source="checked",
         reason="; ".join(
             f"{f.section}: {f.message}" if f.section else f.message for f in grade.findings
         ),
         findings=grade.findings,
     )
-    return held_down(score, held_by_checks(dimension, draft))
+    return capped(score, caps_by_checks(dimension, draft))
 
 
 def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
@@ -85,52 +87,61 @@ def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
 
 
 def judged_score(
-    dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
+    dimension: Dimension,
+    judgement: Judgement,
+    draft: Draft,
+    *,
+    applied_caps: Iterable[AppliedCap],
 ) -> DimensionScore:
-    """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
+    """The score of a dimension by a model's judgement; `applied_caps` are those by checks."""
+    findings: dict[Finding, None] = {}  # each once, in order
+    for issue in judgement.issues:
+        index = section_named(issue.section or "", draft.sections)
+        title = None if index is None else draft.sections[index].title
+        findings[Finding(issue.message, title, index)] = None
     messages = [issue.message for issue in judgement.issues]
-    places = [section_named(issue.section or "", draft.sections) for issue in judgement.issues]
-    titles = [None if place is None else draft.sections[place].title for place in places]
     score = DimensionScore(
         name=dimension.name,
         score=judgement.score,
         source="judged",
         reason=judgement.reason or "; ".join(messages),
-        findings=tuple(dict.fromkeys(map(Finding, messages, titles, places))),
+        findings=tuple(findings),
     )
-    # One may be open only if it could not lower the score, or if the call that asks again failed.
+    # A rule may lack an answer only if its cap could not lower the score.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
-    by_answers = [_held(cap, cap.when) for cap in dimension.caps if cap.when and cap.when in true]
-    return held_down(score, [*held, *by_answers])
+    caps_by_rules = [_applied(c, c.when) for c in dimension.caps if c.when and c.when in true]
+    return capped(score, [*applied_caps, *caps_by_rules])
 
 
-def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
+def caps_by_checks(dimension: Dimension, draft: Draft) -> tuple[AppliedCap, ...]:
     """The caps that apply because a check is not met in full, or cannot judge the draft."""
-    held = []
+    caps = []
     for cap in dimension.caps:
         if cap.unless is None:
             continue
-        grade, rule = cap.unless.grade(draft), f"unless: {cap.unless.requirement}"
+        grade = cap.unless.grade(draft)
+        rule = f"unless: {cap.unless.requirement}"
         if grade.unjudged:
-            held.append(replace(_held(cap, rule), open=grade.unjudged))
+            caps.append(replace(_applied(cap, rule), unjudged=grade.unjudged))
         elif grade.share < 1:
-            held.append(_held(cap, rule, grade.findings))
-    return tuple(held)
+            caps.append(_applied(cap, rule, grade.findings))
+    return tuple(caps)
 
 
-def _held(cap: Cap, rule: str, findings: tuple[Finding, ...] = ()) -> Held:
-    return Held(
+def _applied(cap: Cap, rule: str, findings: tuple[Finding, ...] = ()) -> AppliedCap:
+    return AppliedCap(
         at_most=cap.at_most,
         rule=f"at most {cap.at_most:g}: {rule}",
         findings=findings or (Finding(rule.removeprefix("unless: "), code="check.cap-applies"),),
     )
 
 
-def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
+def capped(score: DimensionScore, caps: Iterable[AppliedCap]) -> DimensionScore:
     """The score under its caps, with the reasons of the caps that lower it, or would."""
-    below = [cap for cap in held if cap.at_most < score.score]
-    score = replace(score, open_caps=tuple(f"{cap.rule} ({cap.open})" for cap in below if cap.open))
-    lowering = [cap for cap in below if not cap.open]
+    lower = [cap for cap in caps if cap.at_most < score.score]
+    open_caps = tuple(f"{cap.rule} ({cap.unjudged})" for cap in lower if cap.unjudged)
+    score = replace(score, open_caps=open_caps)
+    lowering = [cap for cap in lower if not cap.unjudged]
     if not lowering:
         return score
     findings = (*score.findings, *(finding for cap in lowering for finding in cap.findings))
@@ -145,28 +156,35 @@ def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
 
 
 # How many letters are needed to recognize a heading by its beginning.
-_LEAST_OF_A_TITLE = 8
+_LEAST_TITLE_CHARS = 8
 _NUMBERING = re.compile(
     r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
 )
 
 
 def section_named(heading: str, sections: Sequence[Section]) -> int | None:
-    """The only section with this heading, whatever its case, numbering and markup; else None."""
+    """The index of the only section with this heading; None if there is none, or several.
+
+    Case, numbering and markup do not matter.
+    """
     sought = _plain(heading)
+    if not sought:
+        return None
     # A line break stands in no heading.
     titles = [_plain(section.title) if section.level else "\n" for section in sections]
-    bare = [_NUMBERING.sub("", title, count=1) for title in titles]
-    # From the surest to the vaguest: the first that finds any decides.
-    readings = [
+    unnumbered = [_NUMBERING.sub("", title, count=1) for title in titles]
+    # From the surest way to compare them to the vaguest.
+    comparisons = [
         [title == sought for title in titles],
-        [title == _NUMBERING.sub("", sought, count=1) for title in bare],
-        [title == re.sub(r"^the | section$", "", sought) for title in bare],
-        [len(sought) >= _LEAST_OF_A_TITLE and title.startswith(sought) for title in bare],
+        [title == _NUMBERING.sub("", sought, count=1) for title in unnumbered],
+        [title == re.sub(r"^the | section$", "", sought) for title in unnumbered],
+        [len(sought) >= _LEAST_TITLE_CHARS and t.startswith(sought) for t in unnumbered],
     ]
-    matches = next((reading for reading in readings if any(reading)), []) if sought else []
-    # None of several: to revise the wrong section is worse than to revise all.
-    return matches.index(True) if matches.count(True) == 1 else None
+    for matches in comparisons:
+        if any(matches):
+            # None of several: to revise the wrong section is worse than to revise all.
+            return matches.index(True) if matches.count(True) == 1 else None
+    return None
 
 
 def _plain(heading: str) -> str:
@@ -183,7 +201,7 @@ _AVERAGES: Mapping[Combine, Callable[[Sequence[float]], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """One evaluator's judgement of all that was asked."""
+    """One evaluator's scores on all dimensions that it was asked for."""
 
     evaluator: str
     scores: tuple[DimensionScore, ...]
@@ -196,44 +214,39 @@ def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore,
     if len(opinions) == 1:
         return opinions[0].scores
     judges = [opinion.evaluator for opinion in opinions]
-    by_dimension = zip(*(opinion.scores for opinion in opinions), strict=True)
-    return tuple(_one_of(scores, judges, how) for scores in by_dimension)
+    scores_by_dimension = zip(*(opinion.scores for opinion in opinions), strict=True)
+    return tuple(_combined_score(scores, judges, how) for scores in scores_by_dimension)
 
 
 def samples_of(judges: Judges) -> dict[str, list[float]]:
-    """By judged dimension, what the judges came to each time that they were heard."""
+    """Judged dimension → the judges' combined scores, one for each time that they were asked."""
     by_judge: dict[str, list[SingleJudgement]] = {}
     for judgement in judges.each:
         by_judge.setdefault(judgement.evaluator, []).append(judgement)
-    # The judges' first judgements were one time that they were heard, their second ones another.
-    heard = [
-        [judgement for judgement in together if judgement]
-        for together in zip_longest(*by_judge.values())
-    ]
+    # The first judgements of all judges are one round, their second ones the next.
+    rounds = [[j for j in judgements if j] for judgements in zip_longest(*by_judge.values())]
     average = _AVERAGES[judges.combine]
     return {
-        name: [
-            half_up(average([judgement.scores[name] for judgement in together]), 0.01)
-            for together in heard
-        ]
+        name: [half_up(average([j.scores[name] for j in round_]), 0.01) for round_ in rounds]
         for name in judges.each[0].scores
     }
 
 
-def _one_of(
+def _combined_score(
     scores: Sequence[DimensionScore], judges: Sequence[str], how: Combine
 ) -> DimensionScore:
     """One score of several opinions: with the reason of the lowest, and the findings of all."""
     values = [score.score for score in scores]
     lowest = min(scores, key=lambda score: score.score)
-    of_judge: dict[str, list[float]] = {}
+    values_by_judge: dict[str, list[float]] = {}
     for judge, value in zip(judges, values, strict=True):
-        of_judge.setdefault(judge, []).append(value)
+        values_by_judge.setdefault(judge, []).append(value)
+    # The samples of one judge are always averaged, as their median is further from what people say;
+    # `how` is for the judges' averages.
+    averages = [statistics.fmean(samples) for samples in values_by_judge.values()]
     return replace(
         lowest,
-        # The samples of one judge are always averaged, as their median is further from what people
-        # say; `how` is for the judges' averages.
-        score=half_up(_AVERAGES[how]([*map(statistics.fmean, of_judge.values())]), 0.01),
+        score=half_up(_AVERAGES[how](averages), 0.01),
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),
         capped=tuple(dict.fromkeys(rule for score in scores for rule in score.capped)),
@@ -242,7 +255,7 @@ def _one_of(
 
 
 def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The same words about the same section are one finding, whatever the case and punctuation."""
+    """The findings without those that repeat another's words about the same section."""
     findings_by_words: dict[tuple[int | None, str], Finding] = {}
     for finding in findings:
         words = " ".join(re.findall(r"\w+", finding.message.casefold()))

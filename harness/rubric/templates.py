@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, LiteralString
+from typing import Literal, LiteralString, NamedTuple
 
 from harness.errors import did_you_mean
 from harness.rubric.written import read_written
@@ -31,7 +31,7 @@ PromptName = Literal[
     "judge_source",
     "judge_repair",
 ]
-"""What each is for is said in `prompts.yaml`."""
+"""`prompts.yaml` says what each is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,18 @@ class Fields:
     """The fields of one prompt; names are separated by spaces."""
 
     needed: str = ""
-    """A template without one of these would hide something that the model has to see."""
+    """Fields that every template must show: the model has to see them."""
     others: str = ""
     flags: str = ""
-    """They have no text: a template can only ask for them, by `{if …}`."""
+    """Fields without a text: a template can only ask for them, by `{if …}`."""
 
     @property
     def texts(self) -> list[str]:
-        """Those that a template can write down."""
+        """The fields that have a text."""
         return [*self.needed.split(), *self.others.split()]
 
 
-# A paragraph that has one of these is left out if it is.
+# A paragraph with one of these fields is left out if the field is empty.
 _MAY_BE_EMPTY = {
     *("sources", "requirements", "requirements_in_a_line", "outline", "good", "history", "shown"),
     *("draft_chars", "draft_shown_chars", "sources_chars", "sources_shown_chars"),
@@ -80,11 +80,11 @@ FIELDS: Mapping[PromptName, Fields] = {
     "judge_repair": Fields("asked shape", flags="part"),
 }
 
-# What the evaluator is told; scores by other prompts do not compare.
+# The evaluator's prompts; scores by other prompts do not compare.
 OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
 OF_WRITING: tuple[PromptName, ...] = ("draft", "section", "afresh", "edits", "whole")
 
-# Fields that change with every round of a loop; `sources` does where it is shortened.
+# Fields that change with every round of a loop. So does `sources` where it is shortened.
 _OF_A_ROUND = {
     *("draft", "draft_chars", "sources_chars", "history", "findings", "cut"),
     *("outline", "good", "whole", "shown"),
@@ -111,49 +111,63 @@ _IF = re.compile(
 def filled(template: str, values: Mapping[str, str | bool], *, before: Collection[str] = ()) -> str:
     """The template with its fields replaced, up to the first paragraph with a field of `before`."""
 
-    def branch(block: re.Match[str]) -> str:
+    def chosen_branch(block: re.Match[str]) -> str:
         return block["then"] if values[block["asked"]] else block["otherwise"] or ""
 
-    def value(field: re.Match[str]) -> str:
-        # Two braces that an `{if …}` stood between are no field's.
-        return field[0][1:] if field["escape"] else str(values.get(field["words"], field[0]))
+    def value_of(field: re.Match[str]) -> str:
+        if field["escape"]:
+            return field[0].removeprefix("\\")
+        # Braces that meet where an `{if …}` was taken out may look like a field, and are none.
+        return str(values.get(field["words"], field[0]))
 
     texts = []
-    for paragraph, names, may_hide in _paragraphs(template):
-        if not names.isdisjoint(before):
+    for paragraph in _paragraphs(template):
+        if not paragraph.fields.isdisjoint(before):
             break
-        if all(values[name] for name in may_hide):
-            # Without the lines of which nothing is left; a value may have empty ones.
-            lines = [FIELD.sub(value, line) for line in _IF.sub(branch, paragraph).split("\n")]
-            texts.append("\n".join(line for line in lines if line.strip()))
+        if all(values[name] for name in paragraph.hiding):
+            lines = _IF.sub(chosen_branch, paragraph.text).split("\n")
+            # Lines are dropped one by one here, since a value may have empty lines.
+            filled_lines = (FIELD.sub(value_of, line) for line in lines)
+            texts.append("\n".join(line for line in filled_lines if line.strip()))
     return "\n\n".join(text for text in texts if text)
 
 
+class _Paragraph(NamedTuple):
+    text: str
+    fields: set[str]
+    """The fields that it shows or asks for."""
+    hiding: set[str]
+    """The fields that hide it when they are empty."""
+
+
 @cache
-def _paragraphs(template: str) -> list[tuple[str, set[str], set[str]]]:
-    """Each with the fields that it has or asks for, and those without which it is left out."""
-    # Parsed before anything is put in: braces in a text are no fields.
+def _paragraphs(template: str) -> list[_Paragraph]:
+    # Parsed before anything is put in: braces in a value are no fields.
     paragraphs = []
-    for paragraph in _BLANK.split(template):
+    for text in _BLANK.split(template):
         # `if cut` asks for `cut`.
-        names = {words.split()[-1] for words in _asked(paragraph)}
-        always = _asked(_IF.sub("", paragraph))
-        paragraphs.append((paragraph, names, always & _MAY_BE_EMPTY))
+        fields = {words.split()[-1] for words in _words_in_braces(text)}
+        always_shown = _words_in_braces(_IF.sub("", text))
+        paragraphs.append(_Paragraph(text, fields, always_shown & _MAY_BE_EMPTY))
     return paragraphs
 
 
-def _asked(text: str) -> set[str]:
-    """What stands in braces, without those that a backslash makes a text."""
+def _words_in_braces(text: str) -> set[str]:
+    """What stands in braces that no backslash precedes."""
     return {field["words"] for field in FIELD.finditer(text) if not field["escape"]}
 
 
 def shared_chars(template: str, values: Mapping[str, str | bool]) -> tuple[int, ...]:
-    """How much of the filled template further calls begin with, in later rounds and in this one."""
+    """The lengths of the beginnings that the filled template shares with further calls.
+
+    Calls of later rounds share all before the first field that changes with a round; calls of this
+    round, all before the first that changes with a call.
+    """
     changing = _OF_A_ROUND | ({"sources"} if values.get("sources_chars") else set())
-    ends = [filled(template, values, before=changing)]
+    beginnings = [filled(template, values, before=changing)]
     if values.get("part"):
-        ends.append(filled(template, values, before=_OF_A_CALL))
-    return tuple(sorted({len(text) for text in ends if text}))
+        beginnings.append(filled(template, values, before=_OF_A_CALL))
+    return tuple(sorted({len(text) for text in beginnings if text}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +181,12 @@ class Fault:
 
 
 def faults_in(name: PromptName, template: str) -> list[Fault]:
-    """What is wrong with a template."""
-    misplaced, unknown = [*_misplaced(template)], _unknown(template, FIELDS[name])
-    # What it lacks may follow from a misplaced brace.
-    return [*misplaced, *unknown, *([] if misplaced else _lacking(template, FIELDS[name]))]
+    """The mistakes in a template."""
+    fields = FIELDS[name]
+    misplaced = [*_misplaced(template)]
+    # A field may only seem to be missing because of a misplaced brace.
+    missing = [] if misplaced else _missing(template, fields)
+    return [*misplaced, *_unknown(template, fields), *missing]
 
 
 _MARK = r"(?<!\\)\{ *(?:if +\w+|else|end) *\}"
@@ -182,7 +198,7 @@ _WHOLE_IF = re.compile(
 
 def _misplaced(template: str) -> Iterator[Fault]:
     """The first `{if …}`, `{else}` or `{end}` that goes with no other in its paragraph."""
-    # With their line ends, for the fault's line.
+    # Whole blocks leave their line ends, from which the fault's line is counted.
     rest = _WHOLE_IF.sub(lambda block: "\n" * block[0].count("\n"), template)
     if mark := re.search(_MARK, rest):
         yield Fault(
@@ -198,16 +214,18 @@ def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
     flags = fields.flags.split()
     reported: set[tuple[str, int]] = set()
     for field in FIELD.finditer(template):
-        words, line = field["words"].split(), template.count("\n", 0, field.start("words"))
-        is_asked = words[0] == "if" and len(words) == 2
-        name = words[1] if is_asked else field["words"]
-        allowed = [*fields.texts, *flags] if is_asked else fields.texts
+        words = field["words"].split()
+        line = template.count("\n", 0, field.start("words"))
+        is_condition = words[0] == "if" and len(words) == 2
+        name = words[1] if is_condition else field["words"]
+        allowed = [*fields.texts, *flags] if is_condition else fields.texts
         is_known = name in {*allowed, "else", "end"} or (name, line) in reported
         if is_known or field["escape"]:
             continue
         reported.add((name, line))
         nearest = did_you_mean(name, allowed) if allowed else "this prompt has none"
-        nearest = f"ask for it, as in {{if {name}}}…{{end}}" if name in flags else nearest
+        if name in flags:
+            nearest = f"ask for it, as in {{if {name}}}…{{end}}"
         yield Fault(
             f"there is no field {{{name}}} here; {nearest} (to write the braces: \\{{{name}}})",
             line,
@@ -215,12 +233,12 @@ def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
         )
 
 
-def _lacking(template: str, fields: Fields) -> Iterator[Fault]:
+def _missing(template: str, fields: Fields) -> Iterator[Fault]:
     """Needed fields that the template does not have, or that another one may hide."""
     names = [*fields.texts, *fields.flags.split()]
     full = defaultdict(str, {name: f"<{name}>" for name in names})
     for needed in fields.needed.split():
-        # All others may be empty: each must show it even then.
+        # Both must show it: all fields, and this one while all others are empty.
         alone = defaultdict(str, {needed: full[needed]})
         if any(full[needed] not in filled(template, values) for values in (full, alone)):
             yield Fault(

@@ -21,8 +21,8 @@ Combine = Literal["mean", "median", "majority"]
 """How several evaluators' judgements become one: the mean or the median of each dimension's scores;
 or the medians, with the draft passed when more than half of the evaluators would pass it."""
 
-# Not written while empty: a verdict that an earlier version kept has the same digest, and is not
-# reached again.
+# Not written while empty: else a verdict that an earlier version kept would have another digest,
+# and be reached again.
 _IF_ANY = Field(exclude_if=not_)
 
 
@@ -38,18 +38,18 @@ class DimensionScore:
     reason: str
     """Why it is not higher; for a judged dimension, in the evaluator's words."""
     findings: tuple[Finding, ...] = ()
-    """What to change; of several judgements, all that they found."""
+    """What to change; with several judgements, the findings of all."""
     spread: float | None = None
     """Standard deviation of the judgements' scores; None if there was one."""
     capped: tuple[str, ...] = ()
     open_caps: Annotated[tuple[str, ...], _IF_ANY] = ()
-    """Caps that could lower it, whose check could not judge the draft; each with why."""
+    """Caps that could lower it, whose check could not judge the draft; each with the reason."""
     shared: float | None = None
     """The score on the rubric's scale; None if the dimension has no other."""
 
     @property
     def points(self) -> float:
-        """The score on the rubric's scale, where those of all dimensions compare."""
+        """The score on the rubric's scale, on which all dimensions can be compared."""
         return self.score if self.shared is None else self.shared
 
     @property
@@ -59,7 +59,7 @@ class DimensionScore:
             # A check's reason is its findings, joined.
             return ""
         reason = self.reason
-        # The last parts of it, by `held_down`.
+        # `capped` in scoring.py has put these behind the reason.
         for cap in self.capped:
             reason = reason.replace(cap, "").removesuffix("; ")
         return reason
@@ -94,7 +94,7 @@ class SingleJudgement:
     scores: Mapping[str, float]
     composite: float
     repaired: tuple[str, ...] = ()
-    """Dimensions whose score came of a second call, since the first reply could not be read."""
+    """Dimensions whose score comes from a second call, since the first reply could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +117,9 @@ class Judges:
     combine: Combine = "mean"
     shortened: Shortened | None = None
     sources_shortened: Shortened | None = None
-    """How the sources were, all together."""
+    """How the sources were shortened, all together."""
     composites: tuple[float, ...] = ()
-    """What the judgements came to, each time that the judges were heard."""
+    """The composite of each round, in which every judge is asked once."""
     borderline: bool | None = None
     """Whether the composite lies so near the threshold that chance may have decided; None if the
     evaluator's noise was never measured."""
@@ -145,22 +145,22 @@ class Verdict:
     below_floor: tuple[str, ...] = ()
     """Dimensions below their floor; any of them fails the draft."""
     gates: tuple[str, ...] = ()
-    """The gates among these; with any, no model was asked, and `composite` covers the checks
+    """The gates in `below_floor`; with any, no model was asked, and `composite` covers the checks
     alone."""
     unjudged: tuple[str, ...] = ()
-    """Dimensions that do not count. Of the judged: optional ones without an evaluator, ones that
-    lack their sources, and all behind a shut gate. Of the checked: ones whose checks had nothing to
+    """Dimensions without a score. Judged ones: optional ones without an evaluator, ones that lack
+    their sources, and all behind a shut gate. Checked ones: those whose checks had nothing to
     check, such as Python, or nothing to check by, such as sources."""
     unjudged_reasons: Annotated[Mapping[str, str], _IF_ANY] = field(default_factory=dict)
-    """By checked dimension among these, why its checks could not judge; empty in older journals."""
+    """Checked dimension without a score → why; empty in older journals."""
     missing: tuple[str, ...] = ()
-    """The checked ones among these that are not optional; any of them fails the draft."""
+    """The checked dimensions in `unjudged` that are not optional; any of them fails the draft."""
     judges: Judges | None = None
     """None if code alone decided."""
 
     @property
     def vector(self) -> dict[str, float]:
-        """By dimension, the scores on their own scales."""
+        """Dimension → its score, on its own scale."""
         return {score.name: score.score for score in self.scores}
 
     @property
@@ -183,13 +183,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What the checks alone say of a draft."""
+    """The scores of a draft by the checks alone."""
 
     rank: tuple[bool, bool, float] = (False, True, 0.0)
-    """As a verdict's, by the checked dimensions and their mean. All drafts are equal if the rubric
-    has none."""
+    """As a verdict's, by the checked dimensions and their mean. Without checked dimensions, all
+    drafts have the same rank."""
     short: tuple[DimensionScore, ...] = ()
-    """The dimensions that have less than full scores."""
+    """The scores below the best."""
 
     @property
     def mean(self) -> float:
@@ -199,11 +199,11 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A verdict, and what it is by."""
+    """A verdict, and how it was reached."""
 
     verdict: Verdict
     passed: bool | None
-    """None if it is of the checks alone, and a judge would decide."""
+    """None if only the checks were made, and a judge would have to decide."""
     evaluator: str
     """Tags of the endpoints that judge, for people; empty if code alone scores."""
     samples: int | None
@@ -218,39 +218,39 @@ def reach_verdict(
     reasons: Mapping[str, str] | None = None,
     judges: Judges | None = None,
 ) -> Verdict:
-    """The verdict that scores amount to; `reasons` say why checks have none.
+    """The verdict on a draft with these scores.
+
+    `reasons` are checked dimension without a score → why it has none.
 
     Raises:
-        EvaluationFailed: All dimensions were left out.
+        EvaluationFailed: No dimension has a score.
     """
-    by_name = {
-        score.name: score
-        if rubric.scale_of(score.name) is rubric.scale
-        else replace(score, shared=rubric.shared(score.name, score.score))
-        for score in scores
-    }
     reasons = reasons or {}
-    counted = [d for d in rubric.dimensions if d.name in by_name]
-    echo = [ECHO] if ECHO in by_name else []
+    by_name: dict[str, DimensionScore] = {}
+    for score in scores:
+        has_own_scale = rubric.scale_of(score.name) is not rubric.scale
+        shared = rubric.shared(score.name, score.score) if has_own_scale else None
+        by_name[score.name] = replace(score, shared=shared)
     if not by_name:
         whys = [f"{name}: {why}" for name, why in reasons.items()]
-        if rest := [name for name in unjudged if name not in reasons]:
-            whys.append(f"there are no sources, or no evaluator, to judge {', '.join(rest)} by")
+        if judged := [name for name in unjudged if name not in reasons]:
+            whys.append(f"there are no sources, or no evaluator, to judge {', '.join(judged)} by")
         raise EvaluationFailed(
             f"no dimension of rubric '{rubric.id}' could be judged: {'; '.join(whys)}"
         )
+    counted = [d for d in rubric.dimensions if d.name in by_name]
     composite = _composite(rubric, by_name.values())
-    below_floor = tuple(
+    below_floor = [
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
-    )
+    ]
     # Words of the loop fail a draft as a floor does, whatever its composite.
-    below_floor += tuple(echo)
+    echo = [ECHO] if ECHO in by_name else []
     gates = shut_gates(rubric, by_name.values())
     # Without the score of a required check, the composite is not of the whole rubric.
     missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
-    passed = composite >= rubric.pass_at and not below_floor
+    passed = composite >= rubric.pass_at and not below_floor and not echo
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
-        # More than half must pass it, each of which has looked at the floors for itself.
+        # Each judgement that passes the draft has looked at the floors for itself.
         passed = judges.pass_share > 0.5
     return Verdict(
         rubric=rubric.id,
@@ -258,7 +258,7 @@ def reach_verdict(
         scores=tuple(by_name[name] for name in (*(d.name for d in counted), *echo)),
         composite=composite,
         passed=passed and not gates and not missing,
-        below_floor=below_floor,
+        below_floor=(*below_floor, *echo),
         gates=gates,
         unjudged=unjudged,
         unjudged_reasons=reasons,
@@ -268,11 +268,12 @@ def reach_verdict(
 
 
 def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
-    """The mean in as few digits as decide like all of them."""
+    """The weighted mean, rounded to as few digits as decide like all of them."""
     # In floats, a mean of 8 may come out just below 8.
     mean = float(f"{weighted_mean(rubric, scores):.12g}")
-    best, step = max(score.points for score in scores), rubric.scale.composite_step
-    # Finer until rounding lifts it over no threshold: 7.95 does not pass as 8.
+    best = max(score.points for score in scores)
+    step = rubric.scale.composite_step
+    # In finer steps until rounding lifts it over no threshold: 7.95 does not pass as 8.
     while step > 1e-9:
         composite = half_up(mean, step)
         if (composite >= rubric.pass_at) == (mean >= rubric.pass_at) and composite <= best:
@@ -284,8 +285,8 @@ def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
 def weighted_mean(rubric: Rubric, scores: Iterable[DimensionScore]) -> float:
     """The composite before it is rounded; at least one score is needed."""
     weights = {d.name: d.weight for d in rubric.dimensions}
-    counted = [(rubric.shared(s.name, s.score), weights.get(s.name, 1)) for s in scores]
-    return sum(score * weight for score, weight in counted) / sum(w for _, w in counted)
+    weighted = [(rubric.shared(s.name, s.score), weights.get(s.name, 1)) for s in scores]
+    return sum(score * weight for score, weight in weighted) / sum(w for _, w in weighted)
 
 
 def shut_gates(rubric: Rubric, scores: Iterable[DimensionScore]) -> tuple[str, ...]:

@@ -34,24 +34,24 @@ def forms_installed() -> bool:
 
 
 def has_forms(language: Language) -> bool:
-    """Whether one of the dictionaries, which must be installed, is of this language."""
+    """Whether there is a dictionary of this language; the extra `forms` must be installed."""
     from simplemma.strategies.dictionaries import dictionary_factory  # noqa: PLC0415 - an extra
 
     return _CODES.get(language, language) in dictionary_factory.SUPPORTED_LANGUAGES
 
 
-_NOT_LOUD = re.compile(r"\b\w*[a-zäöü]\w*")
+_WORD_WITH_SMALL_LETTERS = re.compile(r"\b\w*[a-zäöü]\w*")
 
 
 def _stands_in_capitals(phrase: str, text: str) -> bool:
-    """Whether a German phrase and a text are one where capitals write SS for ß."""
+    """Whether a German phrase stands in a text if SS in capitals is read as ß."""
     if "SS" in phrase and phrase == phrase.upper():
         return has_phrase(folded(text, "de").replace("ß", "ss"), folded(phrase, "de"))
     if "ß" not in phrase or "SS" not in text:
         return False
-    # In small letters, `Masse` is another word than `Maße`.
-    loud = _NOT_LOUD.sub(lambda word: word[0].replace("ss", "s\0s"), text)
-    return has_phrase(folded(loud, "de"), folded(phrase, "de").replace("ß", "ss"))
+    # In small letters, `Masse` is another word than `Maße`: its ss is made unlike a folded SS.
+    marked = _WORD_WITH_SMALL_LETTERS.sub(lambda word: word[0].replace("ss", "s\0s"), text)
+    return has_phrase(folded(marked, "de"), folded(phrase, "de").replace("ß", "ss"))
 
 
 # simplemma knows Norwegian as its Bokmål, and has one dictionary for these three.
@@ -59,21 +59,23 @@ _CODES = {"no": "nb", "bs": "hbs", "hr": "hbs", "sr": "hbs"}
 
 
 def _stands_in(phrase: Sequence[frozenset[str]], text: Sequence[frozenset[str]]) -> bool:
+    """Whether the words of a phrase follow each other in a text; each is given by its lemmas."""
     starts = range(len(text) - len(phrase) + 1) if phrase else ()
     return any(not any(map(frozenset.isdisjoint, phrase, text[start:])) for start in starts)
 
 
 def _lemmas_of(text: str, language: Language) -> list[frozenset[str]]:
+    """The lemmas of each word of a text."""
     return [_lemmas(word, language) for word in words(composed(text))]
 
 
 @lru_cache(maxsize=50_000)
 def _lemmas(word: str, language: Language) -> frozenset[str]:
     """What a word may be a form of: `Haus` for `Häuser`, but not for `Hausarzt`."""
-    # By dictionaries: stemmers cut endings off, so that `several` and `severe` are one word.
+    # By dictionaries, since stemmers cut endings off: to them, `several` and `severe` are one word.
     import simplemma  # noqa: PLC0415 - an extra; a dictionary takes a second to load
 
-    # Its capital may be of a noun, or of a sentence.
+    # A capital may belong to a noun, or to the first word of a sentence.
     forms = {word, word.lower(), word.capitalize()}
     code = _CODES.get(language, language)
     return frozenset(simplemma.lemmatize(form, lang=code).casefold() for form in forms)

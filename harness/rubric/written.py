@@ -35,18 +35,18 @@ class Written:
     line: int
     """The line of the field's name, or of the item's beginning; counted from 1."""
     cut: str = ""
-    """What follows a text from a '#' without a space behind it: it may belong to the text."""
+    """A comment behind the text that has no space behind its '#': it may belong to the text."""
     text_line: int | None = None
     """The line on which a text below a '|' begins; None for other values."""
 
     @property
     def fields(self) -> Mapping[str, Written]:
-        """By name; empty if it is not a mapping."""
+        """Name → value; empty if this is no mapping."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def items(self) -> Sequence[Written]:
-        """In order; empty if it is not a list."""
+        """The items of a list; empty if this is none."""
         return self.value if isinstance(self.value, list) else []
 
     def problem(self, message: str, *, code: str) -> Problem:
@@ -79,7 +79,7 @@ _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 
 def refusal(problems: Iterable[Problem]) -> RubricInvalid:
-    """One error for all of them, in the order of their lines."""
+    """One error for all problems, in the order of their lines."""
     first, *rest = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     return RubricInvalid(
         first.message, code=first.code, path=first.path, line=first.line, further=rest
@@ -109,11 +109,12 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
             "not UTF-8 text; save it as UTF-8", line=line, code="rubric.not-utf-8"
         ) from error
     try:
-        reading = _YamlNodes(path, _Loader(text))
-        root = reading.root()
+        # The loader refuses control characters at once.
+        nodes = _YamlNodes(path, _Loader(text))
+        root = nodes.root()
     except yaml.MarkedYAMLError as error:
-        notice, at_line = explain_yaml(error, text)
-        raise invalid(notice.message, line=at_line, code=notice.code) from error
+        notice, mistake_line = explain_yaml(error, text)
+        raise invalid(notice.message, line=mistake_line, code=notice.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise invalid(
@@ -127,8 +128,8 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
         holds = "nothing, or comments only" if root.value is None else "no fields"
         raise invalid(f"it holds {holds}; {begin}", line=1, code="rubric.no-fields")
     # If a name stands twice, it is unknown which of the two is meant.
-    if reading.problems:
-        raise refusal(reading.problems)
+    if nodes.problems:
+        raise refusal(nodes.problems)
     return root
 
 
@@ -152,16 +153,18 @@ for _tag, _pattern, _first in (
 
 
 class _YamlNodes:
-    """One file on its way from YAML's nodes to values."""
+    """Makes values with their lines of the nodes of one file."""
 
     def __init__(self, path: Path, loader: _Loader) -> None:
         self.problems: list[Problem] = []
+        """The names that stand twice."""
         self._path = path
         self._loader = loader
         self._count = 0
         self._invalid = partial(RubricInvalid, path=path)
 
     def root(self) -> Written:
+        """The value of the whole file; `None` in it if the file is empty."""
         try:
             node = self._loader.get_single_node()
         except (ValueError, OverflowError) as error:  # such as "\U00110000"
@@ -204,6 +207,7 @@ class _YamlNodes:
         }
 
     def _check_names(self, node: yaml.MappingNode) -> None:
+        """Refuses names that are no words, and notes the first that stands twice."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
@@ -226,10 +230,11 @@ class _YamlNodes:
             lines[key.value] = line
 
     def _scalar(self, node: yaml.Node, line: int) -> object:
+        """A text, number, truth value or `None`, as YAML reads it."""
         try:
             return self._loader.construct_object(node)
-        # What the library raises at `!!int` without digits, `!!bool x` and `!!timestamp x`, in
-        # words about its own code.
+        # PyYAML raises these at `!!int` without digits, `!!bool x` and `!!timestamp x`, in words
+        # about its own code.
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             tag = node.tag.removeprefix("tag:yaml.org,2002:")
             message = (
@@ -240,31 +245,36 @@ class _YamlNodes:
 
 
 def _cut_behind(node: yaml.Node) -> str:
-    """`#3 and more` behind a text without quotes; comments have a space behind their '#'."""
+    """`#3 and more` if it stands behind a text without quotes; empty for other nodes."""
     is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
-    rest = str(node.end_mark.buffer)[node.end_mark.pointer :].partition("\n")[0].strip(" \r\0")
-    return rest if is_plain and re.match(r"#\w", rest) else ""
+    rest_of_file = str(node.end_mark.buffer)[node.end_mark.pointer :]
+    rest_of_line = rest_of_file.partition("\n")[0].strip(" \r\0")
+    # A comment that is meant has a space behind its '#'.
+    return rest_of_line if is_plain and re.match(r"#\w", rest_of_line) else ""
 
 
 def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | None]:
-    """What to mend, and on which line: not always the line where the parser gave up."""
-    problem, context = error.problem or "", error.context or ""
-    start = error.context_mark.line + 1 if error.context_mark else None
-    line = error.problem_mark.line + 1 if error.problem_mark else start
-    lines = ["", *text.splitlines(), ""]
-    at_end = lines[line] if line and line < len(lines) else ""
-    for (of_context, of_problem), notice in _RULES.items():
-        if of_context in context and of_problem in problem:
-            is_quoted = _QUOTE in notice.message and set("„“”«»") & set(at_end)
-            addition = "; only \" and ' are quotes to YAML" if is_quoted else ""
-            place = start if of_context in _FROM_THEIR_START else line
-            if notice is _BEHIND and '"' in at_end:
-                # The mark too many is on the first line that has an odd number of them.
-                odd_lines = (number for number, text in enumerate(lines) if text.count('"') % 2)
-                place = next(odd_lines, place)
-            return replace(notice, message=notice.message + addition), place
-    between = f"{context} (line {start}), " if context and start else ""
-    return Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}"), line
+    """What to mend, and the line to mend it on; the parser may have given up on another one."""
+    problem = error.problem or ""
+    context = error.context or ""
+    start_line = error.context_mark.line + 1 if error.context_mark else None
+    end_line = error.problem_mark.line + 1 if error.problem_mark else start_line
+    lines = ["", *text.splitlines(), ""]  # counted from 1
+    last_text = lines[end_line] if end_line and end_line < len(lines) else ""
+    for (context_part, problem_part), notice in _RULES.items():
+        if context_part not in context or problem_part not in problem:
+            continue
+        message = notice.message
+        if _QUOTE in message and set("„“”«»") & set(last_text):
+            message += "; only \" and ' are quotes to YAML"
+        line = start_line if context_part in _FROM_THEIR_START else end_line
+        if notice is _BEHIND and '"' in last_text:
+            # The mark too many is on the first line that has an odd number of them.
+            odd_lines = (number for number, text in enumerate(lines) if text.count('"') % 2)
+            line = next(odd_lines, line)
+        return replace(notice, message=message), line
+    beginning = f"{context} (line {start_line}), " if context and start_line else ""
+    return Notice(code="rubric.yaml-invalid", message=f"not YAML: {beginning}{problem}"), end_line
 
 
 _QUOTE = "put the text in quotes"
@@ -283,8 +293,9 @@ _FIRST = Notice(
     code="rubric.yaml-first-character",
     message=f"a text cannot begin with this character, which YAML reads as its own; {_QUOTE}",
 )
-# What opened and has no end is mended where it opened.
+# In these contexts, what was opened has no end, and is mended where it was opened.
 _FROM_THEIR_START = ("quoted scalar", "simple key", "flow")
+# (part of PyYAML's context, part of its problem) → what to mend; the first that fits counts.
 _RULES = {
     ("quoted scalar", "end of stream"): Notice(
         code="rubric.yaml-quotation", message="the quotation mark that opens here is never closed"
@@ -320,4 +331,3 @@ _RULES = {
     ("", "expected chomping or indentation"): _FIRST,
     ("", "expected a comment or a line break"): _FIRST,
 }
-"""By what PyYAML says of the context and of the problem."""

@@ -36,7 +36,7 @@ AgentStop = Literal["answered", "max_steps", "repeating"]
 spite of a warning."""
 
 SAME_CALLS = 3
-"""How often in a row a model may make the same calls for the same results."""
+"""The steps in a row with the same calls and results after which the model is warned."""
 _TRACEBACK_CHARS = 5_000
 
 _LAST = "\n\n[No further call is possible. Answer now, with what you know.]"
@@ -75,7 +75,7 @@ class AgentResult(Generic[ResultT]):
     steps: int
     """Replies of the model."""
     calls: tuple[ToolResult, ...]
-    """In the model's order."""
+    """In the order in which the model asked for them."""
     messages: tuple[Message, ...]
     """The conversation, for another call to continue. Tool calls that were not made are left out.
     """
@@ -85,14 +85,14 @@ class AgentResult(Generic[ResultT]):
 class AgentStep:
     """A reply of the model that did not end the loop, with the results of its calls."""
 
-    turn: Message
-    """The reply, with what its server wants back."""
+    turn: Message  # the reply, with what its server wants back
     results: tuple[ToolResult, ...]
 
 
 Move = AgentStop | Literal["call", "remind", "nudge", "empty"]
-"""The end, or the next move: call the tools, repeat the last results with a remark, or ask again
-after an empty reply; a second one in a row is an error."""
+"""Why the agent ends, or its next move: `call` the tools; `remind` the model of the last results of
+the same calls; `nudge` it to answer after an empty reply. A second `empty` reply in a row is an
+error."""
 
 
 def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) -> Move:
@@ -101,27 +101,28 @@ def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) 
         return "answered"
     if not reply.tool_calls and steps and not steps[-1].turn.tool_calls:
         return "empty"
-    requested, same = _asked(reply.tool_calls), 0
-    if requested and steps and _asked(steps[-1].turn.tool_calls) == requested:
+    requested = _key_of(reply.tool_calls)
+    repetitions = 0
+    if requested and steps and _key_of(steps[-1].turn.tool_calls) == requested:
         if any(result.outcome == "repeated" for result in steps[-1].results):
             return "repeating"
-        last = _shown(steps[-1])
         for step in reversed(steps):
-            if _asked(step.turn.tool_calls) != requested or _shown(step) != last:
+            is_same = _key_of(step.turn.tool_calls) == requested
+            if not is_same or _results_of(step) != _results_of(steps[-1]):
                 break
-            same += 1
+            repetitions += 1
     if len(steps) + 1 >= max_steps:
         return "max_steps"
     if not requested:
         return "nudge"
-    return "remind" if same >= SAME_CALLS else "call"
+    return "remind" if repetitions >= SAME_CALLS else "call"
 
 
-def _shown(step: AgentStep) -> list[tuple[str, tuple[Image, ...]]]:
+def _results_of(step: AgentStep) -> list[tuple[str, tuple[Image, ...]]]:
     return [(result.text, result.images) for result in step.results]
 
 
-def _asked(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:
+def _key_of(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:
     """A key of calls, the same for calls that differ only in the spelling of their arguments."""
     return [(call.name, call.as_object() or call.arguments) for call in calls]
 
@@ -140,8 +141,8 @@ async def run_agent(
 ) -> AgentResult[None]:
     """Lets a model call tools until it answers, or there is a reason to stop.
 
-    `name` is that of its calls as steps: an identifier that no other agent of the node's call has.
-    Of a result longer than `max_result_chars`, the middle is left out.
+    `name` labels its tool calls as steps of the node's `call`: an identifier that no other agent of
+    this call has. A result longer than `max_result_chars` loses its middle.
 
     Raises:
         InvalidInput: A limit is too low.
@@ -165,29 +166,20 @@ async def run_agent(
                 try:
                     reply = await ask(tuple(messages_so_far))
                 except NotOffered:
-                    # A model that takes no images is told of those that tools gave.
-                    blind = [*map(_unseen, messages_so_far)]
-                    if blind == messages_so_far:
-                        raise
-                    messages_so_far = blind
+                    # The model takes no images, so a note stands in place of those from tools.
+                    without_images = [*map(_without_images, messages_so_far)]
+                    if without_images == messages_so_far:
+                        raise  # it refuses something else
+                    messages_so_far = without_images
                     reply = await ask(tuple(messages_so_far))
                 match move := next_move(steps, reply, max_steps=max_steps):
                     case "answered" | "max_steps" | "repeating":
                         break
                     case "empty":
-                        raise ReplyEmpty(
-                            f"two replies of the agent in a row have no text: {why_no_text(reply)}"
-                            ". Reword the task, or give the model more room or less to reason "
-                            "about",
-                            endpoint=reply.endpoint or role,
-                            text=reply.text,
-                            finish_reason=reply.finish_reason,
-                            usage=reply.usage,
-                            from_cache=reply.from_cache,
-                        )
+                        raise _no_text(reply, role)
                     case "call":
-                        # Steps of the run, in its journal before the model is asked again: so a
-                        # resumed run repeats no finished call.
+                        # As steps of the run, calls are in its journal before the model is asked
+                        # again, so that a resumed run repeats no finished call.
                         items = [caller.item(request) for request in reply.tool_calls]
                         results = await call.map(caller.step, items, name=name, has_track=False)
                     case "remind":
@@ -195,10 +187,11 @@ async def run_agent(
                     case "nudge":
                         results = []
                 steps.append(AgentStep(turn=reply.message, results=tuple(results)))
-                messages_so_far += _told(steps[-1], is_last=len(steps) == max_steps - 1)
+                is_last = len(steps) == max_steps - 1
+                messages_so_far += _messages_of(steps[-1], is_last=is_last)
         calls = tuple(result for step in steps for result in step.results)
         span.set(steps=len(steps) + 1, calls=len(calls), stop_reason=move)
-    texts = [text.strip() for text in (*(step.turn.content for step in steps), reply.text)]
+    texts = [step.turn.content.strip() for step in steps] + [reply.text.strip()]
     if texts[-1]:
         messages_so_far.append(replace(reply.message, tool_calls=()))
     return AgentResult(
@@ -211,8 +204,20 @@ async def run_agent(
     )
 
 
-def _unseen(message: Message) -> Message:
-    """A message without images that a tool gave, which the model is told of."""
+def _no_text(reply: Completion, role: str) -> ReplyEmpty:
+    return ReplyEmpty(
+        f"two replies of the agent in a row have no text: {why_no_text(reply)}. Reword the task, "
+        "or give the model more room or less to reason about",
+        endpoint=reply.endpoint or role,
+        text=reply.text,
+        finish_reason=reply.finish_reason,
+        usage=reply.usage,
+        from_cache=reply.from_cache,
+    )
+
+
+def _without_images(message: Message) -> Message:
+    """A tool's message with a note in place of its images; any other message as it is."""
     if message.role != "tool" or not message.images:
         return message
     return replace(message, content=message.content + _UNSEEN, images=())
@@ -226,15 +231,15 @@ def _repeated(result: ToolResult) -> ToolResult:
     return replace(result, text=note, outcome="repeated")
 
 
-def _told(step: AgentStep, *, is_last: bool) -> list[Message]:
-    """What a step adds to the conversation."""
-    messages = [step.turn]
-    messages += [
+def _messages_of(step: AgentStep, *, is_last: bool) -> list[Message]:
+    """What a step adds to the conversation; after the last, the model must answer."""
+    results = [
         Message("tool", result.text, answers=call.id, images=result.images)
         for call, result in zip(step.turn.tool_calls, step.results, strict=True)
-    ] or [Message("user", _EMPTY)]
+    ]
+    messages = [step.turn, *(results or [Message("user", _EMPTY)])]
     if is_last:
-        # In the last message: templates of some models allow no user after a tool.
+        # No message of its own, since some models' templates allow no user after a tool.
         messages[-1] = replace(messages[-1], content=messages[-1].content + _LAST)
     return messages
 
@@ -248,16 +253,16 @@ class _ToolCaller:
     max_result_chars: int
 
     def code_parts(self) -> tuple[object, ...]:
-        # The code of its tool is a part of each item.
+        # The code of the tool that is called is a part of each step's inputs instead.
         return ()
 
     def item(self, call: ToolCall) -> dict[str, str]:
-        """The inputs of a step; the same as long as its result is valid."""
+        """The inputs of a step. Its recorded result is reused as long as they are the same."""
         code = self.tools[call.name].code if call.name in self.tools else ""
         return {"tool": call.name, "arguments": call.arguments, "code": code}
 
     async def step(self, run: Any, call: dict[str, str]) -> ToolResult:  # noqa: ANN401 - a `Run`
-        """One call, with its result or error."""
+        """One call of a tool; an error of the tool is its result."""
         name, arguments = call["tool"], call["arguments"]
         outcome: ToolOutcome = "ok"
         images: tuple[Image, ...] = ()
@@ -289,7 +294,7 @@ class _ToolCaller:
         name: str,
         written: str,
     ) -> tuple[str, tuple[Image, ...]]:
-        """The result of a tool, as told; raises what the tool raises, and `ToolFailed`."""
+        """The text and images of a tool's result; raises what the tool raises, and `ToolFailed`."""
         tool = self.tools.get(name)
         if tool is None:
             suggestion = did_you_mean(name, self.tools)
@@ -302,22 +307,22 @@ class _ToolCaller:
             raise ToolFailed(refused, outcome="refused")
         values = {RUN_PARAMETER: run, **arguments} if tool.takes_run else arguments
         outcome = _called(Work(f"{call.label} {name}", tool.function, values))
-        if tool.timeout_s is not None:
-            limit = Timeout(total_s=tool.timeout_s)
-            outcome = timed(outcome, limit, pulse=call.pulse, label=call.label, log=Log())
-            try:
-                return result_of(await outcome)
-            except NodeTimedOut as error:
-                late = f"'{name}' took longer than timeout_s = {tool.timeout_s:g} s"
-                raise ToolFailed(late, outcome="timed out") from error
-        return result_of(await outcome)
+        if tool.timeout_s is None:
+            return result_of(await outcome)
+        limit = Timeout(total_s=tool.timeout_s)
+        outcome = timed(outcome, limit, pulse=call.pulse, label=call.label, log=Log())
+        try:
+            return result_of(await outcome)
+        except NodeTimedOut as error:
+            late = f"'{name}' took longer than timeout_s = {tool.timeout_s:g} s"
+            raise ToolFailed(late, outcome="timed out") from error
 
 
 async def _called(work: Work) -> object:
     try:
         return await InProcess().call(work)
     except SystemExit as error:
-        # Here, since a task that ends with it ends the event loop.
+        # Caught in this task, since a task that raises it ends the event loop.
         raise RuntimeError(f"the tool ended itself: {describe(error)}") from error
 
 
@@ -325,7 +330,8 @@ def _is_the_runs_own(error: BaseException) -> bool:
     """Whether an error ends the run, instead of being told to the model."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
-        return task is None or bool(task.cancelling())  # else the tool ended itself
+        # If nobody cancels this task, the tool raised the error by itself.
+        return task is None or bool(task.cancelling())
     if isinstance(error, BaseExceptionGroup):
         return any(map(_is_the_runs_own, error.exceptions))
     return isinstance(error, RunLimitReached)

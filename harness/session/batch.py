@@ -1,10 +1,10 @@
-"""Many rows as one run: a node over the rows, each item of which calls a pipeline.
+"""`Batch`: many rows as one run, in which each item of the node `rows` calls a pipeline.
 
-Further nodes score what the pipeline gave, one for each scorer; without a pipeline, a rubric scores
-drafts.
+Further nodes score the pipeline's outputs: `scores` by a rubric, and one for each function. Without
+a pipeline, the batch has only the node `scores`, and its items are drafts.
 
 So one journal holds the batch, models, memory and limits are shared, and the batch is resumed as
-any run is. A row is known by what it holds, and keeps its number in the run (`rows[17]`) when the
+any run is. A row is recognized by its content and keeps its number in the run (`rows[17]`) when the
 table changes: new rows get the next numbers, rows that are gone are skipped.
 """
 
@@ -37,9 +37,9 @@ from harness.session.batch_files import (
     USES,
     BatchFiles,
     BatchResult,
-    Made,
     MadeBefore,
     OutputForm,
+    add_output,
     manifest_of,
     only_writer,
     state_of,
@@ -55,10 +55,12 @@ from harness.session.batch_rows import (
     target_of,
 )
 from harness.session.evaluation import evaluate
+from harness.session.models import known_endpoints
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
+from harness.session.result import RunResult
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
-from harness.session.roles import EVALUATOR
+from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.run import Run
 from harness.session.scorers import Scorer
 from harness.session.settings import Settings
@@ -70,30 +72,26 @@ from harness.trace.records import label_of, node_of_all
 from harness.trace.run_trace import is_going
 from harness.trace.secrets import Redactor
 
-_NO_NOISE = (None, "")
+# With more rows no timeline is drawn: drawing it would take longer than the last rows.
 _DRAWN_ROWS = 200
-"""No timeline is drawn of more rows: drawing it would take longer than the last rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRehearsal:
     """What a batch would make, as far as it can be foreseen without a call."""
 
-    kept: int
-    again: tuple[Remake, ...]
-    """Calls for rows, and for their scores, whose outputs no longer hold."""
+    kept: int  # rows whose outputs would be reused
+    again: tuple[Remake, ...]  # calls for rows, and for their scores, whose outputs no longer hold
     nodes: Mapping[str, int]
     """Calls of the pipeline's nodes that would be made for these rows, by node."""
-    new: int
-    """Rows that were never begun."""
+    new: int  # rows that were never begun
     rows_again: int
     """Rows that were begun: they failed, were interrupted, or their output no longer holds."""
-    unscored: int
-    """Outputs that would be scored, among them those of rows that would be made."""
-    unjudged: int
-    """How many of them a model would judge: once or, near the threshold, more often."""
+    unscored: int  # outputs that would be scored, among them those of rows that would be made
+    unjudged: int  # outputs that a model would judge: once or, near the threshold, more often
     evaluators: tuple[str, ...]
     """Tags of the models that would judge, or of the pool from which one would be drawn."""
+    is_panel: bool  # whether all of them would judge each output
     refused: int
 
 
@@ -101,10 +99,7 @@ class Batch:
     """Rows, and what is made of each: a pipeline runs over it, a rubric scores it, or both.
 
     Args:
-        rows: The rows of the table, or the drafts.
-        settings: See `Pipeline.batch` for this and for all arguments that are not listed here.
-        name: The run's name.
-        form: The form of the output.
+        settings: See `Pipeline.batch` for this and for all that is not listed here, also errors.
         rubric: Scores the outputs, or the drafts.
         scorers: Functions that also score outputs.
         rescore: Whether to score the outputs that exist, and to make none.
@@ -114,12 +109,8 @@ class Batch:
             same command continues with the same evaluator.
 
     Attributes:
-        output: The output's file, if there is one.
         node: The node whose items are the rows, or the drafts.
         rescores: Whether no output is made.
-
-    Raises:
-        InvalidInput: See `Pipeline.batch`.
     """
 
     def __init__(
@@ -177,9 +168,9 @@ class Batch:
                 self._manifest = manifest_of(output)
                 self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
-        recorded = orjson.loads(before.text) if before is not None and before.text else []
+        names_before = orjson.loads(before.text) if before is not None and before.text else []
         # Row number → row name. Rows keep their numbers, which are parts of the calls' labels.
-        self._order: list[str] = list(dict.fromkeys([*recorded, *rows.given]))
+        self._order: list[str] = list(dict.fromkeys([*names_before, *rows.given]))
         if len(self._order) > _DRAWN_ROWS:
             trace = trace.model_copy(update={"timelines": ()})
         seed = separation.pool_seed or pool_seed
@@ -189,7 +180,9 @@ class Batch:
         self._backends = backends
         self._prepare()
         if rescore:
-            self._recorded = self._recorded_outputs()
+            # First the graph that makes outputs, by which those of earlier parts are recognized;
+            # then the graph that only copies them.
+            self._recorded = self._take_recorded_outputs()
             self._prepare()
         refused = events.RefusedRows(node=self.node, total=len(rows.refused))
         self._run = PipelineRun(
@@ -217,8 +210,8 @@ class Batch:
         self._states = _states_of(self._graph)
 
     def _made_graph(self, rubric: ChosenRubric | None) -> Graph:
-        # What the nodes hold and close over is what rows depend on: a row of an unfinished batch
-        # is made again where it changed, also with a version of harness that changed it.
+        # Outputs depend on the statements of the nodes' functions, and on what these close over: if
+        # a version of harness changes them, unfinished batches make all their rows again.
         graph = Graph(self._name)
         table, ended, recorded = self._rows, self._ended, self._recorded
         samples, checks_only = self._samples, self._checks_only
@@ -249,7 +242,8 @@ class Batch:
         async def rows(run: Run, row: str) -> object:
             with ended.counted(row, ROWS):
                 output = (await run.call(pipeline, **table.inputs(row))).result
-            # The journal has it so, too; of what it lacks, the row would be made again each time.
+            # The journal, which has no secrets and no `Skipped`, must give the same output again;
+            # else the row would be made again each time.
             return None if isinstance(output, Skipped) else clean(output)
 
         async def outputs(run: Run, row: str, recorded_as: str) -> object:  # noqa: ARG001 - its name
@@ -265,21 +259,24 @@ class Batch:
         if recorded is None:
             result = pipeline.nodes[pipeline.result_node]
             kind: Any = list[returned(result)] if result.is_mapped else returned(result)  # type: ignore[misc]
+            # The type by which the journal's outputs are read; None is a result that was skipped.
             rows.__annotations__["return"] = kind if kind is object else Optional[kind]  # noqa: UP045
             declared = [node.policies.models for node in pipeline.nodes.values()]
+            # A node that declares no models may call any.
             roles = None if None in declared else [*dict.fromkeys(chain(*filter(None, declared)))]
             graph.node(name=ROWS, each={"row": "digests"}, when=is_given, models=roles)(rows)
         else:
             each = {"row": "digests", "recorded_as": "recorded"}
             graph.node(name=ROWS, each=each, when=is_given, models=[])(outputs)
         each = {"row": "digests", "output": ROWS, "reference": "references"}
-        in_full = each | {"reference": "whole_rows"}
+        # A scorer that takes the row scores again when any column changed, not only the target.
+        with_row = each | {"reference": "whole_rows"}
         if rubric is not None:
             judge = ["evaluator"] if any(not dimension.optional for dimension in judged) else None
             graph.node(name=SCORES, each=each, models=judge)(scores)
         for scorer in self._scorers:
-            of_row = in_full if "row" in scorer.takes else each
-            graph.node(name=scorer.node, each=of_row, models=[])(_scoring(scorer, table, ended))
+            arguments = with_row if "row" in scorer.takes else each
+            graph.node(name=scorer.node, each=arguments, models=[])(_scoring(scorer, table, ended))
         return graph
 
     async def run(self, *observers: Sink) -> BatchResult:
@@ -294,7 +291,7 @@ class Batch:
             return await self._run_alone(observers)
 
     async def _run_alone(self, observers: Sequence[Sink]) -> BatchResult:
-        earlier, inputs, form = self._earlier, self._inputs, self._form
+        earlier, form = self._earlier, self._form
         before: list[MadeBefore] = []
         if earlier is not None:
             now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
@@ -309,41 +306,27 @@ class Batch:
             return orjson.loads(state.step.form.encode(stored[0]))
 
         with BatchFiles(
-            self.output,
-            form,
+            path=self.output,
+            form=form,
             order=self._order,
             codes=self._ended.codes,
-            nodes=self._graph.nodes,
+            nodes=self._graph.nodes.keys(),
             redactor=self._redactor(),
-            begun=self._note,
+            begun=self._write_manifest,
         ) as files:
-            run = replace(self._run, observers=(*self._run.observers, *observers, files.observe))
             is_further = earlier is not None
             files.begin(before, self._rows.refused, reused, is_further=is_further)
             self._ended.note_kept(self._order[number] for number in form.lines)
             kept = len(form.lines)
-            try:
-                result = await (
-                    run.begin(inputs)
-                    if earlier is None
-                    else run.resume(earlier, inputs, answers={})
-                )
-            except NodeFailed as error:
-                if error.result is None:
-                    raise
-                result = error.result
+            result = await self._result_of_run(*observers, files.observe)
             for question in result.questions:
                 reason = f"it asks '{question.text}', and a batch asks nobody"
-                files.fail_row(_number(question.node), reason, code="batch.asks-nobody")
-        rows = len(self._rows.given) + len(self._rows.refused)
-        # A row for which some scorers failed has a line, and may have several failures.
-        without_line = {failure.row for failure in form.failures} - {None, *form.lines}
-        failed = len(self._rows.refused) + len(without_line)
-        counts = {"rows": rows, "done": len(form.lines), "failed": failed}
+                files.fail_row(_row_number(question.node), reason, code="batch.asks-nobody")
+        counts = self._counts()
         unwritten = files.error
         try:
             # Without counts if the files lack something: a merge must not take them for whole.
-            self._note(result.run_id, **({} if unwritten else counts))
+            self._write_manifest(result.run_id, **({} if unwritten else counts))
         except InvalidInput as error:
             unwritten = unwritten or error
         if unwritten is not None and result.stopped_by is None:
@@ -354,89 +337,108 @@ class Batch:
             result = replace(result, reruns=reruns)
         return form.result(
             run=result,
-            rows=rows,
+            rows=counts["rows"],
             outputs={line["id"]: line.get("output", line) for line in form.in_order},
             kept=kept,
-            failures=self._as_in_tables(form.failures),
+            failures=self._in_order_of_rows(form.failures),
             output=self.output,
             failures_file=files.failures_path if form.failures else None,
         )
 
+    async def _result_of_run(self, *observers: Sink) -> RunResult:
+        """Begins or resumes the run; its result also if it failed."""
+        run = replace(self._run, observers=(*self._run.observers, *observers))
+        try:
+            if self._earlier is None:
+                return await run.begin(self._inputs)
+            return await run.resume(self._earlier, self._inputs, answers={})
+        except NodeFailed as error:
+            result: RunResult | None = error.result
+            if result is None:
+                raise
+            return result
+
+    def _counts(self) -> dict[str, int]:
+        """The rows of the table, those with an output, and those that failed, once all ended."""
+        form, refused = self._form, len(self._rows.refused)
+        # A row for which some scorers failed has a line, and may have several failures.
+        without_line = {failure.row for failure in form.failures} - {None, *form.lines}
+        return {
+            "rows": len(self._rows.given) + refused,
+            "done": len(form.lines),
+            "failed": refused + len(without_line),
+        }
+
     async def rehearsal(self) -> BatchRehearsal:
         """What `run` would make; finding it makes no call."""
-        again: tuple[Remake, ...] = ()
+        again: list[Remake] = []
         decided: set[str] = set()
-        begun: list[str] = []
-        counts: Counter[str] = Counter()
+        begun: list[str] = []  # labels of calls, also of rows that the table no longer has
+        kept_by_node: Counter[str] = Counter()
         rows = len(self._rows.given)
-        earlier = self._earlier
-        if earlier is not None:
+        if self._earlier is not None:
             foreseen = await rehearse(
                 self._graph,
                 self._inputs,
-                earlier,
+                self._earlier,
                 settings=self._settings,
                 backends=self._backends,
                 through=ROWS if self._rows.pipeline else None,
             )
-            again = tuple(remake for remake in foreseen.made_again if self._is_given(remake.node))
-            begun = [*(remake.node for remake in again), *foreseen.unfinished]
-            if self._recorded is not None:  # outputs are taken as they are
-                again = tuple(r for r in again if node_of_all(r.node) != ROWS)
+            kept_by_node.update(map(node_of_all, foreseen.kept))
+            again = [remake for remake in foreseen.made_again if self._is_given(remake.node)]
+            if self._recorded is None:
+                begun = [*(remake.node for remake in again), *foreseen.unfinished]
+            else:  # all outputs are taken as they are, and only scores are made again
+                kept_by_node[ROWS] = rows
+                again = [remake for remake in again if node_of_all(remake.node) != ROWS]
             # Scores for which only the threshold changed are decided anew, without a judge.
-            decided = await self._judged_enough(earlier, again={r.node for r in again})
-            places = {name: place for place, name in enumerate(self._rows.given)}
-            again = tuple(
-                sorted(
-                    (remake for remake in again if remake.node not in decided),
-                    key=lambda remake: places[self._order[_number(remake.node)]],
-                )
-            )
-            counts.update(map(node_of_all, foreseen.kept))
-        if self._recorded is not None:
-            counts[ROWS] = rows
-            begun = []
+            decided = await self._judged_enough(self._earlier, {remake.node for remake in again})
+            position_by_name = {name: n for n, name in enumerate(self._rows.given)}
+            again = [remake for remake in again if remake.node not in decided]
+            again.sort(key=lambda remake: position_by_name[self._order[_row_number(remake.node)]])
         rows_again = sum(
             node_of_all(label) == self.node and self._is_given(label) for label in begun
         )
         evaluators = self._evaluators()
-        scored = [counts[name] for name in self._graph.nodes if name != ROWS]
+        scored = [kept_by_node[name] for name in self._graph.nodes if name != ROWS]
         steps = (label.partition("/")[2] for remake in again for label in remake.steps)
         return BatchRehearsal(
-            kept=counts[self.node],
-            again=again,
+            kept=kept_by_node[self.node],
+            again=tuple(again),
             nodes=Counter(map(node_of_all, steps)),
-            new=rows - counts[self.node] - rows_again,
+            new=rows - kept_by_node[self.node] - rows_again,
             rows_again=rows_again,
             unscored=rows - min(scored) if scored and self.node == ROWS else 0,
-            unjudged=rows - counts[SCORES] - len(decided) if evaluators else 0,
+            unjudged=rows - kept_by_node[SCORES] - len(decided) if evaluators else 0,
             evaluators=evaluators,
+            is_panel=self._settings.evaluation.panel is not None,
             refused=len(self._rows.refused),
         )
 
-    def _as_in_tables(self, failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
-        """The failures in the order of their rows; those of one row in the order they came."""
-        files = {str(row.path): None for row in self._rows.given.values()}
-        places = {file: place for place, file in enumerate(files)}
+    def _in_order_of_rows(self, failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
+        """The failures by file and line; those of one row stay in the order in which they came."""
+        files = dict.fromkeys(str(row.path) for row in self._rows.given.values())
+        position = {file: number for number, file in enumerate(files)}
         # A file of which all rows were refused comes last.
-        order = sorted(failures, key=lambda f: (places.get(f.file, len(places)), f.line or 0))
-        return tuple(order)
+        last = len(files)
+        return tuple(sorted(failures, key=lambda f: (position.get(f.file, last), f.line or 0)))
 
     def _evaluators(self) -> tuple[str, ...]:
         """Tags of the models that judge; empty if only checks decide."""
         if self._chosen is None or self._checks_only or not self._chosen.rubric.judged:
             return ()
-        is_named = EVALUATOR in {*self._settings.endpoints, *(self._backends or {})}
-        tags = self._settings.roles.get(EVALUATOR, EVALUATOR if is_named else ())
-        return (tags,) if isinstance(tags, str) else tags
+        backends = self._backends or {}
+        assigned = with_backends(self._settings.roles, backends)
+        return Roles(known_endpoints(self._settings, backends), assigned).tags(EVALUATOR)
 
     def _is_given(self, label: str) -> bool:
         """Whether the row of a call is still in the table."""
-        return self._order[_number(label)] in self._rows.given
+        return self._order[_row_number(label)] in self._rows.given
 
     @property
     def spent(self) -> Spent | None:
-        """What earlier parts of the run took; None if there are none."""
+        """What earlier parts of the run spent; None if there are none."""
         return None if self._earlier is None else self._earlier.spent
 
     def _redactor(self) -> Redactor:
@@ -445,17 +447,20 @@ class Batch:
 
     # --- what earlier parts did -------------------------------------------------------------------
 
-    def _note(self, run_id: str, **counts: int) -> None:
-        """Writes which run a batch with the same output continues; with `counts` at the run's end.
-
-        The run is complete if each row has an output, or failed, in this part or an earlier one.
-        """
-        if self._state is not None:
-            is_complete = bool(counts) and counts["done"] + counts["failed"] == counts["rows"]
-            end = {**counts, "complete": is_complete, **self._form.about}
-            traces = str(self._settings.traces.absolute())
-            manifest = {"run": run_id, "traces": traces, **self._rows.identity, **end}
-            write_whole(self._state, orjson.dumps(manifest) + b"\n")
+    def _write_manifest(self, run_id: str, **counts: int) -> None:
+        """Writes which run a batch with the same output continues; with `_counts` at its end."""
+        if self._state is None:
+            return
+        manifest = {
+            "run": run_id,
+            "traces": str(self._settings.traces.absolute()),
+            **self._rows.identity,
+            **counts,
+            # Each row has an output or failed, in this part of the run or an earlier one.
+            "complete": bool(counts) and counts["done"] + counts["failed"] == counts["rows"],
+            **self._form.about,
+        }
+        write_whole(self._state, orjson.dumps(manifest) + b"\n")
 
     def _unfinished(self, traces: Path) -> EarlierRun | None:
         """The run that made the output so far; None if there is none."""
@@ -514,37 +519,44 @@ class Batch:
         return earlier
 
     def _made_before(self, earlier: EarlierRun, now: Surroundings) -> Iterator[MadeBefore]:
-        """What earlier parts of the run made of each row that has anything."""
+        """What earlier parts of the run made of each row of the table that has anything."""
         for number, name in enumerate(self._order):
-            valid: Made = {}
-            last: Made = {}
-            reason: str | None = None
-            output: dict[str, str] = {}
-            for state in self._states.values() if name in self._rows.given else ():
-                call = self._call_of(state, number, output)
-                reusable = None
-                if state.path == self.node or self.node in valid:
-                    reusable = earlier.outputs.find(call, changes=now.change_since)
-                before = earlier.outputs.last(state.path, number)
-                if isinstance(reusable, tuple):
-                    value = orjson.loads(state.step.form.encode(reusable[0]))
-                    uses = {n: use.digest for n, use in call.uses.items()}
-                    for made in (valid, last):
-                        made |= {state.path: value, USES: made.get(USES, {}) | uses}
-                    output = output or {"output": reusable[1]}
-                elif before is not None and before.value is not None:
-                    last |= {
-                        state.path: before.value,
-                        USES: last.get(USES, {}) | (before.uses or {}),
-                    }
-                    reason = reason or reusable
-            if last:
-                yield number, valid, last, reason
+            if name in self._rows.given:
+                row = self._row_made_before(number, earlier, now)
+                if row.last:
+                    yield row
 
-    async def _judged_enough(self, earlier: EarlierRun, *, again: Set[str]) -> set[str]:
-        """Labels of the scores in `again` that still hold, but for the rubric's `pass_at`."""
+    def _row_made_before(self, number: int, earlier: EarlierRun, now: Surroundings) -> MadeBefore:
+        row = MadeBefore(number=number)
+        output: dict[str, str] = {}  # the argument `output` of the scorers, as a digest
+        for node, state in self._states.items():
+            call = self._call_of(state, number, output)
+            reusable = None
+            # A score holds only as long as the output that it is of.
+            if node == self.node or self.node in row.valid:
+                reusable = earlier.outputs.find(call, changes=now.change_since)
+            if isinstance(reusable, tuple):
+                value, digest = reusable
+                value = orjson.loads(state.step.form.encode(value))
+                uses = {name: use.digest for name, use in call.uses.items()}
+                add_output(row.valid, node, value, uses)
+                add_output(row.last, node, value, uses)
+                if node == self.node:
+                    output = {"output": digest}
+                continue
+            before = earlier.outputs.last(node, number)
+            if before is not None and before.value is not None:
+                add_output(row.last, node, before.value, before.uses or {})
+                row.reason = row.reason or reusable
+        return row
+
+    async def _judged_enough(self, earlier: EarlierRun, again: Set[str]) -> set[str]:
+        """Labels of the scores in `again` whose judgements hold: only `pass_at` has changed."""
         chosen = self._chosen
-        if chosen is None or load_noise(chosen.rubric, "", directory=chosen.directory) != _NO_NOISE:
+        if chosen is None:
+            return set()
+        # `is_judged_enough` does not know the noise, which also decides how often to judge.
+        if load_noise(chosen.rubric, "", directory=chosen.directory) != (None, ""):
             return set()
         surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
         threshold_by_sha256 = at_any_threshold(chosen.rubric)
@@ -573,16 +585,18 @@ class Batch:
         return labels
 
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
-        """The call for a row, with digests of the arguments that its parameters take."""
-        by_input = {name: digest_of_value(of[number]) for name, of in self._inputs.items()}
-        sources = {parameter.name: parameter.source for parameter in state.step.node.parameters}
-        digests = {n: by_input[source] for n, source in sources.items() if source in by_input}
-        if "output" in sources:
-            digests |= output
+        """A node's call for a row, with a digest of each argument; `output` is that of a scorer."""
+        digests: dict[str, str] = {}
+        for parameter in state.step.node.parameters:
+            if parameter.source in self._inputs:
+                value = self._inputs[parameter.source][number]
+                digests[parameter.name] = digest_of_value(value)
+            elif parameter.name == "output":
+                digests |= output
         return StepCall(state, number, CallInputs({}, digests, ()))
 
     def _row_inputs(self) -> dict[str, list[str]]:
-        """The graph's inputs: by name, a value for each row, by which its calls are recognized."""
+        """The graph's inputs: name → a value for each row, by which its calls are recognized."""
         table, recorded = self._rows, self._recorded
         inputs = {"digests": self._order}
         take_rows = ["row" in scorer.takes for scorer in self._scorers]
@@ -594,28 +608,25 @@ class Batch:
                 fields = [dict(table.given[name].fields) if name else "" for name in names]
                 inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:
-            digests = {name: digest_of_value(of) for name, of in recorded.values.items()}
+            digests = {name: digest_of_value(value) for name, value in recorded.values.items()}
             inputs["recorded"] = [digests.get(name, "") for name in self._order]
         return inputs
 
-    def _recorded_outputs(self) -> _Recorded:
-        """The outputs that the rows have; rows without an output are refused.
-
-        Raises:
-            InvalidInput: No row has an output.
-        """
-        earlier = self._earlier
+    def _take_recorded_outputs(self) -> _Recorded:
+        """The outputs that the rows have; moves rows without an output to `refused`."""
         recorded = _Recorded()
         table = self._rows
         assert isinstance(table, BatchRows)
-        if earlier is not None:
+        if self._earlier is not None:
             now = Surroundings(self._settings, self._backends)
-            for number, _, made, _ in self._made_before(earlier, now):
-                if ROWS in made:
-                    name, uses = self._order[number], made.get(USES, {}).items()
-                    recorded.values[name] = made[ROWS]
+            for row in self._made_before(self._earlier, now):
+                if ROWS in row.last:
+                    name = self._order[row.number]
+                    recorded.values[name] = row.last[ROWS]
                     recorded.uses[name] = {
-                        use: Use(model) for use, model in uses if use.startswith("reply:")
+                        use: Use(model)
+                        for use, model in row.last[USES].items()
+                        if use.startswith("reply:")
                     }
         problem = "it has no output that could be scored again; run it without --rescore"
         for name in [name for name in table.given if name not in recorded.values]:
@@ -635,21 +646,22 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class _Recorded(NoCode):
-    """The outputs that rows have, and the models that answered; both by the rows' names."""
+    """The outputs that rows have, and the models that answered."""
 
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)  # row name → output
     uses: dict[str, dict[str, Use]] = field(default_factory=dict)
+    """Row name → the use's name, such as `reply:producer:qwen` → the model."""
 
 
 def _states_of(graph: Graph) -> dict[str, StepState]:
-    """By node, the state that a call has to match to be reused."""
+    """Node → the state that a call of it has to match to be reused."""
     return {step.node.name: StepState(step, step.node.name) for step in plan_of(graph)}
 
 
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:
-    """The node's function of a scorer."""
+    """The function of a scorer's node."""
 
-    # As it is: its code is what scores of earlier versions rest on.
+    # Two functions, since scores of earlier versions are reused only while the first is the same.
     async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float | None]:  # noqa: ARG001
         with ended.counted(row, scorer.node):
             return await scorer.scores(output, target_of(table.given[row]))
@@ -662,6 +674,6 @@ def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[...
     return by_row if "row" in scorer.takes else scores
 
 
-def _number(label: str) -> int:
+def _row_number(label: str) -> int:
     """The number of a call's row: 17 for `rows[17]`."""
     return int(label.partition("[")[2].partition("]")[0])

@@ -1,12 +1,13 @@
-"""The files of a batch, made of its journal: outputs row by row, failures with their reasons.
+"""The files of a batch: its outputs row by row, and its failures with their reasons.
 
-`merge_shards` joins those of a batch that was run in parts.
+`merge_shards` joins the files of a batch that was run in parts.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -46,11 +47,12 @@ from harness.trace.run_trace import RunLock
 from harness.trace.secrets import Redactor
 
 SCORED = TypeAdapter(Scored)
-"""Reads what the node `scores` gave."""
+"""Reads an output of the node `scores`."""
 ROWS = "rows"
 """The node that calls the pipeline."""
 SCORES = "scores"
-"""The node by which a rubric scores them."""
+"""The node that scores the pipeline's outputs by a rubric."""
+# These two keys of `Made` are no nodes.
 USES = "uses"
 _DIGEST = "digest"
 _ROW = ["row", "id", "file", "line"]
@@ -58,22 +60,35 @@ _FAILURE_COLUMNS = ["id", "reason"]
 _FAILURE = TypeAdapter(RowFailure)
 
 Made = dict[str, Any]
-"""A row's outputs by node, as JSON values, with None for a scorer that failed. What their calls
-used stands at `USES`."""
-MadeBefore = tuple[int, Made, Made, str | None]
-"""A row of an earlier part: its number; the outputs that still hold; these and the last ones that
-do not hold; why those do not hold."""
+"""What was made of a row. Node → its output as a JSON value, or None for a scorer that failed.
+`USES` → what their calls used: a name such as `reply:producer:qwen` → the model."""
 Line = Mapping[str, Any]
 """A row's line in the output, as JSON values."""
 
 
+@dataclass(slots=True, kw_only=True)
+class MadeBefore:
+    """What earlier parts of the run made of a row."""
+
+    number: int  # the row's number in the run
+    valid: Made = field(default_factory=dict)  # the outputs that still hold
+    last: Made = field(default_factory=dict)  # the last outputs, whether they still hold or not
+    reason: str | None = None  # why some of the last outputs do not hold
+
+
+def add_output(made: Made, node: str, value: object, uses: Mapping[str, str]) -> None:
+    """Adds a node's output, and what its call used, to what was made of a row."""
+    made[node] = value
+    made[USES] = {**made.get(USES, {}), **uses}
+
+
 def state_of(output: Path) -> Path:
-    """The file that names the run that an output is of."""
+    """The manifest beside an output, which names the run that made it."""
     return output.with_name(f"{output.name}.batch")
 
 
 def manifest_of(output: Path) -> dict[str, Any]:
-    """What is noted beside an output; empty if that is missing or torn."""
+    """The content of the manifest beside an output; empty if it is missing or torn."""
     try:
         manifest = orjson.loads(state_of(output).read_bytes())
     except (OSError, ValueError):
@@ -83,22 +98,19 @@ def manifest_of(output: Path) -> dict[str, Any]:
 
 @contextmanager
 def only_writer(output: Path | None) -> Iterator[None]:
-    """Keeps others, in this process too, from writing the files of an output meanwhile.
-
-    Raises:
-        InvalidInput: Another is writing them, or the folder cannot be written.
-    """
+    """Locks the files of an output; raises `InvalidInput` if another batch is writing them."""
     if output is None:
         yield
         return
-    # A file of its own: the output and its manifest are replaced while the batch goes on.
+    # The lock is on a third file, since the output and its manifest are replaced meanwhile.
     path = output.with_name(f".{output.name}.lock")
     with writing(output):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
     try:
         lock = RunLock(path)
-    except (InvalidInput, FileNotFoundError) as error:  # or its holder removed it just now
+    # The file is missing if its holder removed it after our `touch`.
+    except (InvalidInput, FileNotFoundError) as error:
         problem = "another command is writing it"
         raise InvalidInput(problem, path=output, code="row.output-locked") from error
     try:
@@ -110,36 +122,28 @@ def only_writer(output: Path | None) -> Iterator[None]:
 
 
 def failures_of(output: Path) -> Path:
-    """The file of the rows that have no output."""
+    """The file of the failures beside an output."""
     return output.with_name(f"{output.name}.failures.jsonl")
-
-
-def failures_saved(path: Path) -> Iterator[RowFailure]:
-    """What an earlier part wrote there; without what people have changed."""
-    if path.is_file():
-        for line in rows_saved(path):
-            with suppress(ValidationError):
-                yield _FAILURE.validate_python(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What became of a batch."""
+    """The result of a batch."""
 
     run: RunResult = field(repr=False)
-    """The run that it is; its status is `failed` if a row failed."""
+    """The batch as a run; its status is `failed` if a row failed."""
     rows: int
     outputs: Mapping[str, Any] = field(repr=False)
-    """By the rows' ids, as the journal's JSON has them."""
+    """Row id → output, as the journal's JSON has it."""
     kept: int
-    """How many of the outputs are of earlier parts."""
+    """How many of the outputs earlier parts of the run made."""
     failures: tuple[RowFailure, ...]
     output: Path | None
     failures_file: Path | None
-    """None without a failure."""
+    """None if no row failed."""
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs, without the outputs."""
+        """The result as JSON values, without the outputs."""
         return {
             "run_id": self.run.run_id,
             "status": self.run.status,
@@ -158,17 +162,15 @@ class BatchResult:
 
 
 class OutputForm:
-    """What a batch writes of each row, and its result; evaluations and scored drafts differ."""
+    """What a batch writes for each row, and its result; evaluations and scored drafts differ."""
 
-    about: Mapping[str, object] = {}
-    """Noted beside the output when the batch ends."""
+    about: Mapping[str, object] = {}  # further fields of the manifest
 
     def __init__(self, rows: BatchRows | DraftRows) -> None:
         self.rows = rows
-        # The row's number in the run → the line of a row that is done.
-        self.lines: dict[int, Line] = {}
-        # Failures in this part of the run, of rows that were refused and, at the end, of rows that
-        # failed in an earlier part and have not ended since.
+        self.lines: dict[int, Line] = {}  # row number in the run → line of a row that is done
+        # Failures in this part of the run and of rows that were refused. When the batch ends, also
+        # those of an earlier part whose rows have not ended since.
         self.failures: list[RowFailure] = []
 
     @property
@@ -182,25 +184,25 @@ class OutputForm:
         return [*_ROW, *_input_columns(self.rows), "output", "models", "outdated"]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
-        """What is written of a row, by its number in the run and its name."""
+        """The line of the row of this number in the run and this name."""
         row = self.rows.given[name]
+        models = []
+        for use, model in made.get(USES, {}).items():
+            if use.startswith("reply:"):
+                _, role, endpoint = use.split(":", 2)
+                models.append({"role": role, "endpoint": endpoint, "model": model})
         return {
             "row": number,
             "id": row.id,
             "file": str(row.path),
             "line": row.line,
-            "inputs": row.fields,  # packed, until they are written
+            "inputs": row.fields,  # stay as they are, which may be packed, until they are written
             "output": made[ROWS],
-            "models": [
-                {"role": role, "endpoint": endpoint, "model": model}
-                for use, model in made.get(USES, {}).items()
-                for kind, role, endpoint in [(*use.split(":", 2), "", "")[:3]]
-                if kind == "reply"
-            ],
+            "models": models,
         }
 
     def cells(self, line: Line) -> dict[str, Any]:
-        """A line as a table has it, by column."""
+        """A line as the row of a table: column → cell."""
         return {
             **{name: line[name] for name in _ROW},
             **{f"inputs.{name}": text_of(value) for name, value in line["inputs"].items()},
@@ -210,15 +212,15 @@ class OutputForm:
         }
 
     def passed(self) -> Iterable[bool]:
-        """Whether each draft passed, as far as that is known, where drafts are judged."""
+        """Whether each judged draft passed; without drafts of which that is unknown."""
         return ()
 
     def figures(self) -> Mapping[str, float]:
-        """Figures over all rows by name, for the list of runs; read once all rows have ended."""
+        """Name → figure over all rows, for the list of runs; read once all rows have ended."""
         return {}
 
     def result(self, **fields: Any) -> BatchResult:  # noqa: ANN401
-        """What became of the batch, from the fields of `BatchResult`."""
+        """The batch's result, from the fields of `BatchResult`."""
         return BatchResult(**fields)
 
 
@@ -227,62 +229,54 @@ def _input_columns(rows: BatchRows | DraftRows) -> list[str]:
     return [f"inputs.{name}" for name in names]
 
 
+@dataclass(kw_only=True, eq=False)
 class BatchFiles:
-    """Writes outputs and failures as rows end; an observer of the run.
+    """Writes outputs and failures as rows end; an observer of the run."""
 
-    `order` has the names of all rows by their numbers in the run. The `codes` of errors, by the
-    node of the batch and the row's name, grow as rows fail. A line is made of the outputs of
-    `nodes`, and `begun` is told the run's id.
-    """
+    path: Path | None
+    form: OutputForm
+    order: Sequence[str]  # row number in the run → row name
+    codes: Mapping[tuple[str, str], str]
+    """(node of the batch, row name) → the error's code; it grows as rows fail."""
+    nodes: AbstractSet[str]
+    """The nodes of the batch. A row has a line once each of them has an output for it."""
+    redactor: Redactor
+    begun: Callable[[str], None]  # called with the run's id when the run begins
 
-    def __init__(
-        self,
-        path: Path | None,
-        form: OutputForm,
-        *,
-        order: Sequence[str],
-        codes: Mapping[tuple[str, str], str],
-        nodes: Iterable[str],
-        redactor: Redactor,
-        begun: Callable[[str], None],
-    ) -> None:
-        self._path = path
-        self._form = form
-        self._order = order
-        self._codes = codes
-        self._nodes = frozenset(nodes)
-        self._redactor = redactor
-        self._begun = begun
+    def __post_init__(self) -> None:
         self._stack = ExitStack()
-        ending = None if path is None else path.suffix.lower()
-        self._is_json, self._is_parquet = ending == ".jsonl", ending == ".parquet"
+        ending = None if self.path is None else self.path.suffix.lower()
+        self._is_json = ending == ".jsonl"
+        self._is_parquet = ending == ".parquet"
         self._file: RowFile | None = None
         self._failures_file: RowFile | None = None
+        # Row number → what was made of a row that still lacks outputs of some nodes.
         self._made_by_row: dict[int, Made] = {}
-        self._attempt_by_span: dict[int, tuple[str, int]] = {}
+        self._attempt_by_span: dict[int, tuple[str, int]] = {}  # span id → node and row number
         # Row number → line of a row whose output no longer holds, until the row has a new one.
         self._outdated: dict[int, Line] = {}
-        self._is_replaced = False
+        self._has_outdated_lines = False  # beside new lines of the same rows
         self._failed_before: tuple[RowFailure, ...] = ()
-        # Why a file could not be written.
-        self.error: HarnessError | None = None
-        self.failures_path = path and failures_of(path)
+        self.error: HarnessError | None = None  # the first error of writing a file
+        self.failures_path = self.path and failures_of(self.path)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        ended = self._form.lines.keys() | {failure.row for failure in self._form.failures}
-        kept = [failure for failure in self._failed_before if failure.row not in ended]
-        self._form.failures += kept
+        ended = self.form.lines.keys() | {failure.row for failure in self.form.failures}
+        remaining = [failure for failure in self._failed_before if failure.row not in ended]
+        self.form.failures += remaining
         with self._stack, self._noting_errors():
-            if self._is_replaced and self._file is not None:
+            if self._has_outdated_lines and self._file is not None:
                 self._write_all()
-            if self._path is not None and self._is_parquet:
-                # It cannot grow by a row.
-                write_rows(self._path, map(self._written, self._all_lines()))
-            if self._failed_before:
-                self._write_failures()
+            if self.path is not None and self._is_parquet:
+                # A Parquet file cannot grow by a row, so it is written when all rows have ended.
+                write_rows(self.path, map(self._row_to_write, self._all_lines()))
+            if self._failed_before and self.failures_path is not None:
+                # Failures of earlier parts may be out of date in the file.
+                rows = [self._cleaned(asdict(failure)) for failure in self.form.failures]
+                _write_failures(self.failures_path, rows)
 
     @contextmanager
     def _noting_errors(self) -> Iterator[None]:
@@ -290,7 +284,7 @@ class BatchFiles:
             yield
         except HarnessError as error:
             self.error = self.error or error
-        except Exception as error:  # noqa: BLE001 - a line must not be lost without a word
+        except Exception as error:  # noqa: BLE001 - else a line would be lost without a message
             failure = HarnessError(f"an output cannot be written: {describe(error)}")
             self.error = self.error or failure
 
@@ -302,21 +296,22 @@ class BatchFiles:
         *,
         is_further: bool,
     ) -> None:
-        """Makes the files what the journal says; of a further part, also of rows that failed.
+        """Writes the lines and failures of earlier parts of the run, and the `refused` rows.
 
-        `reused` has what a node gave earlier for a row, by the node, the row's number and the
-        digest of the row's output.
+        `reused` returns the earlier score of a scorer's node for a row's number and the digest of
+        its output.
         """
         self._reused = reused
-        for number, valid, last, reason in before:
-            if valid:
-                self._note(number, valid)
-            if number not in self._form.lines and (ROWS in last or self._nodes <= last.keys()):
+        for row in before:
+            if row.valid:
+                self._add_made(row.number, row.valid)
+            is_shown = ROWS in row.last or self.nodes <= row.last.keys()
+            if is_shown and row.number not in self.form.lines:
                 # An output that no longer holds stays until it is replaced, so that a batch that
                 # is interrupted has lost nothing. A scorer that failed, or is new, has no score.
-                line = self._line(number, dict.fromkeys(self._nodes) | last)
-                line["outdated"] = reason or "not all scorers have scored it yet"
-                self._outdated[number] = line
+                line = self._line(row.number, dict.fromkeys(self.nodes) | row.last)
+                line["outdated"] = row.reason or "not all scorers have scored it yet"
+                self._outdated[row.number] = line
         if not self._is_parquet:
             self._write_all()
         if self.failures_path is not None:
@@ -331,33 +326,26 @@ class BatchFiles:
 
     def _read_failures(self, path: Path) -> Iterator[RowFailure]:
         """Saved failures of rows without a line, each once, where the table has the rows now."""
-        numbers = {name: number for number, name in enumerate(self._order)}
-        due = {numbers[name] for name in self._form.rows.given} - self._form.lines.keys()
-        for saved in dict.fromkeys(failures_saved(path)):
-            if saved.row in due:
-                yield self._failure(saved.row, saved.reason, code=saved.code)
-
-    def _write_failures(self) -> None:
-        """Replaces the file, since failures of earlier parts are out of date in it."""
-        assert self.failures_path is not None
-        rows = [self._cleaned(asdict(failure)) for failure in self._form.failures]
-        if rows:
-            with replace_rows(self.failures_path, rows, columns=_FAILURE_COLUMNS):
-                pass
-        else:
-            with writing(self.failures_path):
-                self.failures_path.unlink()
+        numbers = {name: number for number, name in enumerate(self.order)}
+        due = {numbers[name] for name in self.form.rows.given} - self.form.lines.keys()
+        saved: dict[RowFailure, None] = {}
+        for line in rows_saved(path) if path.is_file() else ():
+            with suppress(ValidationError):  # people may have changed the line
+                saved[_FAILURE.validate_python(line)] = None
+        for failure in saved:
+            if failure.row in due:
+                yield self._failure(failure.row, failure.reason, code=failure.code)
 
     def _all_lines(self) -> list[Line]:
-        lines = self._outdated | self._form.lines
+        lines = self._outdated | self.form.lines
         return [lines[number] for number in sorted(lines)]
 
     def _write_all(self) -> None:
-        """Replaces the file by one with all lines, each row once; further ones are added to it."""
-        if self._path is not None:
-            lines = map(self._written, self._all_lines())
-            columns = ["id"] if self._is_json else self._form.columns
-            file = replace_rows(self._path, lines, columns=columns)
+        """Replaces the file by one with all lines, one for each row, and opens it for more."""
+        if self.path is not None:
+            rows = map(self._row_to_write, self._all_lines())
+            columns = ["id"] if self._is_json else self.form.columns
+            file = replace_rows(self.path, rows, columns=columns)
             self._file = self._stack.enter_context(file)
 
     def observe(self, record: Record) -> None:
@@ -369,67 +357,71 @@ class BatchFiles:
         match record:
             case SpanStarted():
                 attempt = events.NodeAttempt.of(record)
-                if attempt and attempt.node in self._nodes and attempt.item is not None:
+                if attempt and attempt.node in self.nodes and attempt.item is not None:
                     self._attempt_by_span[record.id] = attempt.node, attempt.item
             case SpanEnded() if record.id in self._attempt_by_span:
                 node, number = self._attempt_by_span.pop(record.id)
                 if attempt_status(record) == "failed":
-                    kind, reason = error_class(record.error), record.error or ""
-                    if kind == NodeFailed.__name__:
-                        reason = reason[len(f"{kind}: ") :]
-                    code = self._codes.get((node, self._order[number]), NodeFailed.code)
-                    self.fail_row(number, reason, code=code)
-                    if node != ROWS and ROWS in self._made_by_row.get(number, {}):
-                        # Its output has no score of this one, and those of the others.
-                        self._note(number, {**self._made_by_row.pop(number), node: None})
-            case NodeOutput(node=node, item=int(item)) if node in self._nodes:
+                    self._take_failure(node, number, record)
+            case NodeOutput(node=node, item=int(item)) if node in self.nodes:
+                # A row's output voids the scores of its earlier output.
+                made = {_DIGEST: record.digest} if node == ROWS else self._made_by_row.pop(item, {})
                 value = orjson.loads(orjson.dumps(record.value))
-                before = {} if node == ROWS else self._made_by_row.pop(item, {})
-                uses = {**before.get(USES, {}), **(record.uses or {})}
-                digests = {_DIGEST: record.digest} if node == ROWS else {}
-                self._note(item, {**before, **digests, node: value, USES: uses})
+                add_output(made, node, value, record.uses or {})
+                self._add_made(item, made)
             case Instant():
-                # The output of a row was made again, and came to the same as before.
+                # A score is reused in the run if a row was made again and has the same output.
                 reuse = events.Reuse.of(record)
-                if reuse and reuse.item is not None and reuse.node in self._nodes - {ROWS}:
+                if reuse and reuse.item is not None and reuse.node in self.nodes - {ROWS}:
                     made = self._made_by_row.get(reuse.item, {})
                     if made.get(_DIGEST):
                         value = self._reused(reuse.node, reuse.item, str(made[_DIGEST]))
                         del self._made_by_row[reuse.item]
-                        self._note(reuse.item, made | {reuse.node: value})
+                        self._add_made(reuse.item, made | {reuse.node: value})
             case RunStarted():
-                self._begun(record.run_id)
+                self.begun(record.run_id)
 
-    def _note(self, number: int, made: Made) -> None:
-        """Writes a row's line, once all of it is there."""
-        if not self._nodes <= made.keys():
+    def _take_failure(self, node: str, number: int, ended: SpanEnded) -> None:
+        kind = error_class(ended.error)
+        reason = ended.error or ""
+        if kind == NodeFailed.__name__:
+            reason = reason[len(f"{kind}: ") :]
+        code = self.codes.get((node, self.order[number]), NodeFailed.code)
+        self.fail_row(number, reason, code=code)
+        if node != ROWS and ROWS in self._made_by_row.get(number, {}):
+            # The row has a line, without a score of the scorer that failed.
+            self._add_made(number, {**self._made_by_row.pop(number), node: None})
+
+    def _add_made(self, number: int, made: Made) -> None:
+        """Writes the row's line if all nodes have an output for it; else keeps what was made."""
+        if not self.nodes <= made.keys():
             self._made_by_row[number] = made
             return
-        line = self._form.lines[number] = self._line(number, made)
-        self._is_replaced |= self._outdated.pop(number, None) is not None
+        line = self.form.lines[number] = self._line(number, made)
+        if self._outdated.pop(number, None) is not None:
+            self._has_outdated_lines = True
         if self._file is None:
             return
-        written = self._written(line)
-        if self._is_json or self._file.columns == self._form.columns:
-            self._file.append(written)
-        else:  # a table of further scores, which all rows have a column for
+        if self._is_json or self._file.columns == self.form.columns:
+            self._file.append(self._row_to_write(line))
+        else:  # a scorer gave a score of a new name, and the table has no column for it yet
             self._write_all()
 
     def _line(self, number: int, made: Made) -> dict[str, Any]:
-        return self._form.line(number, self._order[number], made)
+        return self.form.line(number, self.order[number], made)
 
     def fail_row(self, number: int, reason: str, *, code: str) -> None:
-        """Writes down why a row that was begun has no output."""
+        """Records why a row that was begun has no output."""
         self.fail(self._failure(number, reason, code=code))
 
     def _failure(self, number: int, reason: str, *, code: str) -> RowFailure:
-        name = self._order[number]
-        row: Row = self._form.rows.given[name]
+        name = self.order[number]
+        row: Row = self.form.rows.given[name]
         return failure_of(row, reason, code=code, number=number, epoch=epoch_of(name))
 
     def fail(self, failure: RowFailure) -> None:
-        """Writes down why a row has no output."""
-        self._form.failures.append(failure)
+        """Records why a row has no output."""
+        self.form.failures.append(failure)
         self._write_failure(failure)
 
     def _write_failure(self, failure: RowFailure) -> None:
@@ -439,18 +431,19 @@ class BatchFiles:
                 self._failures_file = self._stack.enter_context(file)
             self._failures_file.append(self._cleaned(asdict(failure)))
 
-    def _written(self, line: Line) -> dict[str, Any]:
+    def _row_to_write(self, line: Line) -> dict[str, Any]:
         if self._is_json:
             return self._cleaned(line)
-        cells = self._form.cells(line)
-        return self._cleaned({name: cells.get(name) for name in self._form.columns})
+        cells = self.form.cells(line)
+        return self._cleaned({name: cells.get(name) for name in self.form.columns})
 
     def _cleaned(self, row: Line) -> dict[str, Any]:
+        """A row as plain JSON values, without secrets."""
         data = orjson.dumps(row, default=lambda v: dict(v) if isinstance(v, Mapping) else str(v))
-        read = orjson.loads(data)
-        if self._redactor.finds_any(data):
-            read = self._redactor.clean_values(read)
-        return cast("dict[str, Any]", read)
+        values = orjson.loads(data)
+        if self.redactor.finds_any(data):
+            values = self.redactor.clean_values(values)
+        return cast("dict[str, Any]", values)
 
 
 # --- joined from shards ---------------------------------------------------------------------------
@@ -458,21 +451,20 @@ class BatchFiles:
 
 @dataclass(kw_only=True)
 class MergedBatch:
-    """What the shards of a batch have made together; its manifest."""
+    """The counts of all shards of a batch together, as the manifest beside the merged output."""
 
     shards: int = 0
     rows: int = 0
     done: int = 0
     failed: int = 0
-    runs: list[str] = field(default_factory=list)
-    """By shard."""
+    runs: list[str] = field(default_factory=list)  # the shards' runs, in the order of the shards
     complete: bool = True
 
 
 def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
-    """Writes one output in the order of the table, and one file of failures.
+    """Writes the shards' lines as one output in the order of the table, and all their failures.
 
-    Each line also names its `run`, in which `row` is its number.
+    Each line also names its `run`, since `row` is its number in the run of its shard.
 
     Raises:
         InvalidInput: A shard is missing, incomplete, or of another table; or the output is of a
@@ -492,14 +484,16 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
     failures: list[dict[str, Any]] = []
     for shard in _shards_of(output):
         path = shard.path(output)
-        manifest, made = manifest_of(path), rows_saved(path) if path.exists() else []
-        if problem := _why_not_merged(
-            path, manifest, made, table=rows.identity["table"], ids=order
-        ):
+        manifest = manifest_of(path)
+        shard_lines = rows_saved(path) if path.exists() else []
+        problem = _why_not_merged(
+            path, manifest, shard_lines, table=rows.identity["table"], ids=order
+        )
+        if problem:
             problems.append(f"  --shard {shard}: {problem}")
             continue
         run = {"run": manifest["run"]}
-        lines += ({**line, **run} for line in made)
+        lines += ({**line, **run} for line in shard_lines)
         failed = rows_saved(failures_of(path)) if manifest["failed"] else []
         failures += ({**line, **run} for line in failed)
         merged.shards += 1
@@ -514,8 +508,8 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
             code="batch.shards-incomplete",
             path=output,
         )
-    written = (name for line in lines for name in line)
-    columns = [*dict.fromkeys([*_ROW, *_input_columns(rows), *written])]
+    names = (name for line in lines for name in line)
+    columns = [*dict.fromkeys([*_ROW, *_input_columns(rows), *names])]
     lines.sort(key=lambda line: order[line["id"]])
     with only_writer(output):
         _write_merged(output, lines, failures, columns=columns)
@@ -536,37 +530,45 @@ def _write_merged(
         is_csv = output.suffix.lower() == ".csv"
         with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
             pass
-    with writing(failures_of(output)):
-        failures_of(output).unlink(missing_ok=True)
-    write_rows(failures_of(output), failures)
+    _write_failures(failures_of(output), failures)
+
+
+def _write_failures(path: Path, failures: list[dict[str, Any]]) -> None:
+    """Replaces the file of failures; removes it if there is none."""
+    if not failures:
+        with writing(path):
+            path.unlink(missing_ok=True)
+    write_rows(path, failures)
 
 
 def _shards_of(output: Path) -> list[Shard]:
-    """All shards, of as many as the files beside an output say."""
+    """All shards of an output; the names of the files beside it say how many there are."""
     ending = re.escape(output.suffix)
     named = re.compile(rf"{re.escape(output.stem)}\.\d+-of-(\d+){ending}(?:\.batch)?")
-    numbers = {int(m[1]) for path in output.parent.glob("*") if (m := named.fullmatch(path.name))}
-    if len(numbers) != 1:
-        counts = " and ".join(map(str, sorted(numbers)))
+    matches = (named.fullmatch(path.name) for path in output.parent.glob("*"))
+    counts = sorted({int(match[1]) for match in matches if match})
+    if len(counts) != 1:
         raise InvalidInput(
-            f"there are shards of {counts}; move those away that are out of date"
-            if numbers
+            f"there are shards of {' and '.join(map(str, counts))}; move those away that are out "
+            "of date"
+            if counts
             else "there is no shard of it; run the same command with --shard 1/5, 2/5 and so on",
             code="batch.shards-unclear",
             path=output,
         )
-    (of,) = numbers
+    (of,) = counts
     return [Shard(number=number, of=of) for number in range(1, of + 1)]
 
 
 def _why_not_merged(
     path: Path,
     manifest: Mapping[str, Any],
-    made: list[Mapping[str, Any]],
+    lines: list[Mapping[str, Any]],
     *,
     table: str | None,
     ids: Mapping[str, int],
 ) -> str | None:
+    """Why the shard in the file `path` cannot be merged; None if it can."""
     if not manifest:
         first = f"; delete {path.name} before, or put the file back" if path.exists() else ""
         return f"{state_of(path).name} is missing{first}"
@@ -577,9 +579,9 @@ def _why_not_merged(
     if manifest["table"] != table:
         return "its table had other rows, or ids; what is still right is not made again"
     lacks_failures = manifest["failed"] and not failures_of(path).is_file()
-    current = [line for line in made if not line.get("outdated")]
-    has_others = not ids.keys() >= {line["id"] for line in made}
-    if lacks_failures or has_others or len(current) != manifest["done"]:
+    current = [line for line in lines if not line.get("outdated")]
+    has_foreign_ids = not ids.keys() >= {line["id"] for line in lines}
+    if lacks_failures or has_foreign_ids or len(current) != manifest["done"]:
         changed = failures_of(path) if lacks_failures else path
         return f"{changed.name} was changed since, and is written anew"
     return None

@@ -1,4 +1,4 @@
-"""The rows of a batch: what each gives the pipeline, and what tells it from others."""
+"""The rows of a batch: the inputs that they give the pipeline, and why rows fail."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
 BadRows = Literal["stop", "skip"]
 """Whether rows that do not fit stop a batch before anything runs, or fail alone."""
 
-# Failures before their share says anything.
-_JUDGED = 20
-_SHOWN = 10
-# Most places that a message names of rows with the same mistake.
-_PLACES = 3
-# In a row's name, before the number of its epoch; the first has none.
+_LEAST_FAILURES = 20  # with fewer, their share of the rows says nothing yet
+# The most reasons that a message lists, and the most places for each of them.
+_MAX_REASONS = 10
+_MAX_PLACES = 3
+# In a row's name, stands before the number of its epoch. The first epoch has no number.
 _EPOCH = "~"
-# The first group is of two braces, which are text: `{{a}}` is `{a}`.
+# The first group is the text in double braces, which escape: `{{a}}` is the text `{a}`. The second
+# is the text in single braces, which may be the name of a column.
 _BRACES = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}|\{\s*([^{}]+?)\s*\}")
 _TABLE = "a table is a .csv, .jsonl (one object a line), .json (a list) or .parquet file"
-# What in braces stands for a column even if there is none of this name.
-_NAME = re.compile(r"[^\"'\s]+")
+# A text in braces that looks like the name of a column, even if there is no such column.
+_COLUMN_NAME = re.compile(r"[^\"'\s]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFailure:
-    """A row that has no output, or none that was scored."""
+    """A row that has no output, or an output that lacks a score."""
 
     id: str
     file: str
     line: int | None
     row: int | None
-    """Its number in the run: `rows[17]`. None if it was refused before."""
+    """Its number in the run, 17 for `rows[17]`. None if it was refused before the run."""
     reason: str
     code: str
     """The error's code, or the name of its class if it is not a `HarnessError`."""
@@ -78,7 +78,7 @@ class RowFailure:
 def failure_of(
     row: Row, reason: str, *, code: str, number: int | None = None, epoch: int = 1
 ) -> RowFailure:
-    """Why a row has no output."""
+    """The failure of a row."""
     return RowFailure(
         id=row.id,
         file=str(row.path),
@@ -91,34 +91,35 @@ def failure_of(
 
 
 def refusal_of(row: Row | InvalidInput, error: InvalidInput) -> RowFailure:
-    """Why a row is not run; one that could not be read is an error itself."""
+    """The failure of a row that is not run. `row` is an error if the row could not be read."""
     if isinstance(row, InvalidInput):
         row = Row(fields={}, path=error.path or Path(), line=error.line)
     return failure_of(row, error.statement, code=error.code)
 
 
 class NoCode:
-    """What the nodes of a batch close over, and what is yet no part of their code."""
+    """State that the nodes' functions close over, and that their fingerprints leave out."""
 
     def code_parts(self) -> tuple[object, ...]:
-        """See `fingerprint`: how other rows fail, and what rows hold, changes no output."""
+        """See `fingerprint`."""
+        # A row's output depends neither on other rows nor on their failures.
         return ()
 
 
 class RowsEnded(NoCode):
-    """Counts the rows that end, and ends a batch whose rows fail for one reason.
+    """Counts the rows that end, and ends the batch if too many of them fail for one reason.
 
-    `allowed` are the failures for one reason: a count, or as a `float` a share of the rows that
-    have ended, from 20 failures on. None for any number.
+    `allowed` limits the failures for one reason. An `int` is a count. A `float` is a share of the
+    rows that have ended, and holds from 20 failures on. None allows any number.
     """
 
     def __init__(self, allowed: float | None) -> None:
         self._allowed = allowed
         self._ended_rows: set[str] = set()
+        # (node of the batch or the pipeline, the error's code) → names of rows that failed.
         self._rows_by_reason = defaultdict[tuple[str, str], set[str]](set)
-        self._end: RunLimitReached | None = None
-        # Node of the batch and row name → the code of the error by which the row failed.
-        self.codes: dict[tuple[str, str], str] = {}
+        self._end: RunLimitReached | None = None  # raised for each row once too many failed
+        self.codes: dict[tuple[str, str], str] = {}  # (node of the batch, row) → error code
 
     def note_kept(self, rows: Iterable[str]) -> None:
         """Counts rows that need not be run, by their names."""
@@ -127,10 +128,9 @@ class RowsEnded(NoCode):
 
     @contextmanager
     def counted(self, row: str, of: str) -> Iterator[None]:
-        """Counts the row when the block, in which the node `of` of the batch handles it, ends.
+        """Counts the row at the end of the block, in which the batch's node `of` handles it.
 
-        Raises:
-            RunLimitReached: Too many rows have failed.
+        Raises `RunLimitReached` once too many rows have failed.
         """
         if self._end is not None:
             raise self._end.with_traceback(None)
@@ -141,25 +141,27 @@ class RowsEnded(NoCode):
         except SystemExit as error:
             # A `SystemExit` would end the whole batch, with an exit code that says something else.
             failure = HarnessError(who_left(error), code="run.left")
-            self._note(row, of, failure)
+            self._count_failure(row, of, failure)
             raise failure from error
         except Exception as error:
-            self._note(row, of, error)
+            self._count_failure(row, of, error)
             raise
         finally:
             self._ended_rows.add(row)
 
-    def _note(self, row: str, of: str, error: Exception) -> None:
+    def _count_failure(self, row: str, of: str, error: Exception) -> None:
+        self._ended_rows.add(row)
         cause: BaseException = error
         node = of
+        # Down to the innermost node that failed, and its error.
         while isinstance(cause, NodeFailed) and cause.__cause__ is not None:
-            node, cause = node_of_all(cause.node), cause.__cause__
+            node = node_of_all(cause.node)
+            cause = cause.__cause__
         code = cause.code if isinstance(cause, HarnessError) else type(cause).__name__
         self.codes[of, row] = code
-        reason = node, code
-        self._rows_by_reason[reason].add(row)
-        failed = len(self._rows_by_reason[reason])
-        ended = len(self._ended_rows) + (row not in self._ended_rows)
+        rows = self._rows_by_reason[node, code]
+        rows.add(row)
+        failed, ended = len(rows), len(self._ended_rows)
         if are_too_many(failed, ended=ended, allowed=self._allowed):
             self._end = RunLimitReached(
                 f"no further row is begun, since {failed} of the {ended} that ended failed for one "
@@ -176,37 +178,34 @@ def are_too_many(failed: int, *, ended: int, allowed: float | None) -> bool:
         return False
     if isinstance(allowed, int):
         return failed > allowed
-    return failed >= _JUDGED and failed > allowed * ended
+    return failed >= _LEAST_FAILURES and failed > allowed * ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """A part of a table, such as 2/5: each row is in one, whatever the order of the rows."""
+    """A part of a table, such as 2/5. A row's name decides its shard, not its place."""
 
-    number: int
-    """From 1."""
+    number: int  # from 1
     of: int
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
 
     def holds(self, name: str) -> bool:
-        """Whether a row of this name is in it."""
+        """Whether the row of this name is in this shard."""
         return crc32(name.encode()) % self.of + 1 == self.number
 
     def path(self, output: Path) -> Path:
-        """Its output: `out.2-of-5.jsonl` of `out.jsonl`."""
+        """The shard's own output: `out.2-of-5.jsonl` if the batch's is `out.jsonl`."""
         return output.with_name(f"{output.stem}.{self.number}-of-{self.of}{output.suffix}")
 
 
 class BatchRows(NoCode):
-    """The rows that fit a pipeline, and those that do not; reads them, as `Pipeline.batch` does.
+    """Reads a table, and checks which rows fit a pipeline; see `Pipeline.batch`.
 
-    Of a table with a `shard`, only that part is taken. `check` raises `InvalidInput` for a row that
-    does not fit for another reason; it gets the row and all columns of the table.
-
-    Raises:
-        InvalidInput: One does not fit, and that stops the batch; or none does.
+    Only the rows of `shard` are taken. `check` raises `InvalidInput` for a row that does not fit
+    for a further reason; it gets the row and all columns of the table. Raises `InvalidInput` if a
+    row does not fit and that stops the batch, or if no row fits.
     """
 
     def __init__(
@@ -245,58 +244,64 @@ class BatchRows(NoCode):
         if not rows:
             raise InvalidInput("there is no row below the names of the columns", code="row.no-rows")
         if sample is not None:
-            # A larger sample by the same seed holds the smaller one.
-            drawn = random.Random(seed).sample(range(len(rows)), len(rows))[:sample]  # noqa: S311
-            rows = [rows[n] for n in sorted(drawn)]
+            # All rows are shuffled, so that a larger sample by the same seed holds the smaller one.
+            shuffled = random.Random(seed).sample(range(len(rows)), len(rows))  # noqa: S311
+            rows = [rows[n] for n in sorted(shuffled[:sample])]
         if "epoch" not in self._names:
-            rows = _epochs_apart(rows)
+            rows = _with_ids_by_epoch(rows)
         self._columns = {name for row in rows if isinstance(row, Row) for name in row.fields}
-        # By a name that says what the row holds, also what is in a file that it names, and which
-        # epoch it is.
+        # Row name → row that fits. A name is a digest of the row's inputs, with the contents of
+        # files that they name, and ends with the epoch.
         self.given: dict[str, Row] = {}
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
         for row in rows:
             try:
-                self._take(row, ids)
+                self._add(row, ids)
             except InvalidInput as error:
                 self.refused.append(refusal_of(row, error))
         if self.refused and (bad_rows == "stop" or not self.given):
-            for file in (error for error in rows if isinstance(error, InvalidInput)):
-                if file.line is None:  # all of it, such as an empty one
-                    raise file
+            for row in rows:
+                # Without a line, the whole file could not be read, such as an empty one.
+                if isinstance(row, InvalidInput) and row.line is None:
+                    raise row
             raise mistakes_in(self.refused, of=len(rows), what=f"do not fit '{pipeline.name}'")
-        fitting = [f"{name} {row.id}" for name, row in self.given.items()]
-        table = digest(orjson.dumps(sorted([*fitting, *map(_name_of, self.refused)])))
-        # For the manifest. Sorted: a table in another order is the same one.
+        names = [f"{name} {row.id}" for name, row in self.given.items()]
+        names += map(_name_of, self.refused)
+        # For the manifest. Sorted, since the same table in another order has the same shards.
+        table = digest(orjson.dumps(sorted(names)))
         self.identity = {"shard": str(shard) if shard else None, "table": table}
         if shard is not None:
             self.given = {name: row for name, row in self.given.items() if shard.holds(name)}
             self.refused = [row for row in self.refused if shard.holds(_name_of(row))]
 
     def inputs(self, name: str) -> dict[str, object]:
-        """What the pipeline takes of a row."""
+        """The pipeline's inputs for the row of this name."""
         return self._inputs(self.given[name])
 
     def draft(self, name: str, output: object) -> Draft:
-        """What a rubric scores of a row; the task is the input `task`, or all inputs."""
+        """A row's output as a draft for a rubric; its task is the input `task`, or all inputs."""
         row, inputs = self.given[name], self.inputs(name)
         values = [inputs["task"]] if "task" in inputs else [*inputs.values()]
-        named = (f"{key}: {text_of(value)}" for key, value in inputs.items())
+        if len(values) == 1:
+            task = text_of(values[0])
+        else:
+            task = "\n\n".join(f"{key}: {text_of(value)}" for key, value in inputs.items())
         target = target_of(row)
         return Draft(
             text=text_of(output),
-            task=text_of(values[0]) if len(values) == 1 else "\n\n".join(named),
+            task=task,
             sources=row.sources,
             targets=texts_of(listed(target)) if target is not None else (),
         )
 
     def reference(self, name: str) -> str:
-        """Digest of what an output is scored by, beside the row's inputs."""
+        """A digest of the row's target and sources, on which the scores of its output depend."""
         row = self.given[name]
         return digest(orjson.dumps([row.fields.get("target"), row.sources], default=str))[:16]
 
-    def _take(self, row: Row | InvalidInput, ids: set[str]) -> None:
+    def _add(self, row: Row | InvalidInput, ids: set[str]) -> None:
+        """Adds a row to `given`, and its id to `ids`; raises `InvalidInput` if it does not fit."""
         if isinstance(row, InvalidInput):
             raise row
         if row.id in ids:
@@ -312,22 +317,23 @@ class BatchRows(NoCode):
                 )
         bind_inputs(self.pipeline, values)
         self._check(row, self._columns)
-        held = sorted((name, digest_of_value(value)) for name, value in values.items())
-        if any(digest == NO_DIGEST for _, digest in held):
-            held = [("", row.place)]  # such values cannot be compared
-        name = digest(orjson.dumps([row.fields.get("id"), held], default=str))
+        content = sorted((name, digest_of_value(value)) for name, value in values.items())
+        if any(digest == NO_DIGEST for _, digest in content):
+            content = [("", row.place)]  # some value cannot be compared, so its place must do
+        name = digest(orjson.dumps([row.fields.get("id"), content], default=str))
         count = 1
-        while name in self.given:  # a row without an id may stand there twice
+        while name in self.given:  # rows without an id may be equal
             count += 1
             name = f"{name.partition('#')[0]}#{count}"
         for epoch in range(1, self._epochs + 1):
             self.given[name if epoch == 1 else f"{name}{_EPOCH}{epoch}"] = row
 
     def _inputs(self, row: Row) -> dict[str, object]:
-        """The columns that are inputs, and what is set for all, with the row's columns in it."""
+        """The columns of a row that are inputs, and the inputs of every row filled with them."""
         fields = {name: value for name, value in row.fields.items() if name in self._names}
         if not fields and not any(map(self._has_column, self._every.values())):
-            # With defaults for all inputs, every row would be the same.
+            # All rows would be the same, if the inputs have defaults. A row is without a line if
+            # it is a whole text file.
             if row.line is None:
                 raise row.refusal(
                     f"it is one text, and no input takes it: say --set INPUT=@{{path}}; {_TABLE}, "
@@ -346,18 +352,19 @@ class BatchRows(NoCode):
 
     def _has_column(self, template: object) -> bool:
         text = template if isinstance(template, str) else ""
-        return any(map(self._is_column, _BRACES.finditer(text)))
+        return any(map(self._means_column, _BRACES.finditer(text)))
 
-    def _is_column(self, match: re.Match[str]) -> bool:
-        """Whether braces stand for a column, perhaps a misspelt one; others are text, as JSON."""
+    def _means_column(self, match: re.Match[str]) -> bool:
+        """Whether a text in braces means a column, perhaps a misspelt one; JSON has braces too."""
         doubled, column = match.groups()
-        if doubled or column in self._columns:
+        if doubled or column in self._columns:  # a column in double braces is refused later
             return (doubled or column) in self._columns
-        is_name = match[0] == f"{{{column}}}" and _NAME.fullmatch(column) is not None
+        has_spaces = match[0] != f"{{{column}}}"
+        is_name = not has_spaces and _COLUMN_NAME.fullmatch(column) is not None
         return is_name or bool(get_close_matches(column, self._columns, cutoff=0.8))
 
     def _filled(self, row: Row, name: str, value: object) -> object:
-        """An input of every row, with this row's columns in it."""
+        """An input of every row, with this row's columns in place of `{column}`."""
         if not isinstance(value, str):
             return value
 
@@ -367,10 +374,10 @@ class BatchRows(NoCode):
                 problem = f"{match[0]} stands for no column; write {{{doubled}}}"
                 raise row.refusal(problem, code="batch.no-column")
             if doubled:
-                return match[0][1:-1] if _NAME.fullmatch(doubled) else match[0]
+                return match[0][1:-1] if _COLUMN_NAME.fullmatch(doubled) else match[0]
             if column in row.fields:
                 return str(row.fields[column])
-            if not self._is_column(match):
+            if not self._means_column(match):
                 return match[0]
             hint = f"; it is one text, {_TABLE}" if row.line is None else ""
             if column not in self._columns and row.line is not None:
@@ -381,25 +388,27 @@ class BatchRows(NoCode):
         text = _BRACES.sub(cell, value)
         if value.startswith("@@"):
             return text[1:]
-        if not value.startswith("@"):  # a row's own text names no file
+        # `@` names a file, and `@@` is a plain `@`. Not in `text`: a row's text names no file.
+        if not value.startswith("@"):
             return text
+        # A path with a column in it is relative to the table, else to the working directory.
         path = Path(text[1:]) if text == value else row.beside(text[1:])
         return read_text(f"input '{name}'", path)
 
 
-def _epochs_apart(rows: Sequence[Row | InvalidInput]) -> list[Row | InvalidInput]:
-    """Gives rows of one id that are epochs of it ids of their own, and the old one as group.
+def _with_ids_by_epoch(rows: Sequence[Row | InvalidInput]) -> list[Row | InvalidInput]:
+    """Makes ids unique that several epochs share; such rows get the old id as their `group`.
 
-    So are outputs of evaluations, and logs of Inspect AI.
+    Outputs of evaluations and logs of Inspect AI have such rows.
     """
-    ids = Counter(row.id for row in rows if isinstance(row, Row) and "epoch" in row.fields)
-    apart: list[Row | InvalidInput] = []
+    counts = Counter(row.id for row in rows if isinstance(row, Row) and "epoch" in row.fields)
+    result: list[Row | InvalidInput] = []
     for row in rows:
-        if isinstance(row, Row) and ids[row.id] > 1:
+        if isinstance(row, Row) and counts[row.id] > 1:
             id_ = f"{row.id} epoch {row.fields.get('epoch')}"
             row = replace(row, fields={"group": row.id, **row.fields, "id": id_})  # noqa: PLW2901
-        apart.append(row)
-    return apart
+        result.append(row)
+    return result
 
 
 def _name_of(refused: RowFailure) -> str:
@@ -407,34 +416,31 @@ def _name_of(refused: RowFailure) -> str:
 
 
 def target_of(row: Row) -> Any:  # noqa: ANN401 - a value of any table
-    """What a right output says: a value, or a list of them, which a table may have as JSON.
-
-    None if it is empty.
-    """
+    """The target, which a right output says: a value or a list of them; None if it is empty."""
     target = row.fields.get("target")
-    several = [part for part in listed(target) if part is not None and str(part).strip()]
-    if not several:
+    values = [value for value in listed(target) if value is not None and str(value).strip()]
+    if not values:
         return None
-    return target if several == [target] else several
+    return target if values == [target] else values
 
 
 def epoch_of(name: str) -> int:
-    """Which epoch a name is of, from 1."""
+    """The epoch in a row's name, from 1."""
     return int(name.partition(_EPOCH)[2] or 1)
 
 
 def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
-    """All rows that are refused, each reason once, with its first places."""
-    places: dict[str, list[str]] = {}
-    for error in refused:
-        places.setdefault(error.reason, []).append(error.place)
+    """An error, "3 of 5 rows WHAT", that lists each reason of refusals with its first places."""
+    places_by_reason: dict[str, list[str]] = {}
+    for failure in refused:
+        places_by_reason.setdefault(failure.reason, []).append(failure.place)
     lines = []
-    for reason, where in places.items():
-        omitted = len(where) - _PLACES
-        listed = ", ".join(where[:_PLACES]) + (f" and {omitted} more" if omitted > 0 else "")
-        lines.append(f"  {listed}: {reason}")
-    if len(lines) > _SHOWN:
-        lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more"]
+    for reason, places in places_by_reason.items():
+        omitted = len(places) - _MAX_PLACES
+        shown = ", ".join(places[:_MAX_PLACES]) + (f" and {omitted} more" if omitted > 0 else "")
+        lines.append(f"  {shown}: {reason}")
+    if len(lines) > _MAX_REASONS:
+        lines[_MAX_REASONS:] = [f"  … and {len(lines) - _MAX_REASONS} more"]
     return InvalidInput(
         f"{len(refused)} of {of} rows {what}, so nothing was run; mend them, or let them fail "
         'alone (--bad-rows skip, bad_rows="skip"):\n' + "\n".join(lines),
@@ -444,12 +450,12 @@ def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> Invalid
 
 @dataclass(frozen=True, kw_only=True)
 class DraftRows(NoCode):
-    """Drafts that are scored as they are, by their ids: the rows of a batch without a pipeline."""
+    """The rows of a batch without a pipeline: drafts that are scored as they are."""
 
-    drafts: Mapping[str, Draft]
-    rows: Mapping[str, Row]
+    drafts: Mapping[str, Draft]  # row id → draft
+    rows: Mapping[str, Row]  # row id → row
     labels: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """What people said of them, by the columns of `wide`."""
+    """Row id → the scores that people gave the draft, by the columns of `wide`."""
     refused: Sequence[RowFailure] = ()
     pipeline: ClassVar[None] = None
     identity: ClassVar[Mapping[str, str | None]] = {}
@@ -463,7 +469,7 @@ class DraftRows(NoCode):
         }
 
     def draft(self, name: str, _: object = None) -> Draft:
-        """What a rubric scores."""
+        """The draft of a row."""
         return self.drafts[self.given[name].id]
 
 
@@ -473,7 +479,7 @@ def text_of(value: object) -> str:
 
 
 def _is_missing(value: object) -> bool:
-    """Whether a value stands for none, as pandas writes these: NaN, NA, NaT."""
+    """Whether a value means that there is none: `None`, "", and NaN, NA and NaT of pandas."""
     if isinstance(value, float):
         return math.isnan(value)
     if isinstance(value, str):
@@ -482,39 +488,45 @@ def _is_missing(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - of any library
-    """A number of NumPy as one of Python."""
+    """A number of NumPy as a number of Python; any other value as it is."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _rows_of(
-    inputs: Inputs, columns: Mapping[str, str], whole: frozenset[str]
+    inputs: Inputs, columns: Mapping[str, str], names: frozenset[str]
 ) -> Iterator[Row | InvalidInput]:
-    """The rows of files and folders, or those that a program has."""
+    """The rows of files, folders and mappings, or an error for one that cannot be read."""
     if isinstance(inputs, str | Path):
         inputs = [inputs]
     for number, source in enumerate(inputs, start=1):
         if isinstance(source, Mapping):
-            ours = {theirs: mine for mine, theirs in columns.items()}
-            renamed = ((ours.get(name, name), value) for name, value in source.items())
-            # None is a value of an input; in a column about the row, such as `id`, it is none.
-            fields = {
-                name: value if name in whole else _plain(value)
-                for name, value in renamed
-                if name in whole or not _is_missing(value)
-            }
-            row = Row(fields=fields, path=Path("inputs"), line=number)
-            try:
-                orjson.dumps(fields, default=str)
-            except TypeError as error:
-                yield row.refusal(f"it has no JSON ({error})", code="batch.row-not-json")
-            else:
-                yield row
+            yield _row_of_mapping(source, number, columns, names)
         elif isinstance(source, str | Path):
             yield from read_rows(
-                [str(source)], columns=columns, whole=whole | {"target", "sources"}
+                [str(source)], columns=columns, whole=names | {"target", "sources"}
             )
         else:
             raise InvalidInput(
                 f"a row is {type(source).__name__}; give mappings of inputs, or names of files",
                 code="batch.row-not-mapping",
             )
+
+
+def _row_of_mapping(
+    source: Mapping[str, object], number: int, columns: Mapping[str, str], names: frozenset[str]
+) -> Row | InvalidInput:
+    name_by_column = {column: name for name, column in columns.items()}
+    fields = {}
+    for column, value in source.items():
+        name = name_by_column.get(column, column)
+        # An input is passed on as it is, also None. Other columns are as in a file.
+        if name in names:
+            fields[name] = value
+        elif not _is_missing(value):
+            fields[name] = _plain(value)
+    row = Row(fields=fields, path=Path("inputs"), line=number)
+    try:
+        orjson.dumps(fields, default=str)
+    except TypeError as error:
+        return row.refusal(f"it has no JSON ({error})", code="batch.row-not-json")
+    return row

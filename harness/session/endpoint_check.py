@@ -1,4 +1,4 @@
-"""Endpoints outside of a run: what each can do, by a dozen short calls, and what is in memory."""
+"""Endpoints outside of a run: a check of each by short calls, and which models are in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from harness.session.trust import facts_of
 from harness.trace import Tracer
 
 _PROMPT = (Message("user", "Tell me a very long story about an owl."),)
-_TOKENS = 24
+_MAX_OUTPUT_TOKENS = 24
 _TEXTS = ("hello",)
 _SCHEMA = {
     "type": "object",
@@ -48,14 +48,15 @@ _SCHEMA = {
     "required": ["ready"],
     "additionalProperties": False,
 }
-_REFUSED = {400, 404, 405, 422, 501}
+# Statuses with which servers refuse a kind of request that they do not offer.
+_NOT_OFFERED = {400, 404, 405, 422, 501}
 Progress = Callable[[str], None]
-"""Is told what is being done, in words."""
+"""Called with each step, in words, when it begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointCheck:
-    """What was seen of an endpoint when it was tried out; None for what could not be seen."""
+    """What a check found out about an endpoint; fields are None if it could not be found out."""
 
     tag: str
     backend: str
@@ -68,16 +69,18 @@ class EndpointCheck:
     context_tokens: int | None = None
     """Prompt and reply of one call, together."""
     slots: int | None = None
-    """Calls that it says it answers side by side."""
+    """How many calls the server says it answers at once."""
     structured: StructuredMode | None = None
-    """What it does with a reply's schema."""
+    """What the server does with a reply's schema."""
     timings: bool | None = None
     """Whether it reports where a call's time went."""
     cached_tokens: bool | None = None
     """Whether it reports how much of a prompt came out of its prefix cache."""
     embeds: bool | None = None
     metrics: bool | None = None
+    """Whether it has counters."""
     dropped: tuple[str, ...] = ()
+    """Fields of a request that the server refused, and that were left out."""
     ttft_ms: float | None = None
     """From sending a short prompt to the first token, with the model loaded."""
     tokens_per_s: float | None = None
@@ -92,15 +95,11 @@ async def check_endpoints(
     tags: Collection[str] = (),
     progress: Progress = lambda _doing: None,
 ) -> list[EndpointCheck]:
-    """Tries out endpoints; without `tags`, all.
-
-    Raises:
-        ConfigurationInvalid: There is no such endpoint.
-    """
+    """Checks the endpoints with these tags by calling them; without `tags`, all."""
     check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
     checks = []
-    # One after the other, so that none is slowed by another.
+    # One after the other, so that no endpoint slows another down.
     for endpoint in chosen:
         for name, replica in endpoint.replicas.items():
             check = await _check(replica, settings, environment, progress)
@@ -112,7 +111,8 @@ async def _check(
     endpoint: Endpoint, settings: Settings, environment: Mapping[str, str], progress: Progress
 ) -> EndpointCheck:
     blank = EndpointCheck(tag=endpoint.tag, backend=endpoint.backend, model_id=endpoint.model_id)
-    # What it does itself: not what another does for it, what it did before, or is said to do.
+    # Without fallbacks, cached replies and the setting `structured`, the server itself answers, and
+    # the client finds out what the server does with schemas.
     alone = endpoint.model_copy(update={"fallback": (), "structured": None})
     try:
         async with open_models(
@@ -126,15 +126,15 @@ async def _check(
                 f"{endpoint.tag}: first call; the model may have to load, for up to "
                 f"{endpoint.timeout_s:g} s"
             )
-            only_embeds = await _first_call(opened.client, endpoint)
-            # It was called, and answered, whatever its pages do.
+            embeds_only = await _first_call(opened.client, endpoint)
             facts = await facts_of(alone, environment)
+            # It answered the call, even if its pages of facts do not answer.
             check = replace(_with_facts(blank, facts), reachable=True)
-            if endpoint.embeddings or only_embeds:
+            if endpoint.embeddings or embeds_only:
                 check = replace(check, embeds=True)
             else:
-                check = await _tried(opened.client, check, progress)
-            return replace(check, advice=(*only_embeds, *_advice_on(check, endpoint)))
+                check = await _try_calls(opened.client, check, progress)
+            return replace(check, advice=(*embeds_only, *_advice_on(check, endpoint)))
     except HarnessError as error:
         return await _unusable(blank, error, endpoint, environment)
 
@@ -142,28 +142,29 @@ async def _check(
 async def _unusable(
     blank: EndpointCheck, error: HarnessError, endpoint: Endpoint, environment: Mapping[str, str]
 ) -> EndpointCheck:
-    """What can be said of an endpoint that does not answer."""
-    problem = error.statement
-    notice = Notice(code=error.code, message=problem)
-    match error:
-        case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
-            return replace(blank, error=notice, reachable=False)
-        case InferenceError():
-            facts = await facts_of(endpoint, environment)
-            if facts.ready is False and facts.reachable:
-                problem += "; the server says that it is not ready"
-            if isinstance(error, ModelNotFound) and facts.models:
-                problem += "; " + did_you_mean(endpoint.model_id, facts.models)
-            return replace(_with_facts(blank, facts), error=replace(notice, message=problem))
-        case _:
-            # What is written down is wrong: it was not even tried.
-            return replace(blank, error=notice)
+    """The check of an endpoint whose first call failed."""
+    notice = Notice(code=error.code, message=error.statement)
+    if isinstance(error, EndpointUnreachable):
+        return replace(blank, error=notice, reachable=False)
+    if isinstance(error, CallTimeout) and error.limit == "connect_timeout_s":
+        return replace(blank, error=notice, reachable=False)
+    if not isinstance(error, InferenceError):
+        # The settings are wrong, and no server was called.
+        return replace(blank, error=notice)
+    facts = await facts_of(endpoint, environment)
+    message = error.statement
+    if facts.ready is False and facts.reachable:
+        message += "; the server says that it is not ready"
+    if isinstance(error, ModelNotFound) and facts.models:
+        message += "; " + did_you_mean(endpoint.model_id, facts.models)
+    return replace(_with_facts(blank, facts), error=replace(notice, message=message))
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
     return replace(
         check,
-        # Where there are no pages to ask for, a call was answered, if only with a refusal.
+        # None means that the server has no pages to ask for. It has answered a call by now, if only
+        # with a refusal.
         reachable=facts.reachable is not False,
         models=facts.models,
         context_tokens=facts.context_tokens,
@@ -176,7 +177,7 @@ def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
 
 
 async def _first_call(client: Client, endpoint: Endpoint) -> tuple[Notice, ...]:
-    """The call that decides whether the endpoint can be used; says so if it only embeds."""
+    """Makes the call that decides whether the endpoint can be used; a notice if it only embeds."""
     embed = EmbedRequest(model=endpoint.tag, texts=_TEXTS)
     if endpoint.embeddings:
         await client.embed(embed)
@@ -184,16 +185,16 @@ async def _first_call(client: Client, endpoint: Endpoint) -> tuple[Notice, ...]:
     try:
         await client.chat(_chat(endpoint.tag))
     except ServerError as error:
-        # So a server refuses whose model only embeds.
-        if error.status not in _REFUSED or not await _can(client.embed(embed)):
+        # A server whose model only embeds refuses to chat.
+        if error.status not in _NOT_OFFERED or not await _is_offered(client.embed(embed)):
             raise
         message = f"it embeds, and does not chat: {error.statement}"
         return (Notice(code="endpoint.embeds-only", message=message),)
     return ()
 
 
-async def _tried(client: Client, check: EndpointCheck, progress: Progress) -> EndpointCheck:
-    """What else it does; a call that fails leaves its part out."""
+async def _try_calls(client: Client, check: EndpointCheck, progress: Progress) -> EndpointCheck:
+    """Adds what further calls find out; a call that fails leaves its fields at None."""
 
     async def reply_to(request: ChatRequest) -> Completion | None:
         try:
@@ -203,14 +204,14 @@ async def _tried(client: Client, check: EndpointCheck, progress: Progress) -> En
 
     progress(f"{check.tag}: what it tells, and what it does with a schema")
     chat = _chat(check.tag)
-    # The same prompt again: of this one, some should come out of the prefix cache.
+    # The prompt of the first call again, so that part of it can come out of the prefix cache.
     if reply := await reply_to(chat):
-        first_ns = reply.first_token_ns
+        first_token_ns = reply.first_token_ns
         check = replace(
             check,
             timings=any(phase.source == "reported" for phase in reply.phases),
             cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
-            ttft_ms=None if first_ns is None else (first_ns - reply.sent_ns) / 1e6,
+            ttft_ms=None if first_token_ns is None else (first_token_ns - reply.sent_ns) / 1e6,
             tokens_per_s=_tokens_per_s(reply),
             dropped=reply.dropped,
         )
@@ -218,17 +219,17 @@ async def _tried(client: Client, check: EndpointCheck, progress: Progress) -> En
         check = replace(check, structured=reply.structured)
     progress(f"{check.tag}: embeddings")
     embed = client.embed(EmbedRequest(model=check.tag, texts=_TEXTS))
-    return replace(check, embeds=await _can(embed))
+    return replace(check, embeds=await _is_offered(embed))
 
 
 def _chat(tag: str) -> ChatRequest:
-    return ChatRequest(model=tag, messages=_PROMPT, max_output_tokens=_TOKENS)
+    return ChatRequest(model=tag, messages=_PROMPT, max_output_tokens=_MAX_OUTPUT_TOKENS)
 
 
-async def _can(request: Awaitable[object]) -> bool | None:
-    """Whether what was asked is offered; None where something else went wrong."""
+async def _is_offered(call: Awaitable[object]) -> bool | None:
+    """Whether the server offers this kind of call; None if it failed for another reason."""
     try:
-        await request
+        await call
     except NotOffered:
         return False
     except ServerError as error:
@@ -238,15 +239,15 @@ async def _can(request: Awaitable[object]) -> bool | None:
     return True
 
 
-def _tokens_per_s(call: Completion) -> float | None:
-    decode = [phase for phase in call.phases if phase.name == "decode"]
-    # A derived one may hold the prefill, too.
-    if call.usage is None or call.usage.output_tokens < 2 or not decode:
+def _tokens_per_s(reply: Completion) -> float | None:
+    """The speed of decoding; None if the reply does not show it."""
+    decode = next((phase for phase in reply.phases if phase.name == "decode"), None)
+    if reply.usage is None or reply.usage.output_tokens < 2 or decode is None:
         return None
-    if decode[0].source == "derived":
+    if decode.source == "derived":  # it may include the prefill
         return None
-    # The first token is there when decoding begins.
-    return (call.usage.output_tokens - 1) / ((decode[0].end_ns - decode[0].start_ns) / 1e9)
+    # Decoding begins after the first token.
+    return (reply.usage.output_tokens - 1) / ((decode.end_ns - decode.start_ns) / 1e9)
 
 
 # --- what follows from them -----------------------------------------------------------------
@@ -255,7 +256,7 @@ def _tokens_per_s(call: Completion) -> float | None:
 def _advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     """What to change, at the server or in the endpoint's settings."""
     provider = provider_of(endpoint)
-    # A tag or a version may be left out on one side.
+    # The settings or the server's list may leave out a version or the tag `latest`.
     name = endpoint.model_id.partition("/versions/")[0]
     names = {name, f"{name}:latest", name.removesuffix(":latest")}
     if check.models and names.isdisjoint(check.models):
@@ -289,8 +290,8 @@ def _advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
 # --- models in memory -----------------------------------------------------------------------------
 
 Control = Literal["run", "managed", "fixed"]
-"""Who loads and unloads a model: each run for itself; the budget, by its server; or not from
-here."""
+"""How a model is loaded: by each `run` for itself, by the budget through its server (`managed`), or
+by the server alone (`fixed`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,13 +323,13 @@ class ModelSeen:
 async def list_models(
     endpoints: Mapping[str, Endpoint], *, environment: Mapping[str, str]
 ) -> list[ModelSeen]:
-    """Checks every endpoint, without loading anything."""
-    looks = (_look(endpoint, environment) for endpoint in endpoints.values())
-    return list(await asyncio.gather(*looks))
+    """The state of every endpoint's model; loads nothing."""
+    states = (_state_of(endpoint, environment) for endpoint in endpoints.values())
+    return list(await asyncio.gather(*states))
 
 
 def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[Endpoint]:
-    """The endpoints of these tags, each once, if their models can be unloaded from here."""
+    """The endpoints of these tags, each once; refuses models that cannot be unloaded from here."""
     check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags)]
     for endpoint in chosen:
@@ -360,34 +361,34 @@ async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) ->
         await host.unload()
 
 
-async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
+async def _state_of(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
     control: Control = "managed" if endpoint.manage else "fixed"
+    if endpoint.backend in FILE_BACKENDS:
+        control = "run"
     state = ModelSeen(
         tag=endpoint.tag,
         backend=endpoint.backend,
         model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         device=", ".join(endpoint.shares),
-        control="run" if endpoint.backend in FILE_BACKENDS else control,
+        control=control,
         pin=endpoint.pin,
         priority=endpoint.priority,
     )
     try:
-        match state.control:
-            case "managed":
-                async with (
-                    opened_host(endpoint, environment) as host,
-                    time_to_report(endpoint, "its loaded models"),
-                ):
-                    report = await host.report()
-                facts = {} if report is None else asdict(report)
-                return replace(state, reachable=True, **facts)
-            case "fixed" if endpoint.url is not None:
-                server = await facts_of(endpoint, environment)
-                return replace(state, reachable=server.reachable)
-            case "run" if endpoint.path is not None:
-                return replace(state, problem=_problem_of(endpoint.path))
-            case _:
-                return state
+        if control == "managed":
+            async with (
+                opened_host(endpoint, environment) as host,
+                time_to_report(endpoint, "its loaded models"),
+            ):
+                report = await host.report()
+            memory = {} if report is None else asdict(report)
+            return replace(state, reachable=True, **memory)
+        if control == "fixed" and endpoint.url is not None:
+            facts = await facts_of(endpoint, environment)
+            return replace(state, reachable=facts.reachable)
+        if control == "run" and endpoint.path is not None:
+            return replace(state, problem=_problem_of(endpoint.path))
+        return state
     except EndpointUnreachable as error:
         return replace(state, reachable=False, problem=error.statement)
     except HarnessError as error:
@@ -395,6 +396,7 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
 
 
 def _problem_of(file: Path) -> str | None:
+    """What is wrong with a model's file, in words; None if it exists."""
     try:
         return None if file.is_file() else f"there is no file {file}"
     except OSError as error:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.errors import Notice, ReplyInvalid
-from harness.inference import ChatRequest, Meter, as_messages
+from harness.inference import Meter
 from harness.rubric import (
     Ask,
     ChosenRubric,
@@ -55,20 +55,19 @@ def choose_rubric(
     prompts: Mapping[str, str] | None = None,
     refuse: Refuse = _refusal,
 ) -> ChosenRubric:
-    """Loads a rubric by name or path, or takes a given one.
+    """Loads a rubric by name or path, or takes a `Rubric` as it is.
 
-    `prompts` are templates that go before the rubric's, by name.
-    `refuse` says whether code that the rubric names may be run.
-
-    Raises:
-        RubricInvalid: There is no such rubric, or it has mistakes.
+    `prompts` (name → template) replace the rubric's own. `refuse` decides whether code that the
+    rubric names may be run. Raises `RubricInvalid` if there is no such rubric, or it has mistakes.
     """
-    loaded, directory = rubric, rubrics
-    if not isinstance(loaded, Rubric):
-        loaded = load_rubric(loaded, directory=rubrics, refuse=refuse)
-        # What was measured of its judges lies beside a rubric's file.
-        if isinstance(rubric, Path) or str(rubric).endswith((".yaml", ".yml")):
-            directory = Path(str(rubric)).parent
+    directory = rubrics
+    if isinstance(rubric, Rubric):
+        loaded = rubric
+    else:
+        loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)
+        # The noise and calibration of its judges lie beside the rubric's file.
+        if isinstance(rubric, Path) or rubric.endswith((".yaml", ".yml")):
+            directory = Path(rubric).parent
     if prompts is not None:
         loaded = with_prompts(loaded, prompts)
     return ChosenRubric(rubric=loaded, directory=directory)
@@ -83,15 +82,20 @@ async def evaluate(
     samples: int | None = None,
     checks_only: bool = False,
 ) -> Scored:
-    """One verdict, recorded like a loop's; see `Run.evaluate`, and `Batch` for `checks_only`."""
-    rubric, is_decided = chosen.rubric, True
+    """Evaluates a draft once, and records it as a loop does.
+
+    See `Run.evaluate`, and `Batch` for `checks_only`.
+    """
+    rubric = chosen.rubric
+    can_pass = True
     if checks_only:
-        # Without its judge, a draft can be known to fail, but not to pass.
-        is_decided = all(dimension.optional for dimension in rubric.judged)
+        # Checks alone can fail a draft, but cannot pass it as long as a judge's score is lacking.
+        can_pass = all(dimension.optional for dimension in rubric.judged)
         rubric = rubric.without_judges()
     if rubric.judged:
         await opened.casting.seat()
-    # With a fixed number of samples, noise decides nothing: they may be what it is measured by.
+    # Noise decides how often to judge, so a fixed number of samples needs none. Noise itself is
+    # measured by such samples.
     noise = load_noise_once(opened, chosen) if samples is None else None
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     tracer = opened.trace
@@ -101,7 +105,7 @@ async def evaluate(
     opened.casting.check_replies()
     return Scored(
         verdict=replace(verdict, rubric_sha256=chosen.rubric.sha256),
-        passed=verdict.passed if is_decided or verdict.below_floor else None,
+        passed=verdict.passed if can_pass or verdict.below_floor else None,
         evaluator=", ".join(opened.casting.roles.calibrated),
         samples=samples,
     )
@@ -123,22 +127,19 @@ async def run_loop(
     rounds: Sequence[Round],
     key: str,
 ) -> WiggumResult:
-    """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`.
+    """Writes a draft, or chooses one of `drafts`, and revises it; see `Run.wiggum`.
 
-    `first` has no text yet.
+    `first` has the task and the sources, and no text yet. `rounds` are those that an earlier part
+    of the run made.
     """
-    # 1. Whatever can be wrong with the arguments, before any model is asked.
+    # 1. Check the arguments before any model is asked.
     rubric = chosen.rubric
-    seed = first_seed(opened.settings.seed)
     # Without the sources that a check needs no draft could pass, and all rounds would be spent.
     check_sources(rubric, first.sources)
     noise = load_noise_once(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     producer = opened.casting.roles.model(PRODUCER)
     endpoint = opened.casting.models.endpoints[producer]
-    # As many candidates at once as the model answers: one that answers one at a time would be asked
-    # for further ones when the first is already enough.
-    at_once = endpoint.max_parallel or slots_of(endpoint)
     reviser = Reviser(
         ask=ask,
         model=producer,
@@ -149,44 +150,32 @@ async def run_loop(
         prompts=rubric.prompts,
         candidates=candidates,
         finalists=finalists,
-        at_once=at_once,
-        first_seed=seed,
+        # More candidates at once would only queue, and an earlier one may be good enough.
+        at_once=endpoint.max_parallel or slots_of(endpoint),
+        first_seed=first_seed(opened.settings.seed),
         check=evaluator.checked,
         tracer=opened.trace,
     )
 
-    # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
-    written_before = rounds[0].draft if rounds else ""
-    text = drafts[0] if drafts and len(drafts) == 1 else written_before
-    first = replace(first, text=text, told=reviser.prompts.told)
+    # 2. Get the first draft: the single one of `drafts`, that of an earlier part of the run, the
+    #    best of several `drafts`, or a new one.
+    first = replace(first, told=reviser.prompts.told)
     draft_span, selection = None, None
-    if drafts is not None and not rounds:
-        if len(drafts) != 1:
-            numbered = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
-            selection = best_of(numbered, base=first, check=evaluator.checked, finalists=finalists)
-            first = replace(first, text=selection.best.text)
-        meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
-    elif not rounds:
-        request = ChatRequest(
-            model=producer,
-            role=PRODUCER,
-            messages=as_messages(reviser.prompts.first(first)),
-            max_output_tokens=max_output_tokens,
-        )
+    if drafts is not None and len(drafts) == 1:
+        first = replace(first, text=drafts[0])
+    elif rounds:
+        first = replace(first, text=rounds[0].draft)
+    elif drafts is not None:
+        numbered = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
+        selection = best_of(numbered, base=first, check=evaluator.checked, finalists=finalists)
+        first = replace(first, text=selection.best.text)
+    else:
         selection, draft_span = await write_first_draft(
-            first,
-            request,
-            ask=ask,
-            evaluator=evaluator,
-            meter=meter,
-            tracer=opened.trace,
-            max_rounds=policy.max_rounds,
-            candidates=candidates,
-            finalists=finalists,
-            at_once=at_once,
-            base_seed=seed + 1,
+            first, reviser, evaluator=evaluator, meter=meter, max_rounds=policy.max_rounds
         )
         first = replace(first, text=selection.best.text, cut=selection.best.cut)
+    if drafts is not None and not rounds:
+        meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
     if not first.text.strip():
         raise ReplyInvalid("the first draft is empty", endpoint=producer, text=first.text)
 
@@ -204,11 +193,10 @@ async def run_loop(
         tracer=opened.trace,
         draft_span=draft_span,
         first_drafts=selection,
-        finalists=finalists,
         rounds=rounds,
         key=key,
     )
-    # The call raised it too, and the loop may have taken that for a failed round.
+    # Raises again what a call raised, since the loop may have taken that for a failed round.
     opened.casting.check_replies()
     opened.warn_of_no_price(meter)
     opened.loops.append(result)
@@ -216,17 +204,14 @@ async def run_loop(
 
 
 def evaluator_of(opened: OpenRun, rubric: Rubric, *, ask: Ask, noise: Noise | None) -> Evaluator:
-    """The evaluator, or the panel, of this run.
-
-    Raises:
-        ConfigurationInvalid: The rubric needs a judge, and there is no evaluator.
-    """
+    """The run's evaluator, or panel; raises `ConfigurationInvalid` if it is needed and missing."""
     pool = opened.casting.pool
+    combine = None if pool is None else pool.combine
     return Evaluator(
         rubric,
         ask=ask,
         models=opened.casting.roles.evaluators,
-        combine=(pool and pool.combine) or "mean",
+        combine=combine or "mean",
         noise=None if noise is None else noise.deviation,
     )
 
@@ -235,10 +220,7 @@ def load_noise_once(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
     """The measured noise of this run's evaluators under this rubric.
 
     The first call reads and records it, and warns of noise that cannot be used and of a stale
-    calibration. Later calls return the same.
-
-    Raises:
-        InvalidInput: A file cannot be read.
+    calibration. Later calls return the same. Raises `InvalidInput` for a file that cannot be read.
     """
     rubric = chosen.rubric
     evaluator_tags = ", ".join(opened.casting.roles.calibrated)

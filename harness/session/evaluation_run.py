@@ -5,6 +5,7 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,7 @@ from harness.files import read_text
 from harness.graph import Graph
 from harness.inference import Backend, Limits
 from harness.rows import Row
-from harness.rubric import ChosenRubric, Rubric
+from harness.rubric import ChosenRubric, Rubric, Scored
 from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSummary, summaries
 from harness.rubric.checks import Match, Target
 from harness.session.batch import Batch
@@ -35,15 +36,16 @@ from harness.trace import Sink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult(BatchResult):
-    """What an evaluation came to. `outputs` are those of each row's last epoch."""
+    """The result of an evaluation. `outputs` are those of each row's last epoch."""
 
     epochs: int
     reduce: str
     scores: tuple[ScoreSummary, ...]
-    """The rubric's: `RUBRIC`, the composite; `RUBRIC.passed`; `RUBRIC.DIMENSION`. Then those of
-    functions: `NAME`, or `NAME.PART`. Empty if nothing was scored."""
+    """First the rubric's scores: `RUBRIC` is the composite, then `RUBRIC.passed` and
+    `RUBRIC.DIMENSION`. Then the functions' scores: `NAME`, or `NAME.PART`. Empty if nothing was
+    scored."""
     samples: Sequence[Mapping[str, Any]] = field(repr=False)
-    """What the output has: a line for each row and epoch that has an output."""
+    """The lines of the output: one for each row and epoch that has an output."""
 
     @property
     def scored(self) -> int:
@@ -54,25 +56,24 @@ class EvaluationResult(BatchResult):
     def summary(self) -> str:
         """The figures as a table of plain text."""
         head = ("score", "rows", "mean", "stderr", "95 % confidence", "accuracy")
-        lines = [head, *(line for score in self.scores for line in _told(score))]
-        first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+        rows = [head, *(row for score in self.scores for row in _table_rows(score))]
+        name_width, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
         return "\n".join(
-            "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip()
-            for name, *cells in lines
+            "  ".join([name.ljust(name_width), *map(str.rjust, cells, widths)]).rstrip()
+            for name, *cells in rows
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs: figures, failures and files, without the samples."""
-        scores = [asdict(score) for score in self.scores]
-        own = {"epochs": self.epochs, "reduce": self.reduce, "scores": scores}
-        return BatchResult.to_json(self) | own | {"done": self.scored}
+        """The result as JSON values: figures, failures and files, without the samples."""
+        return BatchResult.to_json(self) | {
+            "epochs": self.epochs,
+            "reduce": self.reduce,
+            "scores": [asdict(score) for score in self.scores],
+            "done": self.scored,
+        }
 
     def score(self, name: str) -> ScoreSummary:
-        """The figures of one score.
-
-        Raises:
-            KeyError: No row has it.
-        """
+        """The figures of the score with this name; raises `KeyError` if no row has it."""
         return {score.name: score for score in self.scores}[name]
 
 
@@ -85,7 +86,7 @@ class EvaluationOptions(TypedDict, total=False):
     """Whether the outputs that are there are only scored, even if the pipeline or its model has
     changed; rows without an output fail."""
     sample: int | None
-    """As for `Pipeline.batch`, as are the others."""
+    """See `Pipeline.batch` for this and the others."""
     seed: int
     max_failures: float | None
     max_parallel: int | None
@@ -98,8 +99,8 @@ class Evaluation:
     """A pipeline or a prompt, a data set, and what scores the outputs.
 
     Args:
-        pipeline: Runs each row; or a prompt for the producer, where `{column}` stands for what the
-            row has, and `@FILE` for a file with the prompt.
+        pipeline: Runs each row. Or a prompt for the producer, in which `{column}` stands for the
+            row's value; `@FILE` is a file with the prompt.
         dataset: CSV, JSON Lines or Parquet files, texts, folders of them; or mappings. Columns are
             inputs by name. `target` is what a right answer says: a text, a number, or a list of
             these; `sources` are texts for the judge; `id` names a row; all others are kept.
@@ -137,6 +138,7 @@ class Evaluation:
         every: Mapping[str, object] | None = None,
         bad_rows: BadRows = "stop",
     ) -> None:
+        # For `changed`.
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self.scorers = scorers_of([scorers] if isinstance(scorers, str) else scorers)
         if rubric is None and not self.scorers:
@@ -152,10 +154,11 @@ class Evaluation:
         self.reducer = Reducer.named(reduce, epochs=epochs)
         every = dict(every or {})
         if isinstance(pipeline, str):
-            prompt = read_text("prompt", Path(pipeline[1:])) if pipeline[:1] == "@" else pipeline
-            # A prompt that begins so is none: two signs stand for one.
-            every["prompt"] = f"@{prompt}" if prompt[:1] == "@" else prompt
-            pipeline = _of_prompt(name or "prompt")
+            is_file = pipeline.startswith("@")
+            prompt = read_text("prompt", Path(pipeline[1:])) if is_file else pipeline
+            # As an input of every row, `@` would name a file, and `@@` is a plain `@`.
+            every["prompt"] = f"@{prompt}" if prompt.startswith("@") else prompt
+            pipeline = _pipeline_of_prompt(name or "prompt")
         cached = [node.name for node in pipeline.nodes.values() if node.policies.cache is not None]
         if epochs > 1 and cached:
             raise InvalidInput(
@@ -176,7 +179,7 @@ class Evaluation:
         self.bad_rows: BadRows = bad_rows
 
     def changed(self, **arguments: Any) -> Evaluation:  # noqa: ANN401 - as of `__init__`
-        """The same with other arguments."""
+        """The same evaluation with some arguments of `__init__` changed."""
         return Evaluation(**{**self._arguments, **arguments})
 
     async def run_async(
@@ -184,9 +187,8 @@ class Evaluation:
     ) -> EvaluationResult:
         """Runs and scores the rows that are not in the output yet.
 
-        The same call goes on after a kill, with other rows, more epochs, another scorer, rubric or
-        judge: outputs that still hold are not made again, and scores that still hold are not
-        judged again.
+        After a kill, the same call continues. It may have other rows, more epochs, or another
+        scorer, rubric or judge: outputs and scores that still hold are not made again.
 
         Args:
             settings: In place of those of the directory and the environment.
@@ -212,7 +214,7 @@ class Evaluation:
         seed: int = 0,
         **options: Any,  # noqa: ANN401 - the other `EvaluationOptions`
     ) -> Batch:
-        """The batch that it is, with an `EvaluationResult`; see `run_async`."""
+        """The evaluation as a batch, whose result is an `EvaluationResult`; see `run_async`."""
         chosen = None
         if self.rubric is not None:
             chosen = choose_rubric(self.rubric, rubrics=settings.rubrics)
@@ -234,12 +236,12 @@ class Evaluation:
             epochs=self.epochs,
             check=partial(_check_target, self.scorers, chosen),
         )
-        known = {name for row in rows.given.values() for name in row.fields}
-        for what in ("group", "category"):
-            column = getattr(self, what)
-            if column and column not in known and (what, column) != ("group", "group"):
+        columns = {name for row in rows.given.values() for name in row.fields}
+        for what, column in (("group", self.group), ("category", self.category)):
+            # The default group may be missing.
+            if column and column not in columns and (what, column) != ("group", "group"):
                 raise InvalidInput(
-                    f"{what} '{column}' is no column; {did_you_mean(column, known)}",
+                    f"{what} '{column}' is no column; {did_you_mean(column, columns)}",
                     code="evaluation.no-column",
                 )
         return Batch(
@@ -256,8 +258,8 @@ class Evaluation:
         )
 
 
-def _of_prompt(name: str) -> Pipeline[str]:
-    """The pipeline of a prompt, which has the row's values in it already."""
+def _pipeline_of_prompt(name: str) -> Pipeline[str]:
+    """A pipeline whose input `prompt` already contains the row's values."""
     pipeline = Pipeline[str](name)
 
     @pipeline.node(models=["producer"])
@@ -270,13 +272,13 @@ def _of_prompt(name: str) -> Pipeline[str]:
 def _check_target(
     scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row, columns: AbstractSet[str]
 ) -> None:
-    """Refuses a row whose target is missing, or is none that a scorer can compare with."""
-    compare = [(scorer.name, scorer.function) for scorer in scorers if scorer.needs_target]
+    """Raises `InvalidInput` if a scorer or check needs a target, and the row's does not serve."""
+    comparisons = [(scorer.name, scorer.function) for scorer in scorers if scorer.needs_target]
     for dimension in chosen.rubric.checked if chosen else ():
         checks = (check for check in dimension.checks if isinstance(check, Target))
-        compare += [(dimension.name, Match(check.match)) for check in checks]
+        comparisons += [(dimension.name, Match(check.match)) for check in checks]
     target = target_of(row)
-    for name, function in compare:
+    for name, function in comparisons:
         if target is None:
             remedy = "fill it in, or leave out such rows (--bad-rows skip, bad_rows='skip')"
             if "target" not in columns:
@@ -296,7 +298,7 @@ def _check_target(
 
 
 def thresholds_of(rubric: Rubric) -> dict[str, float]:
-    """By score that a rubric gives, what counts as a success."""
+    """Name of a score by this rubric → the least value that counts as a success."""
     share = rubric.scale.share(rubric.pass_at)
     names = [dimension.name for dimension in rubric.dimensions]
     return {
@@ -316,11 +318,12 @@ class EvaluationForm(OutputForm):
         self._evaluation = evaluation
         self._success = thresholds_of(chosen.rubric) if chosen else {}
         self.about = {"evaluation": {"reduce": evaluation.reduce, "success": self._success}}
+        # Scorer → the names of its scores so far, in their order.
         self._parts: dict[str, dict[str, None]] = {s.name: {} for s in evaluation.scorers}
 
     @cached_property
     def columns(self) -> list[str]:
-        """See `OutputForm.columns`; a scorer that returns several has more once it has run."""
+        """See `OutputForm.columns`. They grow when a scorer returns scores of new names."""
         names = [*self._success]
         for scorer, parts in self._parts.items():
             names += parts or [scorer]
@@ -330,44 +333,35 @@ class EvaluationForm(OutputForm):
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
         """See `OutputForm.line`."""
-        line = super().line(number, name, made)
         row = self.rows.given[name]
-        scores: dict[str, float] = {}
-        judged: dict[str, Any] = {}
-        if made.get(SCORES):
-            scored = SCORED.validate_python(made[SCORES])
-            verdict = scored.verdict
-            rubric = verdict.rubric
-            scores = {rubric: verdict.composite, f"{rubric}.passed": float(verdict.passed)}
-            scores |= {f"{rubric}.{part}": score for part, score in verdict.vector.items()}
-            judged = {
-                "rubric": rubric,
-                "rubric_sha256": verdict.rubric_sha256,
-                "evaluator": scored.evaluator,
-                "reasons": {f"{rubric}.{s.name}": s.reason for s in verdict.scores if s.reason},
-                "findings": [
-                    {"score": f"{rubric}.{s.name}", "section": f.section, "message": f.message}
-                    for s in verdict.scores
-                    if s.source == "judged"  # of a check, they are its reason
-                    for f in s.own_findings
-                ],
-            }
-        without: list[str] = []
-        for scorer in self._evaluation.scorers:
-            every = made[scorer.node] or {}
-            parts = {name: score for name, score in every.items() if score is not None}
-            without += every.keys() - parts.keys()
-            scores |= parts
-            if parts.keys() - self._parts[scorer.name]:
-                self._parts[scorer.name].update(dict.fromkeys(parts))
-                vars(self).pop("columns", None)
-        group = text_of(row.fields.get(self._evaluation.group, ""))
-        own = {"target": target_of(row), "group": group, "scores": scores, **judged}
-        if without:
-            own["no_score"] = sorted(without)
         head = {"row": number, "id": row.id, "epoch": epoch_of(name)}
+        line = super().line(number, name, made)
         models = line.pop("models")
-        return {**head, **line, **own, "models": models}
+        scores: dict[str, float] = {}
+        by_rubric: dict[str, Any] = {}
+        if made.get(SCORES):
+            by_rubric = _fields_by_rubric(SCORED.validate_python(made[SCORES]))
+            scores |= by_rubric.pop("scores")
+        no_score: list[str] = []
+        for scorer in self._evaluation.scorers:
+            for part, score in (made[scorer.node] or {}).items():
+                if score is None:
+                    no_score.append(part)
+                    continue
+                scores[part] = score
+                if part not in self._parts[scorer.name]:
+                    self._parts[scorer.name][part] = None
+                    vars(self).pop("columns", None)  # the cached value lacks this part
+        return {
+            **head,
+            **line,
+            "target": target_of(row),
+            "group": text_of(row.fields.get(self._evaluation.group, "")),
+            "scores": scores,
+            **by_rubric,
+            **({"no_score": sorted(no_score)} if no_score else {}),
+            "models": models,
+        }
 
     def cells(self, line: Line) -> dict[str, Any]:
         """See `OutputForm.cells`."""
@@ -387,9 +381,10 @@ class EvaluationForm(OutputForm):
 
     def result(self, **fields: Any) -> EvaluationResult:  # noqa: ANN401
         """See `OutputForm.result`."""
-        # With rescore=, epochs of a row may be refused beside others.
-        given = {(str(row.path), row.line) for row in self.rows.given.values()}
-        fields["rows"] = len(given | {(row.file, row.line) for row in self.rows.refused})
+        # A row counts once for all its epochs, of which rescoring may refuse only some.
+        places = {(str(row.path), row.line) for row in self.rows.given.values()}
+        places |= {(failure.file, failure.line) for failure in self.rows.refused}
+        fields["rows"] = len(places)
         return EvaluationResult(
             **fields,
             epochs=self._evaluation.epochs,
@@ -403,8 +398,8 @@ class EvaluationForm(OutputForm):
         """Summaries over all rows; read once all rows have ended."""
         evaluation, category = self._evaluation, self._evaluation.category
         # In the order of the scorers, whichever row has a score first.
-        own = {name: 1.0 for names in self._parts.values() for name in names}
-        own |= {name: 1.0 for line in self.in_order for name in line["scores"]}
+        names = [name for parts in self._parts.values() for name in parts]
+        success = self._success | dict.fromkeys(names, 1.0)
         samples = [
             Sample(
                 row=line["id"],
@@ -415,18 +410,43 @@ class EvaluationForm(OutputForm):
             )
             for line in self.in_order
         ]
-        success = self._success | {n: at for n, at in own.items() if n not in self._success}
         return summaries(samples, reducer=evaluation.reducer, success=success)
 
 
-def _told(score: ScoreSummary) -> Iterator[tuple[str, ...]]:
-    within = f"{score.low:.3f} to {score.high:.3f}" if score.low == score.low else "-"
+def _fields_by_rubric(scored: Scored) -> dict[str, Any]:
+    """What a line has of a rubric's verdict; `scores` maps the score's name to its value."""
+    verdict = scored.verdict
+    rubric = verdict.rubric
+    return {
+        "scores": {
+            rubric: verdict.composite,
+            f"{rubric}.passed": float(verdict.passed),
+            **{f"{rubric}.{part}": score for part, score in verdict.vector.items()},
+        },
+        "rubric": rubric,
+        "rubric_sha256": verdict.rubric_sha256,
+        "evaluator": scored.evaluator,
+        "reasons": {f"{rubric}.{s.name}": s.reason for s in verdict.scores if s.reason},
+        "findings": [
+            {"score": f"{rubric}.{s.name}", "section": f.section, "message": f.message}
+            for s in verdict.scores
+            if s.source == "judged"  # the findings of a check are its reason already
+            for f in s.own_findings
+        ],
+    }
+
+
+def _table_rows(score: ScoreSummary) -> Iterator[tuple[str, ...]]:
+    """The cells for `summary`: a row for the score, and one for each category."""
+    # An interval that is not known is NaN.
+    interval = "-" if math.isnan(score.low) else f"{score.low:.3f} to {score.high:.3f}"
     rows = f"{score.rows} ({score.missing} missing)" if score.missing else str(score.rows)
-    by = "" if score.groups is None else f" ({score.groups} groups)"
+    groups = "" if score.groups is None else f" ({score.groups} groups)"
     mean, accuracy = f"{score.mean:.4f}", f"{score.accuracy:.4f}"
-    yield score.name, rows, mean, _error(score.stderr) + by, within, accuracy
-    for name, of in score.categories.items():
-        yield f"  {name}", str(of.rows), f"{of.mean:.4f}", _error(of.stderr), "", ""
+    yield score.name, rows, mean, _error(score.stderr) + groups, interval, accuracy
+    for name, figures in score.categories.items():
+        error = _error(figures.stderr)
+        yield f"  {name}", str(figures.rows), f"{figures.mean:.4f}", error, "", ""
 
 
 def _error(stderr: float | None) -> str:

@@ -36,10 +36,8 @@ from harness.trace import RunTrace, describe, events
 _CALL_S = 60.0
 _CONNECT_S = 30.0
 _CLOSE_S = 10.0
-# Length of the kept end of a server's standard error.
-_KEPT_BYTES = 1_000_000
-# The client's code for a connection that has ended.
-_CLOSED = -32000
+_KEPT_BYTES = 1_000_000  # how much is kept of the end of a server's standard error
+_CLOSED = -32000  # the client's code for a connection that has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +100,23 @@ class McpServers:
     async def tools(
         self, sources: Sequence[ToolSource], *, timeout_s: float | None
     ) -> list[UsableTool]:
-        """All tools of these sources, in their order; `timeout_s` is for those without their own.
+        """All tools of these sources; `timeout_s` is the limit of those without their own.
 
         Raises:
-            InvalidInput: One cannot be a tool, or two have one name.
+            InvalidInput: A function cannot be a tool, or two tools have the same name.
             ConfigurationInvalid: The extra `mcp` is not installed.
             McpServerFailed: A server cannot be used.
         """
         usable: list[UsableTool] = []
         for source in sources:
-            else_s = timeout_s
+            default_s = timeout_s
             if isinstance(source, mcp):
                 tools = await self._tools_of(source)
-                else_s = timeout_s or _CALL_S
+                default_s = timeout_s or _CALL_S
             else:
                 tools = [usable_tool(source)]
-            usable += [replace(tool, timeout_s=tool.timeout_s or else_s) for tool in tools]
-        tool_specs([tool.spec for tool in usable])
+            usable += [replace(tool, timeout_s=tool.timeout_s or default_s) for tool in tools]
+        tool_specs([tool.spec for tool in usable])  # refuses two of one name
         return usable
 
     async def aclose(self) -> None:
@@ -126,14 +124,14 @@ class McpServers:
         await asyncio.gather(*(server.aclose() for server in self._servers.values()))
 
     async def _connected(self, server: mcp) -> _McpConnection:
-        """The connection, made now if there is none, or if it has ended."""
+        """The connection to a server; a new one if there is none, or if it has ended."""
         settings = sorted({**server.env, **server.headers}.items())
         key = server.name, *settings
-        ended = self._servers.get(key)
-        if ended is None or ended.has_ended:
+        previous = self._servers.get(key)
+        if previous is None or previous.has_ended:
             self._servers[key] = _McpConnection(server, self._trace, self._start_s)
-            if ended is not None:
-                await ended.aclose()
+            if previous is not None:
+                await previous.aclose()
         connection = self._servers[key]
         await connection.ready()
         return connection
@@ -179,14 +177,14 @@ class _McpConnection:
         self._trace = trace
         self._start_s = start_s
         self._client: Any = None
-        self._said = tempfile.TemporaryFile(  # noqa: SIM115 - closed by `_live`
+        self._stderr = tempfile.TemporaryFile(  # noqa: SIM115 - closed by `_live`
             "w+", encoding="utf-8", errors="replace"
         )
         self._is_ready = asyncio.Event()
         self._is_over = asyncio.Event()
         self._failure: McpServerFailed | ConfigurationInvalid | None = None
-        # The client's scopes must be left by the task that entered them. Not in a task group, which
-        # would wrap the run's own errors.
+        # The task that enters the client's scopes must also leave them. It is in no task group,
+        # which would wrap the run's own errors.
         self._task = asyncio.create_task(self._live(), name=f"mcp {server.name}")
 
     @property
@@ -212,7 +210,7 @@ class _McpConnection:
             result = await self._client.call_tool(name, arguments)
         except (MCPError, RuntimeError, ValueError, OSError) as error:
             if isinstance(error, MCPError) and error.code == _CLOSED:
-                self._is_over.set()  # the next call starts it again
+                self._is_over.set()  # so that the next call starts the server again
                 raise self._failed("has ended, and is started again when needed", error) from error
             raise self._failed(f"did not answer '{name}' as it must", error) from error
         answer = _answer_of(result)
@@ -228,8 +226,9 @@ class _McpConnection:
         self._task.cancel()
 
     async def _live(self) -> None:
+        """Opens the connection, and closes it when it is over; notes why it cannot be used."""
         name = self._server.name
-        with self._said:
+        with self._stderr:
             try:
                 async with AsyncExitStack() as stack:
                     with self._trace.span(events.McpStart(f"start {name}", name)):
@@ -247,20 +246,21 @@ class _McpConnection:
                 self._failure = self._failed("cannot be used", error)
             finally:
                 self._is_ready.set()
-                self._keep_said()
+                self._save_stderr()
 
     async def _open(self, stack: AsyncExitStack) -> None:
         import httpx2  # noqa: PLC0415 - optional, as these
         import mcp as client  # noqa: PLC0415
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
-        # It logs what a server gets wrong, which would go to the terminal.
-        if not (log := logging.getLogger("mcp")).hasHandlers():
+        log = logging.getLogger("mcp")
+        # The client logs mistakes of servers. Without a handler, they would go to the terminal.
+        if not log.hasHandlers():
             log.addHandler(logging.NullHandler())
         server = self._server
         transport: Any
         if server.url is not None:
-            # Without a limit on reading: the tool's own ends a call.
+            # No time limit on reading, since the tool's own limit ends a call.
             limits = httpx2.Timeout(_CONNECT_S, read=None)
             http = httpx2.AsyncClient(headers=dict(server.headers), timeout=limits)
             await stack.enter_async_context(http)
@@ -268,7 +268,7 @@ class _McpConnection:
         else:
             command, *words = server.words
             program = client.StdioServerParameters(command=command, args=words, env={**server.env})
-            transport = client.stdio_client(program, errlog=self._said)
+            transport = client.stdio_client(program, errlog=self._stderr)
         self._client = await stack.enter_async_context(client.Client(transport))
         page = await self._client.list_tools()
         self.listed += page.tools
@@ -277,32 +277,34 @@ class _McpConnection:
             self.listed += page.tools
 
     def _failed(self, what: str, error: BaseException) -> McpServerFailed:
+        """The error that the server `what`, with the reason and its last words."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         problem = "it took too long" if isinstance(error, TimeoutError) else str(describe(error))
         why = " ".join(problem.split())
-        *_, last = ["", *self._said_last().strip().splitlines()]
-        name, last_words = self._server.name, f". It said last: {last.strip():.300}" if last else ""
         remedy = "its address" if self._server.url else "its command in a terminal"
+        lines = self._end_of_stderr().strip().splitlines()
+        last_words = f". It said last: {lines[-1].strip():.300}" if lines else ""
+        name = self._server.name
         return McpServerFailed(
             f"the MCP server '{name}' {what} ({why:.300}); try {remedy}{last_words}", server=name
         )
 
-    def _said_last(self) -> str:
+    def _end_of_stderr(self) -> str:
         """The end of what the server wrote to its standard error, without secrets."""
-        size = self._said.seek(0, 2)
-        self._said.seek(max(0, size - _KEPT_BYTES))
-        return self._trace.redactor.clean(self._said.read())
+        size = self._stderr.seek(0, 2)
+        self._stderr.seek(max(0, size - _KEPT_BYTES))
+        return self._trace.redactor.clean(self._stderr.read())
 
-    def _keep_said(self) -> None:
-        if (text := self._said_last()).strip():
+    def _save_stderr(self) -> None:
+        if (text := self._end_of_stderr()).strip():
             path = self._trace.journal_path
             with path.with_name(f"{path.stem}.mcp.log").open("a", encoding="utf-8") as log:
                 log.write(f"--- {self._server.name}\n{text}\n")
 
 
 def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may not be installed
-    """The texts and images of a result, with a word on its other parts, and its value."""
+    """The texts and images of a tool's result, with notes on other parts, and its value."""
     parts: list[str | Image] = []
     for block in result.content:
         match block.type:
@@ -319,28 +321,28 @@ def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may
                 parts.append(f"[{kind} of type {getattr(block, 'mime_type', None)} is left out]")
     if not parts:
         return result.structured_content
-    # Many servers say their value in a text, too, and some give a text that only sums it up.
-    if not _is_said(result.structured_content, parts):
+    # Many servers also write their value as a text; others only summarize it in their text.
+    if not _contain(parts, result.structured_content):
         parts.append(orjson.dumps(result.structured_content).decode())
     return parts if any(isinstance(part, Image) for part in parts) else "\n".join(map(str, parts))
 
 
-def _is_said(value: Any, parts: Sequence[str | Image]) -> bool:  # noqa: ANN401 - JSON
-    if value is None:
-        return True
-    values: list[object] = []
-    for part in parts:
-        try:
-            values.append(orjson.loads(str(part)))
-        except ValueError:
-            values.append(str(part))
-    # The servers of Python wrap what is no object, and give each item of a list a part of its own.
-    inner = value["result"] if [*value] == ["result"] else value
-    return value in values or inner in values or inner in (values, [str(part) for part in parts])
+def _contain(parts: Sequence[str | Image], value: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether the texts among the parts already contain a value, as JSON or as it is."""
+    texts = [part for part in parts if isinstance(part, str)]
+    values: list[object] = [*texts]
+    for number, text in enumerate(texts):
+        with suppress(ValueError):
+            values[number] = orjson.loads(text)
+    # Servers in Python wrap what is no object, and give each item of a list a text of its own. A
+    # text that is JSON is wrapped as a text.
+    inner = value["result"] if isinstance(value, dict) and [*value] == ["result"] else value
+    readings = (*values, *texts, values, texts)
+    return value is None or value in readings or inner in readings
 
 
 def _image(data: str) -> Image | None:
-    """The image in base64; None if it is of a kind that models do not take."""
+    """An image from base64; None if models do not take its kind."""
     with suppress(InvalidInput, ValueError):
         return Image.from_bytes(base64.b64decode(data))
     return None

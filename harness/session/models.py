@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from harness.errors import (
@@ -65,6 +66,9 @@ from harness.text_store import TextStore
 from harness.trace import Clock, RunTrace, SharedTracer, Tracer, events, monotonic
 from harness.trace.secrets import Redactor
 
+_Knowledge = tuple[SchemaKnowledge | None, ToolKnowledge | None]
+"""How a server treats schemas and tools, as far as its replies have shown."""
+
 CALL_CACHE = "calls.sqlite"
 """The file of cached calls, among the runs, with `cache = "disk"`."""
 
@@ -72,7 +76,7 @@ CALL_CACHE = "calls.sqlite"
 def known_endpoints(
     settings: Settings, backends: Mapping[str, Backend] | None = None
 ) -> dict[str, Endpoint]:
-    """Every available endpoint, by tag: the demo's if none is configured."""
+    """Tag → endpoint: those of the settings and of backends in code; without any, the demo's."""
     endpoints = dict(settings.endpoints)
     for tag in backends or {}:
         endpoints[tag] = Endpoint(tag=tag, backend="scripted")
@@ -86,13 +90,13 @@ def known_endpoints(
 def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> None:
     """Records, at the beginning of a trace, the facts about models that its report needs."""
     for tag, endpoint in endpoints.items():
-        # A trace is shown to others: where a file lies on this machine is not theirs to know.
+        # A trace is shown to others, who must not learn where files lie on this machine.
         hidden = {"tag", "api_key_env", "path", "headers", "query"}
         description = endpoint.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
         if endpoint.path is not None:
             description["file"] = endpoint.path.name
         if "device" in endpoint.model_fields_set:
-            # Even the default, which "auto" may have become.
+            # `exclude_defaults` leaves out the default device, which "auto" may have become.
             description["device"] = endpoint.device
         tracer.instant(events.EndpointEvent(model=tag, more=description))
 
@@ -105,55 +109,52 @@ class OpenModels:
     budget: KeepAliveBudget | None
     """None if no models share memory."""
     traces: Path
-    """Where runs land."""
+    """The directory of runs."""
     opened: Mapping[str, OpenedEndpoint]
+    """Tag → endpoint."""
     sampled: Mapping[str, Sampled]
-    """The servers whose counters are read, by address."""
-    _heart: ExitStack = field(default_factory=ExitStack)
+    """Address → a server whose counters are read."""
+    _heartbeat: ExitStack = field(default_factory=ExitStack)
 
     @asynccontextmanager
     async def serving(
         self, trace: RunTrace, *, required: Collection[str], warn: Callable[[Notice], None]
     ) -> AsyncIterator[OpenModels]:
-        """Themselves, around a run that shares them: its trace has what happens to them.
-
-        Raises:
-            HarnessError: A required endpoint cannot be used.
-        """
-        tracer, routes = self.client.tracer, self.client.routes
+        """Surrounds a run that shares these models: its trace records what happens to them."""
+        tracer = self.client.tracer
+        routes = self.client.routes
         assert isinstance(tracer, SharedTracer), "they were opened for one run"
         for tag in required:
             if error := routes[tag].error:
-                # One error for all runs: its traceback must not grow with each.
+                # All runs raise the same error object, whose traceback must not grow with each.
                 raise error.with_traceback(None)
         _warn_of_fallbacks(routes, required, warn)
         for route in routes.values():
             route.gate.try_again()
         if self.budget is not None:
             describe_budget(self.budget, trace)
-        # One heart for all runs: the first that opens starts it, the last that closes ends it.
+        # All runs share one heartbeat: the first to open starts it, the last to close ends it.
         if not tracer.has_runs:
-            self._heart.enter_context(heartbeat(tracer))
+            self._heartbeat.enter_context(heartbeat(tracer))
         try:
             with tracer.heard_by(trace):
                 yield self
         finally:
             if not tracer.has_runs:
-                self._heart.close()
+                self._heartbeat.close()
         await self.record_speed(trace)
 
     async def record_speed(self, tracer: Tracer) -> None:
-        """Records, at the end of a run, the limits of its models' speed."""
+        """Records, at the end of a run, how fast this machine can run its models at most."""
         usable = [entry.endpoint for entry in self.opened.values() if entry.error is None]
         await record_machine_speed(
             usable, directory=self.traces, tracer=tracer, file_of=self._served_file
         )
 
     async def _served_file(self, endpoint: Endpoint) -> Path | None:
-        """The GGUF file of a server's model, if it was called and the file is on this machine."""
+        """The GGUF file that a server reports for its model; None if the run did not call it."""
         entry = self.opened[endpoint.tag]
-        sampled = self.sampled.get(entry.server or "")
-        # A server that was not called is not asked.
+        sampled = self.sampled.get(entry.address or "")
         if sampled is None or not sampled.called.is_set():
             return None
         metadata = await served_metadata(entry.reached, api_key=entry.api_key)
@@ -177,7 +178,7 @@ async def open_models(
     """The client in front of these endpoints, and the budget that shares memory among their models.
 
     Nothing is loaded until the first call; servers of managed models are asked about them. The
-    `required` endpoints must be usable; mistakes in others are reported when they are called. Ready
+    `required` endpoints must be usable; a mistake in another one is raised when it is called. Ready
     `backends` are closed with the others. Without `sample_every_s`, no server's counters are read.
 
     Raises:
@@ -192,10 +193,10 @@ async def open_models(
     warn = warn or (lambda notice: log_warning(notice.message, code=notice.code))
     async with AsyncExitStack() as stack:
         # Closed in reverse: the sampling ends, the budget unloads what it loaded, then the backends
-        # close, then the cache; all the while a recorded run's heart beats.
+        # close, then the cache. The heartbeat of a recorded run lasts until all that is over.
         stack.enter_context(heartbeat(tracer) if tracer.run_id else nullcontext())
 
-        # 1. Each for itself.
+        # 1. The cache and each endpoint.
         cache = _open_cache(settings, endpoints, environment)
         if cache:
             stack.push_async_callback(cache.aclose)
@@ -204,40 +205,34 @@ async def open_models(
             if backends and tag in backends:
                 opening = OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backends[tag])
             else:
-                try:
-                    opening = open_endpoint(
-                        endpoint,
-                        environment=environment,
-                        cached=cache is not None,
-                        clock=tracer.now_ns,
-                    )
-                except (ConfigurationInvalid, ModelFileInvalid) as error:
-                    if tag in required:
-                        raise
-                    opening = OpenedEndpoint(
-                        endpoint=endpoint,
-                        reached=endpoint,
-                        backend=ScriptedBackend(()),
-                        error=error,
-                    )
+                opening = _open_endpoint_or_its_error(
+                    endpoint,
+                    environment=environment,
+                    cached=cache is not None,
+                    clock=tracer.now_ns,
+                    is_required=tag in required,
+                )
             for server in opening.servers:
                 stack.push_async_callback(server.backend.aclose)
             if opening.host is not None:
                 stack.push_async_callback(opening.host.aclose)
             opened[tag] = opening
 
-        # 2. What they have in common.
-        hosts = {tag: (of.endpoint, of.host) for tag, of in opened.items() if of.host is not None}
+        # 2. What the endpoints share: the memory of models, and the sampling of counters.
+        hosts = {
+            tag: (opening.endpoint, opening.host)
+            for tag, opening in opened.items()
+            if opening.host is not None
+        }
         budget = await open_budget(
             hosts,
             required=required,
             settings=settings.budget,
             tracer=tracer,
-            left=[tag for tag, of in opened.items() if of.endpoint.url is not None],
         )
         if budget:
             await stack.enter_async_context(budget.opened())
-        sampled = _to_sample(opened.values()) if sample_every_s else {}
+        sampled = _sampled_servers(opened.values()) if sample_every_s else {}
         devices = (
             stack.enter_context(device_sources(_processes(opened.values()), clock=tracer.now_ns))
             if sample_every_s and tracer.is_recorded
@@ -247,17 +242,12 @@ async def open_models(
             sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
         )
 
-        # 3. The way to each.
-        knowledge = _knowledge(endpoints)
-        routes = {
-            tag: _route(
-                opening,
-                lease=_lease(opening, budget=budget, sampled=sampled),
-                knowledge=knowledge[tag],
-                tracer=tracer,
-            )
-            for tag, opening in opened.items()
-        }
+        # 3. The route of calls to each endpoint.
+        knowledge = _knowledge_by_tag(endpoints)
+        routes = {}
+        for tag, opening in opened.items():
+            lease = _lease(opening, budget=budget, sampled=sampled)
+            routes[tag] = _route(opening, lease=lease, knowledge=knowledge[tag], tracer=tracer)
         _warn_of_fallbacks(routes, required, warn)
         models = OpenModels(
             client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn),
@@ -267,50 +257,52 @@ async def open_models(
             sampled=sampled,
         )
         yield models
-        # Not after an error: the measurement takes a third of a second.
+        # Left out after an error, since the measurement takes a third of a second.
         await models.record_speed(tracer)
 
 
 def _warn_of_fallbacks(
     routes: Mapping[str, Route], required: Collection[str], warn: Callable[[Notice], None]
 ) -> None:
+    """Warns of fallbacks of required endpoints that cannot be used."""
     for needed in required:
         for tag in routes[needed].endpoint.fallback:
             if error := routes[tag].error:
-                warn(
-                    Notice(
-                        code="endpoint.fallback-unusable",
-                        message=f"'{tag}' cannot stand in for '{needed}': {error}",
-                    )
+                notice = Notice(
+                    code="endpoint.fallback-unusable",
+                    message=f"'{tag}' cannot stand in for '{needed}': {error}",
                 )
+                warn(notice)
 
 
 def _route(
     opened: OpenedEndpoint,
     *,
     lease: Lease | None,
-    knowledge: tuple[SchemaKnowledge, ToolKnowledge],
+    knowledge: _Knowledge,
     tracer: Tracer,
 ) -> Route:
-    endpoint, servers = opened.endpoint, opened.servers
-    # A script is given its replies: there is nothing to find out about it.
-    schemas, tools = (None, None) if endpoint.backend == "scripted" else knowledge
+    endpoint = opened.endpoint
+    servers = opened.servers
+    schemas, tools = knowledge
     gate = Gate(
         max_parallel=endpoint.max_parallel,
         max_queue=endpoint.max_queue,
         max_outage_s=endpoint.max_outage_s,
         replicas=[
             Replica()
-            if of.server is None
-            else Replica(name=of.name, slots=slots_source(of.reached, api_key=of.api_key))
-            for of in servers
+            if server.address is None
+            else Replica(
+                name=server.name, slots=slots_source(server.reached, api_key=server.api_key)
+            )
+            for server in servers
         ],
         lease=lease,
         tracer=tracer,
     )
     return Route(
         endpoint=endpoint,
-        backends=tuple(of.backend for of in servers),
+        backends=tuple(server.backend for server in servers),
         gate=gate,
         schemas=schemas,
         tools=tools,
@@ -324,22 +316,22 @@ def _lease(
     opened: OpenedEndpoint, *, budget: KeepAliveBudget | None, sampled: Mapping[str, Sampled]
 ) -> Lease | None:
     """The lease that a call to an endpoint holds; None if it needs none."""
-    servers = [sampled.get(of.server or "") for of in opened.servers]
-    called = [server.called for server in servers if server is not None]
-    if budget is not None and opened.endpoint.tag not in budget.tenants:
-        budget = None  # it is not managed, or its server did not say how large it is
-    if budget is None and not called:
+    servers = [sampled.get(server.address or "") for server in opened.servers]
+    first_calls = [server.called for server in servers if server is not None]
+    # A model that is not managed, or whose server did not report its size, is no tenant.
+    is_tenant = budget is not None and opened.endpoint.tag in budget.tenants
+    if not is_tenant and not first_calls:
         return None
 
     @asynccontextmanager
-    async def held(request: Request) -> AsyncIterator[None]:
-        async with budget.lease(request.model) if budget else nullcontext():
-            # Their sampling waits for this.
-            for call in called:
-                call.set()
+    async def lease(request: Request) -> AsyncIterator[None]:
+        async with budget.lease(request.model) if budget and is_tenant else nullcontext():
+            # The sampling of a server waits for the first call to it.
+            for first_call in first_calls:
+                first_call.set()
             yield
 
-    return held
+    return lease
 
 
 def _open_cache(
@@ -353,47 +345,47 @@ def _open_cache(
     return None if settings.cache is None else ReplyCache(TextStore(None))
 
 
-def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
-    """The servers that have counters, by address; each once, on the track of its first tag."""
+def _sampled_servers(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
+    """Address → a server that has counters; its track has the name of the first tag there."""
     sampled: dict[str, Sampled] = {}
-    for of in (of for entry in opened for of in entry.servers):
-        if of.server is None or of.server in sampled:
+    for server in chain.from_iterable(entry.servers for entry in opened):
+        if server.address is None or server.address in sampled:
             continue
-        source = metrics_source(of.reached, of.backend, api_key=of.api_key)
+        source = metrics_source(server.reached, server.backend, api_key=server.api_key)
         if source is not None:
-            track = f"server {of.endpoint.tag} {of.name}".rstrip()
-            sampled[of.server] = Sampled(source=source, track=track)
+            track = f"server {server.endpoint.tag} {server.name}".rstrip()
+            sampled[server.address] = Sampled(source=source, track=track)
     return sampled
 
 
 def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int | None]]:
-    """Track of a server → a function that tells its process, for engines that are started here."""
-    return {
-        f"server {entry.endpoint.tag}": partial(process, entry.backend)
-        for entry in opened
-        if entry.error is None and (process := provider_of(entry.endpoint).process) is not None
-    }
+    """Track of a server → a function that gives its process id, for engines started here."""
+    processes: dict[str, Callable[[], int | None]] = {}
+    for entry in opened:
+        process = provider_of(entry.endpoint).process
+        if entry.error is None and process is not None:
+            processes[f"server {entry.endpoint.tag}"] = partial(process, entry.backend)
+    return processes
 
 
-def _knowledge(
-    endpoints: Mapping[str, Endpoint],
-) -> dict[str, tuple[SchemaKnowledge, ToolKnowledge]]:
-    """By tag: the same for all that lead to one model at one server."""
-    of_model: dict[tuple[object, ...], tuple[SchemaKnowledge, ToolKnowledge]] = {}
-    return {
-        tag: of_model.setdefault(
-            (
-                endpoint.backend,
-                endpoint.url and server_address(endpoint.url),
-                endpoint.model_id,
-                endpoint.path,
-                endpoint.structured,
-                endpoint.tools,
-            ),
-            knowledge_of(endpoint),
+def _knowledge_by_tag(endpoints: Mapping[str, Endpoint]) -> dict[str, _Knowledge]:
+    """Tag → what is learned of its server; endpoints of one model at one server share it."""
+    knowledge_by_model: dict[tuple[object, ...], _Knowledge] = {}
+    knowledge: dict[str, _Knowledge] = {}
+    for tag, endpoint in endpoints.items():
+        if endpoint.backend == "scripted":
+            knowledge[tag] = (None, None)  # there is no server to learn about
+            continue
+        model = (
+            endpoint.backend,
+            endpoint.url and server_address(endpoint.url),
+            endpoint.model_id,
+            endpoint.path,
+            endpoint.structured,
+            endpoint.tools,
         )
-        for tag, endpoint in endpoints.items()
-    }
+        knowledge[tag] = knowledge_by_model.setdefault(model, knowledge_of(endpoint))
+    return knowledge
 
 
 # --- one endpoint ---------------------------------------------------------------------------------
@@ -411,15 +403,15 @@ def check_tags(tags: Collection[str], endpoints: Mapping[str, Endpoint]) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedEndpoint:
-    """An endpoint and its backend; of one that was not connected here, no more is known."""
+    """An endpoint and its backend; if that is ready-made, or failed, most fields are None."""
 
     endpoint: Endpoint
     reached: Endpoint = field(repr=False)
-    """What its server is asked with: the variables in headers and query have their values."""
+    """The endpoint with the values of the variables in its headers and query, for its server."""
     backend: Backend
     api_key: str | None = field(default=None, repr=False)
-    server: str | None = None
-    """The identity of its server: two tags may have models on one."""
+    address: str | None = None
+    """The address of its server, or its tag if it has none; two endpoints may have one server."""
     host: Host | None = None
     """Loads its model, if the budget counts it."""
     identity: str | None = None
@@ -427,7 +419,7 @@ class OpenedEndpoint:
     error: HarnessError | None = None
     """Why it cannot be used; None if it can."""
     name: str = ""
-    """Of a replica, as traces show it."""
+    """The name of a replica in traces; else empty."""
     replicas: tuple[OpenedEndpoint, ...] = ()
     """The replicas of an endpoint with `urls`; the endpoint itself is the first."""
 
@@ -444,23 +436,23 @@ def open_endpoint(
     cached: bool,
     clock: Clock,
 ) -> OpenedEndpoint:
-    """Connects to nothing yet.
+    """An endpoint's backend, which connects at the first call.
 
     Raises:
         ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
         ModelFileInvalid: Its file is missing or not a GGUF.
     """
     if endpoint.urls:
-        # Refused before any of them holds anything that would have to be closed.
+        # Refused before a replica holds anything that would have to be closed.
         for replica in endpoint.replicas.values():
             api_key_of(replica, environment)
-        how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
+        opened = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
         replicas = tuple(
-            replace(how(replica), name=name) for name, replica in endpoint.replicas.items()
+            replace(opened(replica), name=name) for name, replica in endpoint.replicas.items()
         )
         return replace(replicas[0], endpoint=endpoint, name="", replicas=replicas)
     api_key = api_key_of(endpoint, environment)
-    # Files are read first: as long as they can be wrong, there is nothing to close.
+    # Files are read before anything is opened: a mistake in one leaves nothing to close.
     identity = reply_identity(endpoint) if cached else None
     file_footprint(endpoint)
 
@@ -477,15 +469,33 @@ def open_endpoint(
         reached=reached,
         backend=backend,
         api_key=api_key,
-        server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
+        address=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
         host=host,
         identity=identity,
     )
 
 
+def _open_endpoint_or_its_error(
+    endpoint: Endpoint,
+    *,
+    environment: Mapping[str, str],
+    cached: bool,
+    clock: Clock,
+    is_required: bool,
+) -> OpenedEndpoint:
+    """As `open_endpoint`; calls raise the error of an endpoint that is not required."""
+    try:
+        return open_endpoint(endpoint, environment=environment, cached=cached, clock=clock)
+    except (ConfigurationInvalid, ModelFileInvalid) as error:
+        if is_required:
+            raise
+        backend = ScriptedBackend(())
+        return OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backend, error=error)
+
+
 @asynccontextmanager
 async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
-    """The host that loads the model of an endpoint that `is_managed`, outside of a run."""
+    """The host that loads a model outside of a run, for an endpoint that `is_managed`."""
     opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
     assert opened.host is not None
     try:

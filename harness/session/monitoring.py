@@ -1,8 +1,8 @@
-"""What a recorded run shows beside its calls: of its event loop, its servers and the machine.
+"""What a run records beside its calls, about its event loop, its servers and the machine.
 
 `heartbeat` records when the loop is blocked, and by which function. `sampling` records counters of
-servers, processes, cores and GPUs. `record_machine_speed` records the limits to which the run's
-speed is compared. `open_models` starts and ends all three.
+servers, processes, cores and GPUs. `record_machine_speed` records the limits to which reports
+compare the run's speed. `open_models` starts and ends all three.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from harness.trace.stalls import BEAT_NS
 
 # A stall of this length is inspected, and again after the same time.
 _LOOK_S = 0.05
-
+# One thread at a time looks at the frames of another.
 _LOOKING = threading.Lock()
 # Successive stalls are recorded together, up to this length.
-_LONGEST_NS = 1_000_000_000
+_LONGEST_RECORD_NS = 1_000_000_000
 
 _LIBRARIES = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_OWN = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[1])
 # Modules whose functions call the code that the loop runs.
-_LOOP = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
+_LOOP_MODULES = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
 
 _MIB = 1 << 20
 
@@ -78,11 +78,11 @@ KEPT = ".machine.json"
 
 @contextmanager
 def heartbeat(tracer: Tracer) -> Iterator[None]:
-    """Beats inside the block, for recorded runs; enter it in their loop.
+    """Records the stalls of the running event loop inside the block, if there is a run to record.
 
-    Each stall is a span `client lag`. `at` is the place where the loop was found, as file and line,
-    and `function` is the innermost function there, if possible the user's own. Both are missing for
-    a short stall, and for one in which the whole process did not run.
+    Each stall is a span `client lag`. `at` is the file and line where the loop was seen, and
+    `function` is the innermost of the user's own functions there. Both are missing for a short
+    stall, and for one in which the whole process did not run.
     """
     if not tracer.is_recorded:
         yield
@@ -106,105 +106,124 @@ class _Heart:
         self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._next: asyncio.TimerHandle | None = None
+        self._next_beat: asyncio.TimerHandle | None = None
         self._unrecorded_stalls: list[Interval] = []
         # Function → how often the watch saw the loop in it since the last record.
         self._looks_by_function: Counter[str | None] = Counter()
         # Function → the line at which the watch saw it last, as `file.py:12`.
         self._line_by_function: dict[str | None, str | None] = {}
-        # The loop's processor time at the last record, and that of garbage collection since.
-        self._computed_ns = time.thread_time_ns()
+        # The thread's processor time at the last record and at the start of a garbage collection,
+        # and what collections took since the last record.
+        self._recorded_at_ns = time.thread_time_ns()
+        self._collection_start_ns = 0
         self._collected_ns = 0
-        self._collects_since_ns = 0
         gc.callbacks.append(self._note_collection)
 
     def beat(self) -> None:
+        """Notes a stall since the last beat; records the stalls as soon as the loop runs on."""
         stall = self._tracer.stalls.beat()
         if stall is None:
             self._record()
         else:
             self._unrecorded_stalls.append(stall)
-            if stall.end_ns - self._unrecorded_stalls[0].start_ns >= _LONGEST_NS:
+            if stall.end_ns - self._unrecorded_stalls[0].start_ns >= _LONGEST_RECORD_NS:
                 self._record()
-        self._next = self._loop.call_later(BEAT_NS / 1e9, self.beat)
+        self._next_beat = self._loop.call_later(BEAT_NS / 1e9, self.beat)
 
     def stop(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
+        if self._next_beat is not None:
+            self._next_beat.cancel()
         gc.callbacks.remove(self._note_collection)
-        if (stall := self._tracer.stalls.beat()) is not None:
+        stall = self._tracer.stalls.beat()
+        if stall is not None:
             self._unrecorded_stalls.append(stall)
         self._record()
         self._tracer.stalls.stop()
 
     def watch(self, ended: threading.Event) -> None:
-        """In a thread: checks regularly whether the loop runs and, if not, where it is."""
+        """Runs in a thread of its own: notes where the loop is whenever it does not run."""
         while not ended.wait(_LOOK_S):
             if self._tracer.stalls.overdue_ns >= _LOOK_S * 1e9:
                 frame = _frame_of(self._thread)
-                # The thread runs on meanwhile, and a frame that has ended may lead nowhere.
-                if frame is not None:
-                    with suppress(AttributeError):
-                        line, function = _place(frame)
-                        # Not by line: a loop of several lines would divide the looks among them.
-                        self._looks_by_function[function] += 1
-                        self._line_by_function[function] = line
+                if frame is None:
+                    continue
+                # The loop's thread runs on meanwhile: a frame that has ended may lack an attribute.
+                with suppress(AttributeError):
+                    line, function = _user_code(frame)
+                    # By function, since a loop of several lines would divide the looks among them.
+                    self._looks_by_function[function] += 1
+                    self._line_by_function[function] = line
 
     def _record(self) -> None:
-        looks, self._looks_by_function = self._looks_by_function, Counter()
-        before_ns, self._computed_ns = self._computed_ns, time.thread_time_ns()
-        collected_ns, self._collected_ns = self._collected_ns, 0
-        if not self._unrecorded_stalls:
-            return
-        stalls, self._unrecorded_stalls = self._unrecorded_stalls, []
-        longest_ns = max(stall.duration_ns for stall in stalls)
-        stood_ns = sum(stall.duration_ns for stall in stalls)
-        function, count = looks.most_common(1)[0] if looks else (None, 0)
-        at = self._line_by_function.get(function)
-        # Code that computes keeps the watch from looking, and other programs this whole process:
-        # then a look or two would blame whatever line came next.
-        seen_ns = max(self._computed_ns - before_ns, count * _LOOK_S * 1e9)
-        if 2 * collected_ns > stood_ns:
-            at, function = None, "garbage collection"
-        elif 2 * count <= looks.total() or 4 * seen_ns < stood_ns:
-            at = function = None
-        lag = events.ClientLag(track="client lag", longest_ns=longest_ns, at=at, function=function)
-        start_ns = stalls[0].start_ns + BEAT_NS
-        self._tracer.completed_span(lag, start_ns=start_ns, end_ns=stalls[-1].end_ns)
+        """Records the stalls so far as one span; without any, only what was noted is dropped."""
+        looks = self._looks_by_function
+        self._looks_by_function = Counter()
+        stalls = self._unrecorded_stalls
+        self._unrecorded_stalls = []
+        now_ns = time.thread_time_ns()
+        if stalls:
+            stalled_ns = sum(stall.duration_ns for stall in stalls)
+            function = self._blocker(looks, stalled_ns, now_ns - self._recorded_at_ns)
+            lag = events.ClientLag(
+                track="client lag",
+                longest_ns=max(stall.duration_ns for stall in stalls),
+                at=None if function is None else self._line_by_function.get(function),
+                function=function,
+            )
+            start_ns = stalls[0].start_ns + BEAT_NS
+            self._tracer.completed_span(lag, start_ns=start_ns, end_ns=stalls[-1].end_ns)
+        self._recorded_at_ns = now_ns
+        self._collected_ns = 0
+
+    def _blocker(self, looks: Counter[str | None], stalled_ns: int, computed_ns: int) -> str | None:
+        """The function that blocked the loop; None if none is seen for certain."""
+        if 2 * self._collected_ns > stalled_ns:
+            return "garbage collection"
+        if not looks:
+            return None
+        function, count = looks.most_common(1)[0]
+        # Code that computes keeps the watch from looking, and other programs may keep this whole
+        # process from running: then a look or two would blame whatever line came next.
+        seen_ns = max(computed_ns, count * _LOOK_S * 1e9)
+        is_certain = 2 * count > looks.total() and 4 * seen_ns >= stalled_ns
+        return function if is_certain else None
 
     def _note_collection(self, phase: str, _info: dict[str, int]) -> None:
-        # Processor time: by the clock, a process that others keep waiting would "collect" too.
+        # Processor time, since by the clock a process that others keep waiting would "collect" too.
         now_ns = time.thread_time_ns()
         if phase == "start":
-            self._collects_since_ns = now_ns
+            self._collection_start_ns = now_ns
         else:
-            self._collected_ns += now_ns - self._collects_since_ns
+            self._collected_ns += now_ns - self._collection_start_ns
 
 
 def _frame_of(thread: int) -> FrameType | None:
-    # Were garbage collected meanwhile, its callbacks would let other threads run, and one that
-    # starts waits for a lock that is held here: the process stands still (CPython gh-106883).
+    """The innermost frame of a thread."""
+    # Garbage collection must not begin meanwhile: its callbacks would let other threads run, and a
+    # thread that starts waits for a lock that is held here, for ever (CPython gh-106883).
     with _LOOKING:
-        collects = gc.isenabled()
+        was_enabled = gc.isenabled()
         gc.disable()
         try:
             return sys._current_frames().get(thread)  # noqa: SLF001 - documented
         finally:
-            if collects:
+            if was_enabled:
                 gc.enable()
 
 
-def _place(innermost: FrameType) -> tuple[str | None, str | None]:
-    """Where the loop is, as `file.py:12`, and in which function; nowhere in code of harness."""
+def _user_code(innermost: FrameType) -> tuple[str | None, str | None]:
+    """The line of the user's code that runs, as `file.py:12`, and its function; else two Nones."""
     frame: FrameType | None = innermost
-    while frame is not None and frame.f_globals.get("__name__") not in _LOOP:
-        file, name = frame.f_code.co_filename, frame.f_code.co_name
-        # The frames further out await harness, and are not at work.
-        if file.startswith(_OWN):
+    while frame is not None and frame.f_globals.get("__name__") not in _LOOP_MODULES:
+        file = frame.f_code.co_filename
+        function = frame.f_code.co_name
+        # Frames further out only wait for the code of harness.
+        if file.startswith(_PACKAGE):
             break
         is_library = file.startswith((*_LIBRARIES, "<")) or "site-packages" in file
-        if not is_library and not name.startswith("<"):  # <listcomp> stands in a function
-            return f"{Path(file).name}:{frame.f_lineno}", name
+        # `<listcomp>` and `<lambda>` say less than the function around them.
+        if not is_library and not function.startswith("<"):
+            return f"{Path(file).name}:{frame.f_lineno}", function
         frame = frame.f_back
     return None, None
 
@@ -213,7 +232,7 @@ def _place(innermost: FrameType) -> tuple[str | None, str | None]:
 
 
 class Source(Protocol):
-    """Tells readings, asked again and again by one task."""
+    """A server or device whose counters one task reads again and again."""
 
     @property
     def pause_s(self) -> float:
@@ -221,11 +240,11 @@ class Source(Protocol):
         ...
 
     async def read(self) -> tuple[Reading, ...]:
-        """Quantities as they are now."""
+        """The quantities now."""
         ...
 
     async def aclose(self) -> None:
-        """Lets go of what it holds."""
+        """Closes its connection, if it has one."""
         ...
 
 
@@ -235,9 +254,9 @@ class Sampled:
 
     source: Source
     track: str
-    """Where its counters are drawn: `server <tag>`, `machine`, `gpu0`, …"""
+    """The track of its counters: `server <tag>`, `machine`, `gpu0`, …"""
     called: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at the first call to it: a server that the run does not use is left alone."""
+    """Set at the first call to it, since servers that the run does not use are not sampled."""
 
 
 @asynccontextmanager
@@ -249,10 +268,10 @@ async def sampling(
     async with AsyncExitStack() as stack:
         for server in servers:
             stack.push_async_callback(server.source.aclose)
-        # Not `async with group`: what goes wrong in the run would leave it in an exception group.
+        # `async with group` would wrap an error of the run into an exception group.
         await group.__aenter__()
         stack.push_async_callback(group.__aexit__, None, None, None)
-        # A task for each: a slow server delays only its own next sample.
+        # Each has a task, so that a slow server delays only its own next sample.
         for server in servers:
             task = group.create_task(_sample(server, tracer=tracer, every_s=every_s))
             stack.callback(task.cancel)
@@ -260,14 +279,15 @@ async def sampling(
 
 
 async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
+    """Records the counters that have changed, until the task is cancelled."""
     await server.called.wait()
-    written: dict[str, float] = {}
+    recorded: dict[str, float] = {}
     try:
         while True:
             await tracer.listened_to()
             for reading in await server.source.read():
-                if reading.value != written.get(reading.name):
-                    written[reading.name] = reading.value
+                if reading.value != recorded.get(reading.name):
+                    recorded[reading.name] = reading.value
                     tracer.counter(
                         reading.name, reading.value, unit=reading.unit, track=server.track
                     )
@@ -287,7 +307,8 @@ def device_sources(
 ) -> Iterator[list[Sampled]]:
     """What to sample of the machine; the driver of its GPUs stays open for the block.
 
-    `engines` say, by track, the process of each engine that was started here; None for none.
+    `engines` map a track to a function that gives the process id of an engine started here, or None
+    as long as it has no process.
     """
     with opened_gpus() as gpus:
         sources: dict[str, Source] = {"machine": CoreSource()}
@@ -304,10 +325,12 @@ def device_sources(
 
 
 class _LocalSource:
+    """The part of `Source` that counters of this machine share."""
+
     pause_s = 0.0
 
     async def aclose(self) -> None:
-        """Holds nothing."""
+        """There is nothing to close."""
 
 
 class CoreSource(_LocalSource):
@@ -317,8 +340,9 @@ class CoreSource(_LocalSource):
         self._before: CoreUse | None = None
 
     async def read(self) -> tuple[Reading, ...]:
-        """Nothing at first, or where Linux does not count."""
-        before, current = self._before, core_use()
+        """The share of all cores; nothing at the first reading, or if Linux does not count."""
+        before = self._before
+        current = core_use()
         self._before = current
         if before is None or current is None or current.total_s <= before.total_s:
             return ()
@@ -327,42 +351,47 @@ class CoreSource(_LocalSource):
 
 
 class ProcessSource(_LocalSource):
-    """What one process took since the last reading, in cores, and what it holds of memory."""
+    """The cores that one process used since the last reading, and its memory."""
 
     def __init__(self, process_id: Callable[[], int | None], *, clock: Clock) -> None:
         self._process_id = process_id
         self._clock = clock
+        # The process, the time and the use at the last reading.
         self._before: tuple[int, int, ProcessUse] | None = None
 
     async def read(self) -> tuple[Reading, ...]:
-        """No `CPU` reading at first, nor after another process has taken the place of this one."""
-        process_id, now_ns = self._process_id(), self._clock()
+        """Without `CPU` at the first reading of a process, which may replace another one."""
+        process_id = self._process_id()
+        now_ns = self._clock()
         current = None if process_id is None else process_use(process_id)
-        before, self._before = self._before, None
+        before = self._before
+        self._before = None
         if process_id is None or current is None:
             return ()
-        self._before = process_id, now_ns, current
+        self._before = (process_id, now_ns, current)
         resident_bytes = current.resident_bytes // _MIB * _MIB
         readings = [
             Reading(name="process memory", unit="bytes", value=resident_bytes),
             Reading(name="page", unit="faults", value=current.page_faults),
         ]
-        if before is not None and before[0] == process_id and now_ns > before[1]:
-            cores = (current.cpu_s - before[2].cpu_s) * 1e9 / (now_ns - before[1])
-            readings.append(Reading(name="CPU", unit="cores", value=round(cores, 2)))
+        if before is not None:
+            id_before, before_ns, use_before = before
+            if id_before == process_id and now_ns > before_ns:
+                cores = (current.cpu_s - use_before.cpu_s) * 1e9 / (now_ns - before_ns)
+                readings.append(Reading(name="CPU", unit="cores", value=round(cores, 2)))
         return tuple(readings)
 
 
 class GpuSource(_LocalSource):
-    """What one GPU does."""
+    """The load, memory and power of one GPU."""
 
     def __init__(self, gpus: Gpus, number: int) -> None:
         self._gpus = gpus
         self._number = number
 
     async def read(self) -> tuple[Reading, ...]:
-        """Its load and its memory, as far as its driver tells."""
-        # In a thread: a driver may take its time.
+        """The quantities that its driver reports."""
+        # In a thread, since a driver may take long to answer.
         state = await asyncio.to_thread(self._gpus.state, self._number)
         quantities = (
             ("in use", "share", state.busy),
@@ -387,47 +416,53 @@ async def record_machine_speed(
     tracer: Tracer,
     file_of: Callable[[Endpoint], Awaitable[Path | None]],
 ) -> None:
-    """Records the limits of models that are wholly on one device, after all calls.
+    """Records, after all calls, how much the models read per token and how fast memory is.
 
-    Those are the weights of each, and the speed of the device's memory. `directory` is where runs
-    land, and `file_of` finds the file of a server's model.
+    Only models that are on one device as a whole count. `directory` is that of runs, and `file_of`
+    finds the file of a server's model.
     """
     if not tracer.run_id:
         return
     devices = set()
     for endpoint in endpoints:
         file = endpoint.path
-        # By default an endpoint with a URL is said to be on this machine, and may be anywhere.
+        # The default device of an endpoint with a URL is this machine, but the server may be
+        # anywhere: only a device that was set counts.
         if file is None and endpoint.url and "device" in endpoint.model_fields_set:
             file = await file_of(endpoint)
         if file is None or endpoint.gpu_layers is not None or len(endpoint.shares) > 1:
             continue
         with suppress(ModelFileInvalid):
-            header = read_gguf_header(file)
-            loading = Loading(
-                context_tokens=1,
-                cache_type_k=endpoint.cache_type_k,
-                cache_type_v=endpoint.cache_type_v,
-            )
-            weights = events.WeightsEvent(
-                model=endpoint.tag,
-                device=endpoint.device,
-                active_bytes=header.active_bytes,
-                token_bytes=prompt_kv_bytes(header, loading, 1) if header.exact_caches else 0,
-            )
-            tracer.instant(weights)
+            tracer.instant(_weights_of(endpoint, file))
             devices.add(endpoint.device)
     # A GPU's speed comes from its driver; the machine's takes a third of a second to measure.
     if MACHINE in devices:
         speed = await asyncio.to_thread(_speed_of_memory, directory / KEPT)
         figures = speed.model_dump(exclude={"boot_id"})
         tracer.instant(events.MachineEvent(device=MACHINE, **figures, source="measured"))
-    for gpu in read_gpus() if devices - {MACHINE} else ():
-        if gpu.name in devices and gpu.memory_bytes_per_s:
-            nominal = gpu.memory_bytes_per_s
-            tracer.instant(
-                events.MachineEvent(device=gpu.name, memory_bytes_per_s=nominal, source="nominal")
-            )
+    if devices - {MACHINE}:
+        for gpu in read_gpus():
+            speed_bytes = gpu.memory_bytes_per_s
+            if gpu.name in devices and speed_bytes:
+                event = events.MachineEvent(
+                    device=gpu.name, memory_bytes_per_s=speed_bytes, source="nominal"
+                )
+                tracer.instant(event)
+
+
+def _weights_of(endpoint: Endpoint, file: Path) -> events.WeightsEvent:
+    header = read_gguf_header(file)
+    loading = Loading(
+        context_tokens=1,
+        cache_type_k=endpoint.cache_type_k,
+        cache_type_v=endpoint.cache_type_v,
+    )
+    return events.WeightsEvent(
+        model=endpoint.tag,
+        device=endpoint.device,
+        active_bytes=header.active_bytes,
+        token_bytes=prompt_kv_bytes(header, loading, 1) if header.exact_caches else 0,
+    )
 
 
 class _MachineSpeed(BaseModel):
@@ -437,14 +472,16 @@ class _MachineSpeed(BaseModel):
 
 
 def _speed_of_memory(path: Path) -> _MachineSpeed:
-    """The measurement since the machine's start, or a new one."""
-    with suppress(OSError, ValidationError):
-        measured = _MachineSpeed.model_validate_json(path.read_bytes())
-        if measured.boot_id == boot_id() is not None and measured.cores == core_count():
-            return measured
-    machine = _MachineSpeed(
-        boot_id=boot_id(), memory_bytes_per_s=round(memory_bytes_per_s()), cores=core_count()
+    """Measures the machine's memory, unless the file has a measurement since it was started."""
+    boot = boot_id()
+    if boot is not None:
+        with suppress(OSError, ValidationError):
+            recorded = _MachineSpeed.model_validate_json(path.read_bytes())
+            if recorded.boot_id == boot and recorded.cores == core_count():
+                return recorded
+    measured = _MachineSpeed(
+        boot_id=boot, memory_bytes_per_s=round(memory_bytes_per_s()), cores=core_count()
     )
     with suppress(OSError), whole_file(path) as file:
-        file.write(machine.model_dump_json().encode())
-    return machine
+        file.write(measured.model_dump_json().encode())
+    return measured

@@ -2,12 +2,12 @@
 
 Who makes and closes what:
 
-- `Setup` is what settings and backends come to. It opens nothing.
-- `SharedParts` belong to a session (`session.py`), which opens and closes them. Without a session a
-  run opens the same for itself.
-- `OpenRun` is one part of a run. `open_run` makes it, opens what it holds in the order of its
-  fields, and closes that in reverse.
-- `Run` (`run.py`) is what one call of a node sees of it, and closes nothing.
+- `Setup` is made of settings and backends. It opens nothing.
+- `SharedParts` belong to a session (`session.py`), which opens and closes them. A run without a
+  session opens the same for itself.
+- `OpenRun` is one part of a run. `open_run` makes it, opens its fields in their order, and closes
+  them in reverse.
+- `Run` (`run.py`) gives one call of a node access to it, and closes nothing.
 """
 
 from __future__ import annotations
@@ -71,13 +71,19 @@ judged. SKIPPED: it finished, and the node that gives its result was skipped. ER
 finish. WAITING, STOPPED, INTERRUPTED: for an answer, at a limit, by a person; it may be resumed.
 """
 
+_UNFINISHED: Mapping[str, RunVerdict] = {
+    "waiting": "WAITING",
+    "stopped": "STOPPED",
+    "cancelled": "INTERRUPTED",
+}
+
 
 # --- before anything is open ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Settings and backends as a run uses them, or all runs of a session."""
+    """Settings and backends, as a run or all runs of a session use them."""
 
     settings: Settings
     """Its roles include those that backends play."""
@@ -97,16 +103,16 @@ class Setup:
         backends: Mapping[str, Backend] | None,
         environment: Mapping[str, str],
     ) -> Self:
-        """The setup; warns of secrets that files would hold.
+        """The setup of a run; warns of secrets that its files would contain.
 
         Raises:
             NotTrusted: Credentials or passages may not be sent to the store of the memory.
         """
         endpoints = known_endpoints(settings, backends)
-        memory, trace = settings.memory, settings.trace
-        named = trace.secrets
+        memory = settings.memory
+        trace = settings.trace
         check_store(memory.path, written_in=memory.written_in, environment=environment)
-        warn_of_secrets(endpoints.values(), environment=environment, named=named)
+        warn_of_secrets(endpoints.values(), environment=environment, named=trace.secrets)
         roles = with_backends(settings.roles, backends or {})
         return cls(
             settings=settings.model_copy(update={"roles": roles}),
@@ -119,14 +125,16 @@ class Setup:
                 durability=trace.durability,
                 on_failure=trace.on_failure,
                 timelines=trace.timelines,
-                secrets=known_secrets(endpoints.values(), environment=environment, named=named),
+                secrets=known_secrets(
+                    endpoints.values(), environment=environment, named=trace.secrets
+                ),
             ),
         )
 
     def required(self, roles: Roles, needed_roles: Mapping[str, str]) -> frozenset[str]:
         """Tags of the endpoints that must be usable; for `needed_roles`, see `Roles.required`."""
-        tags = roles.in_use | roles.required(needed_roles)
-        return tags | _models_of(self.settings.memory, self.endpoints)
+        models_of_memory = _models_of(self.settings.memory, self.endpoints)
+        return roles.in_use | roles.required(needed_roles) | models_of_memory
 
     def opened(
         self,
@@ -149,20 +157,22 @@ class Setup:
 
 
 def _models_of(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> set[str]:
-    """The tags of the endpoints that embed and rank passages."""
-    if (unknown := next((tag for tag in memory.models if tag not in endpoints), None)) is None:
-        return set(memory.models)
-    if unknown == memory.rerank:
+    """Tags of the endpoints that embed and rank passages; refuses one that does not exist."""
+    for tag in memory.models:
+        if tag in endpoints:
+            continue
+        if tag == memory.rerank:
+            raise ConfigurationInvalid(
+                f"[memory] rerank is '{tag}', which is not an endpoint; "
+                + did_you_mean(tag, endpoints),
+                code="memory.reranker-unknown",
+            )
         raise ConfigurationInvalid(
-            f"[memory] rerank is '{unknown}', which is not an endpoint; "
-            + did_you_mean(unknown, endpoints),
-            code="memory.reranker-unknown",
+            f"[memory] embedder is '{tag}', which is not an endpoint; "
+            + did_you_mean(tag, [*OFFLINE_EMBEDDERS, *endpoints]),
+            code="memory.embedder-unknown",
         )
-    raise ConfigurationInvalid(
-        f"[memory] embedder is '{unknown}', which is not an endpoint; "
-        + did_you_mean(unknown, [*OFFLINE_EMBEDDERS, *endpoints]),
-        code="memory.embedder-unknown",
-    )
+    return set(memory.models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +190,7 @@ class SharedParts:
     tenants: Limits | Mapping[str, Limits] | None
     """The limits of every tenant; or limits by tenant, and then there are no other tenants."""
     _tenant_meters: dict[str, Meter] = field(default_factory=dict)
+    """Tenant → its meter, from its first run on."""
 
     def meter_of(self, tenant: str | None) -> Meter:
         """The meter around a tenant's runs; without a tenant, the session's."""
@@ -197,12 +208,12 @@ class SharedParts:
                     code="session.tenant-unknown",
                 )
             limits = limits[tenant]
-        if (meter := self._tenant_meters.get(tenant)) is not None:
-            return meter
-        title = f"tenant '{tenant}'"
-        meter = self.meter.inside(limits or Limits(), whose="tenant", title=title)
-        # Another thread may ask at the same time what the tenant spent: one meter counts for both.
-        return self._tenant_meters.setdefault(tenant, meter)
+        if tenant not in self._tenant_meters:
+            title = f"tenant '{tenant}'"
+            meter = self.meter.inside(limits or Limits(), whose="tenant", title=title)
+            # If another thread asks at the same time what the tenant spent, both get one meter.
+            self._tenant_meters.setdefault(tenant, meter)
+        return self._tenant_meters[tenant]
 
 
 # --- a part of a run ------------------------------------------------------------------------------
@@ -229,12 +240,12 @@ class OpenRun:
     passages: PassageLibrary = field(init=False)
     mcp: McpServers = field(init=False)
     surroundings: Surroundings = field(init=False)
-    """Tells what a node's call depends on, so that a resumed run repeats it if that changed."""
+    """What a node's call depends on, so that a resumed run repeats it if that changed."""
 
     warnings: list[Notice] = field(default_factory=list)
     loops: list[WiggumResult] = field(default_factory=list)
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
-    """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
+    """Loops of earlier parts of the run, in nodes that were not called again; filled when all nodes
     have ended."""
     scored: list[bool] = field(default_factory=list)
     """Whether each text of a scoring batch passed; a text without a verdict did not."""
@@ -243,7 +254,7 @@ class OpenRun:
     models: list[CallGroup] = field(default_factory=list)
     """The calls of each model; filled when the run has ended."""
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
-    """The evaluators' noise, by the rubric's hash, the folder of its files, and the evaluators."""
+    """The rubric's hash, the folder of its files and the evaluators → the evaluators' noise."""
 
     def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""
@@ -254,8 +265,8 @@ class OpenRun:
     def warn_of_no_price(self, meter: Meter) -> None:
         """Warns, once, that a cost limit had no effect because no price is known."""
         for scope in meter.chain:
-            spent = scope.spent
-            if scope.limits.max_cost_usd is None or spent.cost_usd is not None:
+            has_limit = scope.limits.max_cost_usd is not None
+            if not has_limit or scope.spent.cost_usd is not None or not scope.spent.unpriced_calls:
                 continue
             notice = Notice(
                 code="limits.cost-unbounded",
@@ -263,7 +274,7 @@ class OpenRun:
                 "write usd_per_million_input_tokens and usd_per_million_output_tokens under the "
                 "endpoints",
             )
-            if spent.unpriced_calls and notice not in self.warnings:
+            if notice not in self.warnings:
                 self.warn(notice)
 
 
@@ -290,8 +301,8 @@ async def open_run(
     ends. `limits` are of the whole run, and `command_limits` of this part alone, inside those. With
     `shared` parts, the session's settings and backends count.
     """
-    # 1. Mistakes that the settings alone show, before there is a run. Warnings about them wait for
-    #    the record.
+    # 1. Mistakes in the settings are raised before there is a run; warnings are collected, and
+    #    recorded as soon as there is one.
     early_warnings: list[tuple[str, Mapping[str, object]]] = []
 
     def keep(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
@@ -303,23 +314,22 @@ async def open_run(
     settings = setup.settings
     roles = cast_roles(setup.endpoints, settings, produces=produces)
     is_judged = judges(graph)
-    # If the graph does not show that it judges, mistakes in evaluators are found at the judgement.
+    # If the graph does not show that it judges, mistakes in evaluators are raised at the judgement.
     if is_judged:
         check_evaluators(roles, setup.compared)
     needed = setup.required(roles, needed_roles(graph))
-    resumed = None if earlier is None else earlier.journal.path
     # Read before the trace opens the journal again, to which this part's own calls are added.
     spent = NOTHING if earlier is None else earlier.spent
     run = OpenRun(
         settings=settings,
         task=task,
         tenant=tenant,
-        trace=_start_record(settings, graph.name, setup.trace_options, observers, resume=resumed),
+        trace=_start_record(settings, graph.name, setup.trace_options, observers, earlier),
     )
     began_ns = monotonic()
     run.casting = Casting(
-        roles,
-        setup.compared,
+        roles=roles,
+        models=setup.compared,
         settings=settings,
         task=task,
         environment=environment,
@@ -328,8 +338,10 @@ async def open_run(
     )
     try:
         async with AsyncExitStack() as stack:
-            # 2. The record first, so that everything after it is recorded.
-            await stack.enter_async_context(_recorded(run.trace))
+            # 2. The trace, before everything that it records.
+            run.trace.__enter__()
+            stack.push_async_exit(partial(_close_record, run.trace))
+            stack.enter_context(warnings_heard_by(run.trace.warned))
             for message, details in early_warnings:
                 run.trace.warned(message, details)
             describe_endpoints(setup.endpoints, run.trace)
@@ -337,7 +349,7 @@ async def open_run(
                 await run.casting.seat()
             else:
                 await run.casting.ask_servers()
-            # 3. The models, and what stands around the calls to them.
+            # 3. The models, and the limits, stored replies and checks of calls to them.
             opening = (
                 setup.opened(run.trace, required=needed, warn=run.warn)
                 if shared is None
@@ -356,7 +368,7 @@ async def open_run(
             )
             if command_limits is not None:
                 run.meter = run.meter.inside(command_limits, whose="command")
-            # Registered before all that may still make calls when it closes, and so called after.
+            # Called last, since parts that are registered later may still make calls as they close.
             stack.callback(run.warn_of_no_price, run.meter)
             run.replies = KeptReplies(
                 setup.endpoints,
@@ -366,7 +378,7 @@ async def open_run(
                 warn=run.warn,
             )
             stack.callback(run.replies.close)
-            # `noticed` and `served` are new, since they are of this run alone, also in a session.
+            # `noticed` and `served` are of this run alone, also in a session.
             run.client = replace(
                 models.client,
                 tracer=run.trace,
@@ -376,9 +388,9 @@ async def open_run(
                 meter=run.meter,
                 replies=run.replies,
                 before_call=run.casting.check_replies,
-                after_reply=run.casting.look_at,
+                after_reply=run.casting.compare_reply,
             )
-            # 4. What nodes use beside them.
+            # 4. The memory, tools and surroundings of nodes.
             if shared is not None and settings.memory.is_kept:
                 store = shared.store  # closed with the session
             else:
@@ -394,12 +406,16 @@ async def open_run(
             run.mcp = McpServers(run.trace)
             stack.push_async_callback(run.mcp.aclose)
             run.surroundings = surroundings or Surroundings(
-                settings, setup.backends, environment=environment, facts=setup.facts
+                settings,
+                setup.backends,
+                endpoints=setup.endpoints,
+                environment=environment,
+                facts=setup.facts,
             )
             yield run
     finally:
-        # 5. The audit log's line, now that the journal is closed and can be read. Reading a long
-        #    journal takes a while: so in a thread, and to its end also when the run is cancelled.
+        # 5. The audit log's line, now that the journal is closed and can be read. Since a long
+        #    journal takes a while, a thread reads it, to its end even if the run is cancelled.
         await to_its_end(partial(_conclude, run))
 
 
@@ -408,10 +424,11 @@ def _start_record(
     name: str,
     options: TraceOptions,
     observers: Sequence[Sink],
-    *,
-    resume: Path | None,
+    earlier: EarlierRun | None,
 ) -> RunTrace:
+    """Opens the journal of a new run, or that of a run to resume."""
     traces = settings.traces
+    resume = None if earlier is None else earlier.journal.path
     if settings.trace.otel:
         observers = (*observers, otel_metrics())
     try:
@@ -425,17 +442,9 @@ def _start_record(
         ) from error
 
 
-@asynccontextmanager
-async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
-    """The trace's block, which ends in a thread: drawing a long run takes a while."""
-    trace.__enter__()
-    try:
-        with warnings_heard_by(trace.warned):
-            yield
-    except BaseException as error:
-        await to_its_end(partial(trace.__exit__, type(error), error, error.__traceback__))
-        raise
-    await to_its_end(partial(trace.__exit__, None, None, None))
+async def _close_record(trace: RunTrace, *error: Any) -> None:  # noqa: ANN401 - of `__exit__`
+    # In a thread, since drawing the timelines of a long run takes a while.
+    await to_its_end(partial(trace.__exit__, *error))
 
 
 # --- after all is closed --------------------------------------------------------------------------
@@ -446,8 +455,10 @@ def _conclude(run: OpenRun) -> None:
     trace = run.trace
     path = trace.journal_path.parent / AUDIT_LOG
     if trace.failure is not None:
-        lost = f"the journal lacks what came last ({trace.failure.strerror}): {trace.journal_path}"
-        run.warnings.append(Notice(code="trace.journal-incomplete", message=lost))
+        message = (
+            f"the journal lacks what came last ({trace.failure.strerror}): {trace.journal_path}"
+        )
+        run.warnings.append(Notice(code="trace.journal-incomplete", message=message))
     journal = trace.journal()
     if journal is None:
         return
@@ -468,7 +479,8 @@ def _conclude(run: OpenRun) -> None:
 
 def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[str, object]:
     """The run's result in figures; the texts of drafts and replies stand in the journal."""
-    started, ended = journal.started, journal.ended
+    started = journal.started
+    ended = journal.ended
     use = call_group(calls)
     entries: list[dict[str, Any]] = [
         {
@@ -493,14 +505,15 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
     last = entries[-1] if entries else {}
     passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *run.loops])
     is_skipped = any(notice.code == "run.result-skipped" for notice in run.warnings)
-    roles, separation = run.casting.roles, run.casting.separation
+    roles = run.casting.roles
+    separation = run.casting.separation
     return {
         "run_id": started.run_id,
         "timestamp": datetime.fromtimestamp(started.wall_ns / 1e9, tz=UTC).isoformat(),
         "pipeline": started.name,
         "task": run.task if run.settings.trace.content == "full" else "",
         "producer_model": roles.producer,
-        "evaluator_model": ", ".join(roles.evaluators) or None,  # None when only code checked
+        "evaluator_model": ", ".join(roles.evaluators) or None,
         "separation": separation.relation if separation is not None else None,
         "warnings": [asdict(notice) for notice in run.warnings],
         "run_duration_s": journal.duration_ns / 1e9,
@@ -517,16 +530,10 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
 
 
 def _final(ended: RunEnded | None, *, is_skipped: bool, passed: bool | None) -> RunVerdict:
-    match ended:
-        case RunEnded(status="ok") if is_skipped:
-            return "SKIPPED"
-        case RunEnded(status="ok"):
-            return "DONE" if passed is None else "PASS" if passed else "FAIL"
-        case RunEnded(status="waiting"):
-            return "WAITING"
-        case RunEnded(status="stopped"):
-            return "STOPPED"
-        case RunEnded(status="cancelled"):
-            return "INTERRUPTED"
-        case _:
-            return "ERROR"
+    if ended is None or ended.status != "ok":
+        return _UNFINISHED.get("" if ended is None else ended.status, "ERROR")
+    if is_skipped:
+        return "SKIPPED"
+    if passed is None:
+        return "DONE"
+    return "PASS" if passed else "FAIL"

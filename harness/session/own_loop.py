@@ -18,16 +18,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
-# Seconds that cancelled tasks may take to end when all is over.
+# Seconds that cancelled tasks may take to end after the main coroutine.
 _GRACE_S = 1.0
 
 
 def refuse_running_loop(instead: str) -> None:
-    """For synchronous doors.
-
-    Raises:
-        InvalidInput: An event loop is running; `instead` is what to write there.
-    """
+    """Refuses a synchronous call in a running event loop; `instead` is what to write there."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -39,7 +35,7 @@ def refuse_running_loop(instead: str) -> None:
 
 
 def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]], *, instead: str) -> Callable[P, T]:
-    """The function for synchronous code; `instead` is what to write where a loop is running."""
+    """A synchronous form of an async function; for `instead`, see `refuse_running_loop`."""
 
     @wraps(function, assigned=("__doc__", "__module__"))
     def run(*args: P.args, **options: P.kwargs) -> T:
@@ -62,24 +58,25 @@ def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
     try:
         return runner.run(watched())
     except KeyboardInterrupt:
-        # Where Ctrl-C was ignored when it began, as in the background, the runner leaves it as it
-        # is: then it comes from wherever the loop is, and cancels nothing.
+        # A process that was started with Ctrl-C ignored, as in the background of a shell, gets no
+        # handler from the runner. Ctrl-C then interrupts the loop, and leaves the task uncancelled.
         if task is not None and not task.done() and not task.cancelling():
             task.cancel()
             with suppress(asyncio.CancelledError):
                 runner.get_loop().run_until_complete(task)
         raise
     finally:
-        # Unlike there, a task that ignores its cancellation does not delay the return: the run has
-        # already warned of such a node and abandoned it.
+        # Unlike in `asyncio.run`, a task that ignores its cancellation does not delay the return:
+        # the run has already warned of such a node and abandoned it.
         _close(runner)
 
 
 @contextmanager
 def in_background(opening: AbstractAsyncContextManager[T]) -> Iterator[Background[T]]:
-    """Opens something in an event loop of a thread of its own, for code without a loop."""
+    """Opens a context in an event loop of a thread of its own, for code without a loop."""
     begun = Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
-    opened, closed = Future[T](), Future[None]()
+    opened = Future[T]()
+    closed = Future[None]()
 
     async def serve() -> None:
         over = asyncio.Event()
@@ -91,12 +88,13 @@ def in_background(opening: AbstractAsyncContextManager[T]) -> Iterator[Backgroun
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001 - for the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             (closed if opened.done() else opened).set_exception(error)
         else:
             closed.set_result(None)
 
-    # The context, so that the thread's work belongs to the span, and its warnings to the run.
+    # With a copy of the context, the thread's work belongs to the caller's span, and its warnings
+    # to the caller's run.
     thread = Thread(target=copy_context().run, args=(run,), name="harness loop", daemon=True)
     thread.start()
     loop, over = begun.result()
@@ -111,22 +109,19 @@ def in_background(opening: AbstractAsyncContextManager[T]) -> Iterator[Backgroun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Background(Generic[T]):
-    """What is open in the event loop of another thread."""
+    """An object that is open in the event loop of another thread."""
 
     served: T
     loop: asyncio.AbstractEventLoop
     thread: Thread
 
     def result_of(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Its result; Ctrl-C here cancels it there.
-
-        Raises:
-            CancelledError: The loop ends.
-        """
+        """Runs a coroutine in the other thread, and waits for its result; Ctrl-C cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             while not wait([future], timeout=1.0).done:
-                if not self.thread.is_alive():  # it came after the loop's last turn
+                # A coroutine that came after the loop's last turn never begins.
+                if not self.thread.is_alive():
                     raise CancelledError
             return future.result()
         except BaseException:
@@ -135,6 +130,7 @@ class Background(Generic[T]):
 
 
 def _close(runner: asyncio.Runner) -> None:
+    """Closes a runner, but waits for its tasks only `_GRACE_S`."""
     loop = runner.get_loop()
     pending = asyncio.all_tasks(loop)
     for task in pending:
@@ -144,8 +140,8 @@ def _close(runner: asyncio.Runner) -> None:
     if not pending:
         runner.close()
         return
-    # The runner would wait for them for ever. Of what is destroyed while it is pending the loop
-    # complains; here that is what is wanted.
+    # `runner.close` would wait for these tasks for ever. Destroying pending tasks is intended here,
+    # so the loop's complaint about it is dropped.
     loop.set_exception_handler(lambda _loop, _context: None)
     asyncio.set_event_loop(None)
     loop.close()

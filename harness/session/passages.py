@@ -1,6 +1,6 @@
-"""Passages: the memory store of a run, or of a script or command without one.
+"""Passages: the memory store, used by a run, or by a script or command without a run.
 
-A run opens the store at its first use and keeps it off the event loop.
+A run opens the store at its first use, and works with it in threads, off the event loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import (
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,6 @@ from harness.memory import (
     Hit,
     Hits,
     MemoryStore,
-    MiniLmEmbedder,
     Mode,
     Passage,
     Place,
@@ -51,7 +50,7 @@ from harness.memory import (
 )
 from harness.session.chat import open_shim
 from harness.session.own_loop import in_background
-from harness.session.settings import MINILM, OFFLINE_EMBEDDERS, MemorySettings, Settings
+from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.trust import check_store
 from harness.threads import to_its_end
 from harness.trace import RunTrace, Tracer, events, sha256_of
@@ -59,24 +58,23 @@ from harness.trace import RunTrace, Tracer, events, sha256_of
 T = TypeVar("T")
 
 RUN_FIELD = "run"
-"""In a passage's metadata: the run that remembered it first."""
+"""The key in a passage's metadata for the run that remembered it first."""
 
 _THREADS = 8
 
 Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
-# Makes the vectors of what a run asks of the store.
-_asks: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
-# Texts in one call: servers rarely compute more at once, and some accept at most 100.
-_BATCH = 64
+# Makes the vectors for the run whose work a thread does.
+_ask_of_run: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
+_BATCH = 64  # texts in one call: servers rarely compute more at once, and some accept at most 100
+# A reranker ranks so many hits of a search for each that is asked for, and at most so many.
 _RANKED_PER_HIT, _MOST_RANKED = 4, 100
-"""How many hits of a search are ranked again for each that is asked for, and at most."""
 
 
 class PassageStore:
     """The store of `[memory]`, opened at its first use, and worked with in threads of its own.
 
-    A run without a path for it has one of its own, which is removed with the run. `ask` makes
+    Without a path in the settings, the store is temporary and removed with the run. `ask` makes
     vectors for work that no run has asked for.
     """
 
@@ -91,11 +89,11 @@ class PassageStore:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
 
     async def in_store(self, work: Callable[[MemoryStore], T], *, tracer: Tracer, ask: Ask) -> T:
-        """What work in the store comes to, in a thread; it gets its vectors from `ask`."""
+        """Does `work` with the store in a thread, and returns its result; `ask` makes vectors."""
         store = await self._open(tracer)
-        # With the context, so that calls for vectors stand under the right span.
+        # The context has the current span, under which calls for vectors are recorded.
         context = contextvars.copy_context()
-        context.run(_asks.set, ask)
+        context.run(_ask_of_run.set, ask)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(context.run, work, store))
 
@@ -110,7 +108,7 @@ class PassageStore:
                     with tracer.span(events.OpenMemory(self.settings.is_kept)) as span:
                         store, endpoint = await self._opened_in(stack)
                         span.set(passages=len(store))
-                    # A thread may still do the work of a node that was cancelled.
+                    # Waits for threads, which may still work for a node that was cancelled.
                     stack.push_async_callback(
                         asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
                     )
@@ -122,7 +120,7 @@ class PassageStore:
     async def _opened_in(
         self, stack: AsyncExitStack
     ) -> tuple[MemoryStore, EndpointEmbedder | None]:
-        """The store, and what embeds for it; leaving the stack closes the store."""
+        """The store, and the endpoint that embeds for it; the stack closes the store."""
         settings = self.settings
         path: Place | None = settings.path
         if path is None:
@@ -133,7 +131,7 @@ class PassageStore:
 
         def opened() -> MemoryStore:
             store = _opened_store(settings, path, endpoint=endpoint)
-            # Here, since nobody may wait for it any more.
+            # Noted in the thread, since a cancelled caller would not learn of the open store.
             stack.push_async_callback(asyncio.to_thread, store.close)
             return store
 
@@ -142,27 +140,16 @@ class PassageStore:
         return await to_its_end(opening, thread=self._threads, stop=stop), endpoint
 
 
+@dataclass(frozen=True, slots=True)
 class PassageLibrary:
-    """Remembers documents for a run, and recalls passages that answer a question.
+    """Remembers documents for a run, and recalls passages that answer a question."""
 
-    `ask` makes vectors and `rank` ranks hits within the run's limits.
-    """
-
-    def __init__(
-        self,
-        store: PassageStore,
-        *,
-        tracer: RunTrace,
-        ask: Ask,
-        rank: Callable[[RerankRequest], Awaitable[Ranking]],
-        warn: Callable[[Notice], None],
-    ) -> None:
-        self._shared = store
-        self._settings = store.settings
-        self._tracer = tracer
-        self._ask = ask
-        self._rank = rank
-        self._warn = warn
+    store: PassageStore
+    _: KW_ONLY
+    tracer: RunTrace
+    ask: Ask  # makes vectors within the run's limits
+    rank: Callable[[RerankRequest], Awaitable[Ranking]]  # ranks hits within the run's limits
+    warn: Callable[[Notice], None]
 
     async def remember(
         self,
@@ -179,14 +166,16 @@ class PassageLibrary:
         Returns:
             The passages as kept, in order, without refused ones.
         """
-        created, digest = created or datetime.now(UTC), sha256_of(document)
-        clean = self._tracer.redactor.clean
-        arguments = document, title, source, metadata or {}
-        document, title, source = map(clean, (document, title, source))
-        metadata = {k: clean(v) if isinstance(v, str) else v for k, v in arguments[-1].items()}
-        if (document, title, source, metadata) != arguments:
+        created = created or datetime.now(UTC)
+        digest = sha256_of(document)  # of the text before secrets are taken out
+        metadata = dict(metadata or {})
+        originals = document, title, source, metadata
+        clean = self.tracer.redactor.clean
+        document, title, source = clean(document), clean(title), clean(source)
+        metadata = {k: clean(v) if isinstance(v, str) else v for k, v in metadata.items()}
+        if (document, title, source, metadata) != originals:
             message = f"a secret in a document is replaced before it is remembered ('{source}')"
-            self._warn(Notice(code="memory.secret-replaced", message=message))
+            self.warn(Notice(code="memory.secret-replaced", message=message))
         if RUN_FIELD in metadata:
             raise InvalidInput(
                 f"metadata '{RUN_FIELD}' is reserved for the run; choose another name",
@@ -199,7 +188,7 @@ class PassageLibrary:
                 source=source,
                 quality=quality,
                 created=created,
-                metadata={**metadata, RUN_FIELD: self._tracer.run_id},
+                metadata={**metadata, RUN_FIELD: self.tracer.run_id},
             )
             for excerpt in passages_of(document)
         ]
@@ -210,20 +199,20 @@ class PassageLibrary:
             ids = [merged_into.get(passage.id, passage.id) for passage in passages]
             return added, [store.get(id_) for id_ in ids]
 
-        is_kept = self._settings.is_kept
+        is_kept = self.store.settings.is_kept
         remember = events.Remember(
             source=source,
-            title=self._tracer.excerpt(title),
+            title=self.tracer.excerpt(title),
             quality=quality,
-            metadata=self._tracer.excerpt(dict(metadata)),
+            metadata=self.tracer.excerpt(metadata),
             created=created.isoformat(),
             chars=len(document),
-            # A resumed run needs the text again if its node is not called again.
-            document_sha256=None if is_kept else self._tracer.content(document),
-            # The digest of the text before secrets are taken out.
-            digest=None if is_kept else self._tracer.excerpt(digest),
+            # A resumed run remembers the text again from the journal if the store was temporary and
+            # the node is not called again.
+            document_sha256=None if is_kept else self.tracer.content(document),
+            digest=None if is_kept else self.tracer.excerpt(digest),
         )
-        with self._tracer.span(remember) as span:
+        with self.tracer.span(remember) as span:
             added, stored = await self._in_store(add)
             span.set(
                 passages=len(passages),
@@ -232,9 +221,9 @@ class PassageLibrary:
                 merged=[{"id": merge.id, "into": merge.into} for merge in added.merged],
             )
             for refusal in added.refused:
-                excerpts = map(self._tracer.excerpt, (refusal.title, refusal.reason))
-                self._tracer.instant(events.Refused(refusal.id, *excerpts))
-                self._warn(
+                excerpts = map(self.tracer.excerpt, (refusal.title, refusal.reason))
+                self.tracer.instant(events.Refused(refusal.id, *excerpts))
+                self.warn(
                     Notice(
                         code="memory.passage-refused",
                         message=f"passage {refusal.id} is not remembered: it holds "
@@ -253,16 +242,16 @@ class PassageLibrary:
         half_life_days: float | None = None,
         budget_tokens: int | None = None,
     ) -> Hits:
-        """The passages most relevant to a question, best first; whole ones within the budget."""
+        """The passages most relevant to a question, best first, that fit into `budget_tokens`."""
         recall = events.Recall(
-            query=self._tracer.excerpt(query),
+            query=self.tracer.excerpt(query),
             limit=limit,
             mode=mode,
-            where=self._tracer.excerpt(_as_json(where)),
+            where=self.tracer.excerpt(_as_json(where)),
         )
-        with self._tracer.span(recall) as span:
+        with self.tracer.span(recall) as span:
             candidates = limit
-            if self._settings.rerank is not None and isinstance(limit, int):
+            if self.store.settings.rerank is not None and isinstance(limit, int):
                 candidates = max(limit, min(_RANKED_PER_HIT * limit, _MOST_RANKED))
 
             def search(store: MemoryStore) -> tuple[Hits, int | None]:
@@ -275,28 +264,28 @@ class PassageLibrary:
             await self._rerank(query, hits, limit=limit)
             if budget_tokens is not None:
                 hits[:] = _within(budget_tokens, hits)
-            titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
                 behind=behind,
                 hits=[
-                    {**_hit_as_json(hit), "title": title}
-                    for hit, title in zip(hits, titles, strict=True)
+                    {**_hit_as_json(hit), "title": self.tracer.excerpt(hit.title)} for hit in hits
                 ],
             )
         return hits
 
     async def _rerank(self, query: str, hits: Hits, *, limit: int) -> None:
-        """Leaves the best `limit` by the reranker; by the search, without one or if it fails."""
-        tag = self._settings.rerank
+        """Reorders `hits` by the reranker, if there is one, and removes all but the first `limit`.
+
+        If the reranker fails, hits stay in the order of the search.
+        """
+        tag = self.store.settings.rerank
         if tag is not None and hits:
-            request = RerankRequest(
-                model=tag, role="memory", query=query, texts=tuple(hit.text for hit in hits)
-            )
+            texts = tuple(hit.text for hit in hits)
+            request = RerankRequest(model=tag, role="memory", query=query, texts=texts)
             try:
-                scores = (await self._rank(request)).scores
+                ranking = await self.rank(request)
             except InferenceError as error:
-                self._warn(
+                self.warn(
                     Notice(
                         code="memory.not-reranked",
                         message=f"hits stay in the order of the search: {error}",
@@ -304,7 +293,7 @@ class PassageLibrary:
                 )
             else:
                 # Hits with equal scores stay in the order of the search.
-                scored = sorted(zip(hits, scores, strict=True), key=lambda pair: -pair[1])
+                scored = sorted(zip(hits, ranking.scores, strict=True), key=lambda pair: -pair[1])
                 hits[:] = [
                     replace(hit, rank=rank, reranked=score)
                     for rank, (hit, score) in enumerate(scored, start=1)
@@ -317,13 +306,13 @@ class PassageLibrary:
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How new these texts are to the store, 0 to 10."""
-        with self._tracer.span(events.Novelty(len(texts))) as span:
+        with self.tracer.span(events.Novelty(len(texts))) as span:
             novelty = await self._in_store(lambda store: store.novelty(texts))
             span.set(novelty=novelty)
         return novelty
 
     async def _in_store(self, work: Callable[[MemoryStore], T]) -> T:
-        return await self._shared.in_store(work, tracer=self._tracer, ask=self._ask)
+        return await self.store.in_store(work, tracer=self.tracer, ask=self.ask)
 
 
 def _as_json(where: Filter | None) -> dict[str, object] | None:
@@ -337,11 +326,12 @@ def _as_json(where: Filter | None) -> dict[str, object] | None:
 
 
 def _within(budget_tokens: int, hits: Iterable[Hit]) -> Iterator[Hit]:
+    tokens_left = budget_tokens
     for hit in hits:
-        # One without room does not end it: a shorter one may follow.
         tokens = most_tokens_in(hit.passage.searchable)
-        if tokens <= budget_tokens:
-            budget_tokens -= tokens
+        # No end at the first hit that does not fit, since a shorter one may follow.
+        if tokens <= tokens_left:
+            tokens_left -= tokens
             yield hit
 
 
@@ -396,16 +386,16 @@ def _opened_store(
     path: Place,
     *,
     endpoint: EndpointEmbedder | None,
-    **how: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> MemoryStore:
-    """The store at a place, with the embedder of its settings; see `MemoryStore.open`."""
+    """Opens the store at a path as its settings say; `options` are those of `MemoryStore.open`."""
     return MemoryStore.open(
         path,
-        embedder=MiniLmEmbedder() if memory.embedder == MINILM else endpoint,
+        embedder=endpoint or OFFLINE_EMBEDDERS[memory.embedder](),
         language=memory.language,
         merge=memory.merge,
         cache=memory.cache,
-        **how,
+        **options,
     )
 
 
@@ -417,43 +407,35 @@ async def _embedder_of(settings: Settings) -> AsyncIterator[EndpointEmbedder]:
 
 
 class EndpointEmbedder:
-    """Embeds by calls to one model. An `Embedder`, for any thread but the event loop's.
+    """An `Embedder` that calls an endpoint; for use in any thread but the event loop's."""
 
-    `first` is an answer, which tells the model and the length of its vectors.
-    """
-
-    def __init__(
-        self, tag: str, *, ask: Ask, first: Embeddings, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, tag: str, *, ask: Ask, first: Embeddings) -> None:
         self._tag = tag
         self._ask = ask
+        # An answer of the endpoint, which names the model and has vectors of its length.
         self._model_id = first.model_id
         self.name = f"{tag}/{first.model_id}"
         self.dimensions = int(first.vectors.shape[1])
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._lock = Lock()
         self._calls: set[Future[Embeddings]] = set()
         self._is_closed = False
 
     @classmethod
     async def open(cls, tag: str, *, ask: Ask) -> Self:
-        """Asks for one vector, to learn its length.
-
-        Raises:
-            InferenceError: There was no vector.
-        """
+        """Asks an endpoint for one vector, to learn its length; raises `InferenceError` without."""
         first = await ask(EmbedRequest(model=tag, role="memory", texts=("memory",)))
-        return cls(tag, ask=ask, first=first, loop=asyncio.get_running_loop())
+        return cls(tag, ask=ask, first=first)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder`.
 
         Raises:
-            InferenceError: There are no vectors, another model made them, or this is closed.
+            InferenceError: There are no vectors, another model made them, or `close` was called.
             RunLimitReached: The run's limits leave no room for the call.
         """
         vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
-        # Servers refuse blank texts.
+        # Servers refuse blank texts, whose vectors stay zero.
         rows = [row for row, text in enumerate(texts) if text.strip()]
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]
@@ -464,7 +446,7 @@ class EndpointEmbedder:
 
     def close(self) -> None:
         """Cancels pending calls, and refuses further ones."""
-        # No thread may wait for a loop that has ended.
+        # Else a thread would wait for ever for an event loop that has ended.
         with self._lock:
             self._is_closed = True
             calls = tuple(self._calls)
@@ -475,18 +457,18 @@ class EndpointEmbedder:
         request = EmbedRequest(model=self._tag, role="memory", texts=texts)
         with self._lock:
             if self._is_closed:
-                raise self._over()
-            # A thread of the store asks, and the event loop makes the call.
+                raise self._closed()
+            # This thread is the store's, and the event loop makes the call.
             call = asyncio.run_coroutine_threadsafe(self._call(request), self._loop)
             self._calls.add(call)
         try:
             embeddings = call.result()
         except CancelledError as error:
-            raise self._over() from error
+            raise self._closed() from error
         finally:
             with self._lock:
                 self._calls.discard(call)
-        # The server may have been given another model.
+        # The server may have loaded another model meanwhile.
         if (embeddings.model_id, embeddings.vectors.shape[1]) != (self._model_id, self.dimensions):
             raise ServerError(
                 f"the server now embeds with '{embeddings.model_id}' "
@@ -498,7 +480,8 @@ class EndpointEmbedder:
         return embeddings.vectors
 
     async def _call(self, request: EmbedRequest) -> Embeddings:
-        return await (_asks.get() or self._ask)(request)
+        ask = _ask_of_run.get() or self._ask
+        return await ask(request)
 
-    def _over(self) -> InferenceError:
+    def _closed(self) -> InferenceError:
         return InferenceError("the run that asked for these vectors has ended", endpoint=self._tag)

@@ -275,7 +275,10 @@ async def run_pipeline(
     shared: SharedParts | None = None,
     **options: Any,  # noqa: ANN401 - as there
 ) -> RunResult[ResultT]:
-    """See `Pipeline.run_async`, or `Session.run` if there are shared parts."""
+    """Checks the arguments of `Pipeline.run_async`, or of `Session.run`, and makes the run.
+
+    `shared` are the session's parts, and `options` the keywords of that method by name.
+    """
     if not isinstance(inputs, Mapping | None):
         raise InvalidInput(
             f"inputs are {type(inputs).__name__}; give a mapping of names to values, or inputs by "
@@ -290,8 +293,10 @@ async def run_pipeline(
             f"input '{min(twice)}' is given twice, in the mapping and by name",
             code="pipeline.input-given-twice",
         )
-    resume, answers = options.get("resume"), options.get("answers")
-    limits, backends = options.get("limits"), options.get("backends")
+    resume = options.get("resume")
+    answers = options.get("answers")
+    limits = options.get("limits")
+    backends = options.get("backends")
     observers = options.get("observers", ())
     if not isinstance(resume, str | Path | None):
         raise InvalidInput(
@@ -331,6 +336,7 @@ async def run_pipeline(
 
 
 def _refuse_inputs_among(pipeline: Pipeline, options: Mapping[str, object]) -> None:
+    """Refuses an option with a value and the name of an input, which may be meant instead."""
     parameters = graph_inputs(pipeline)
     for name, value in options.items():
         if name in parameters and value not in (None, (), []):
@@ -350,11 +356,11 @@ def _check_parallel(max_parallel: int | None) -> None:
 
 
 def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch`
-    """Raises `InvalidInput` unless the options of a run over rows, as far as given, are valid."""
+    """Raises `InvalidInput` for an invalid option of a run over rows; missing options are valid."""
     check_limits(options.get("limits"))
     check_backends(options.get("backends"))
     check_observers(options.get("observers", ()))
-    # Unchecked, max_parallel=0 would wait for ever, and sample=0 run nothing without a word.
+    # Unchecked, max_parallel=0 would wait for ever, and sample=0 would run nothing silently.
     _check_parallel(options.get("max_parallel"))
     sample = options.get("sample")
     if sample is not None and sample < 1:
@@ -364,7 +370,7 @@ def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch
 
 
 def check_limits(limits: object) -> None:
-    """Raises `InvalidInput` unless they are `Limits`, or None."""
+    """Raises `InvalidInput` unless this is a `Limits` object or None."""
     if not isinstance(limits, Limits | None):
         raise InvalidInput(
             f"limits={limits!r} is no Limits object; write Limits(max_calls=9), for example",
@@ -373,11 +379,12 @@ def check_limits(limits: object) -> None:
 
 
 def check_backends(backends: object) -> None:
-    """Raises `InvalidInput` unless they are backends by tag, or None."""
+    """Raises `InvalidInput` unless this maps tags to backends, or is None."""
     if backends is None:
         return
-    candidates = backends.values() if isinstance(backends, Mapping) else [None]
-    if not all(hasattr(backend, "chat") for backend in candidates):
+    if not isinstance(backends, Mapping) or not all(
+        hasattr(backend, "chat") for backend in backends.values()
+    ):
         raise InvalidInput(
             f"backends={backends!r:.80} maps no tags to backends; write "
             '{"producer": ScriptedBackend(["A reply."])}, for example',
@@ -386,7 +393,7 @@ def check_backends(backends: object) -> None:
 
 
 def check_observers(observers: object) -> None:
-    """Raises `InvalidInput` unless they are functions of a record."""
+    """Raises `InvalidInput` unless this is a list of functions that take a record."""
     if not isinstance(observers, Sequence) or not all(map(callable, observers)):
         raise InvalidInput(
             f"observers={observers!r:.80} is no list of functions that take a record; write "

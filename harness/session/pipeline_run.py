@@ -63,11 +63,14 @@ _MOST_NAMES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunPart:
+    """What one part of the run starts from."""
+
     inputs: Mapping[str, object]
-    stated: frozenset[str]
-    """Inputs that were given, now or in an earlier part; the others have their defaults."""
+    """All inputs, by name."""
+    given_inputs: frozenset[str]
+    """Names of the inputs that were given, in this part or before; the others have defaults."""
     limits: Limits
-    """Limits that were given, now or in an earlier part."""
+    """Limits that were given to the run, in this part or before."""
     origin: Origin | None
     answers: Answers = field(default_factory=dict)
     earlier: EarlierRun | None = None
@@ -85,8 +88,9 @@ class PipelineRun:
     graph: Graph
     settings: Settings
     limits: Limits | None
-    """As given for this run."""
+    """Limits that were given for this run, which override those of the pipeline."""
     own_limits: Limits | None
+    """The pipeline's limits."""
     max_parallel: int | None
     backends: Mapping[str, Backend] | None
     shared: SharedParts | None = None
@@ -111,11 +115,11 @@ class PipelineRun:
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
     def begin(self, inputs: Mapping[str, object]) -> Coroutine[Any, Any, RunResult]:
-        """A new run."""
+        """Begins a new run."""
         self.graph.check()
         part = _RunPart(
             inputs=bind_inputs(self.graph, inputs),
-            stated=frozenset(inputs),
+            given_inputs=frozenset(inputs),
             limits=merged(self.limits),
             origin=self.origin,
         )
@@ -129,14 +133,15 @@ class PipelineRun:
         *,
         answers: Mapping[str, object],
     ) -> RunResult:
-        """Goes on with a run."""
+        """Continues a run; if nothing is left to do, the result is read from its journal."""
         graph = self.graph
         graph.check()
-        earlier = run
-        if not isinstance(earlier, EarlierRun):
-            earlier = read_earlier_run(find_journal(earlier, lambda: self.settings.traces))
-        values, names = inputs_now(graph, inputs, earlier)
-        answered = match_answers(answers, earlier.questions)
+        if isinstance(run, EarlierRun):
+            earlier = run
+        else:
+            earlier = read_earlier_run(find_journal(run, lambda: self.settings.traces))
+        values, given_inputs = inputs_now(graph, inputs, earlier)
+        new_answers = match_answers(answers, earlier.questions)
         surroundings = await Surroundings(self.settings, self.backends).beside(earlier.outputs)
         if earlier.is_finished:
             result = await result_if_nothing_to_do(graph, values, earlier, surroundings)
@@ -144,10 +149,10 @@ class PipelineRun:
                 return result
         part = _RunPart(
             inputs=values,
-            stated=names,
+            given_inputs=given_inputs,
             limits=merged(self.limits, earlier.limits),
             origin=self.origin or earlier.origin,
-            answers={**earlier.answers, **answered},
+            answers={**earlier.answers, **new_answers},
             earlier=earlier,
             surroundings=surroundings,
         )
@@ -156,8 +161,8 @@ class PipelineRun:
     async def _run(self, part: _RunPart) -> RunResult:
         started_ns = monotonic()
         earlier = part.earlier
-        ended: Execution | None = None
         opened: OpenRun | None = None
+        ended: Execution | None = None
         await _turn_to_open()
         try:
             # 1. All that the run needs is open inside this block.
@@ -182,20 +187,20 @@ class PipelineRun:
                     for notice in earlier.notices:
                         opened.warn(notice)
                     opened.replies.ask_anew(earlier.misled)
-                run = events.RunSpanEvent(
+                run_span = events.RunSpanEvent(
                     label=self.graph.name, max_parallel=self.max_parallel, tenant=self.tenant
                 )
-                with opened.trace.span(run):
+                with opened.trace.span(run_span):
                     # 3. What a resume needs goes before the first node.
                     await self._record_beginning(opened, part)
                     if earlier is not None:
                         await _remember_again(opened, earlier)
                     # 4. The nodes.
                     ended = await self._execute(opened, part)
-                    opened.trace.flush()  # so that observers have heard all of it
+                    opened.trace.flush()  # observers, who count scores, have all records then
                     opened.scored.extend(self.scored())
                     opened.figures.update(self.figures())
-                    # 5. How it ended: a failure is raised here, so that journal and span say so.
+                    # 5. How it ended. A failure is raised inside the span, which then records it.
                     opened.trace.instant(_outcome(ended))
                     for notice in result_notices(self.graph, ended):
                         opened.warn(notice)
@@ -211,7 +216,7 @@ class PipelineRun:
             if opened is not None and ended is not None:
                 error.result = self._result(opened, ended, part, started_ns=started_ns)
             raise
-        # 6. Only now that all is closed, the use of each model and the files are known.
+        # 6. The use of each model and the files are known only now that all is closed.
         return self._result(opened, ended, part, started_ns=started_ns)
 
     def _note_retry(self, record: Record) -> None:
@@ -219,9 +224,10 @@ class PipelineRun:
             self._retries[str(retry.node or retry.model)] += 1
 
     async def _record_beginning(self, opened: OpenRun, part: _RunPart) -> None:
-        """Records what `read_earlier_run` reads; of inputs and limits, only the given ones."""
-        trace, graph = opened.trace, self.graph
-        inputs = {name: value for name, value in part.inputs.items() if name in part.stated}
+        """Records what `read_earlier_run` reads; only given inputs and limits, without defaults."""
+        trace = opened.trace
+        graph = self.graph
+        inputs = {name: part.inputs[name] for name in part.inputs if name in part.given_inputs}
         limits = {name: limit for name, limit in asdict(part.limits).items() if limit is not None}
         trace.instant(
             events.PipelineEvent(
@@ -238,7 +244,7 @@ class PipelineRun:
         parameters = graph_inputs(graph)
         for name, value in inputs.items():
             recorded = events.InputEvent(input=name)
-            with suppress(TypeError):  # it has no form in JSON
+            with suppress(TypeError):  # a value that has no JSON is recorded by its name alone
                 data = value_form(parameters[name].annotation).encode(value)
                 recorded = events.InputEvent(
                     input=name,
@@ -248,9 +254,9 @@ class PipelineRun:
             trace.instant(recorded)
         if self.refused is not None:
             trace.instant(self.refused)
-        before = part.earlier.answers if part.earlier else {}
+        recorded_answers = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
-            if (key, text) not in before:
+            if (key, text) not in recorded_answers:
                 event = events.AnswerEvent(
                     key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
                 )
@@ -259,33 +265,14 @@ class PipelineRun:
         await trace.persisted()
 
     async def _execute(self, opened: OpenRun, part: _RunPart) -> Execution:
-        earlier, trace, budget = part.earlier, opened.trace, opened.budget
+        """Calls the nodes; warns of those that an earlier part had under another name."""
+        earlier = part.earlier
         places = Places(self.max_parallel)
-        forecaster: Forecaster | None = None
         async with AsyncExitStack() as stack:
-            cache = TextStore(
-                self.settings.traces / OUTPUT_CACHE,
-                unusable=lambda error: opened.warn(
-                    Notice(
-                        code="cache.outputs-not-kept",
-                        message=f"outputs are not kept for other runs: {error}",
-                    )
-                ),
-                clean=trace.redactor.clean,
-            )
+            cache = self._output_cache(opened)
             stack.push_async_callback(cache.aclose)
             executor = await self._executor(opened, stack)
-            if budget is not None:
-                forecaster = Forecaster(
-                    self.graph,
-                    roles=opened.casting.roles,
-                    memory=opened.settings.memory.models,
-                    expect=partial(budget.expect, run=trace.run_id),
-                )
-                serving = budget.serving(
-                    trace.run_id, lend=places.lend, max_parallel=self.max_parallel
-                )
-                stack.enter_context(serving)
+            forecaster = self._forecaster(opened, places, stack)
 
             def run_of(call: NodeCall) -> Run:
                 return Run(
@@ -300,7 +287,7 @@ class PipelineRun:
                 part.inputs,
                 Shared(
                     run_of=run_of,
-                    tracer=trace,
+                    tracer=opened.trace,
                     executor=executor,
                     places=places,
                     earlier=earlier.outputs if earlier else None,
@@ -318,8 +305,38 @@ class PipelineRun:
                 opened.warn(notice)
         return ended
 
+    def _output_cache(self, opened: OpenRun) -> TextStore:
+        """The outputs of all runs; if its file cannot be used, the run warns and goes on."""
+
+        def warn(error: Exception) -> None:
+            notice = Notice(
+                code="cache.outputs-not-kept",
+                message=f"outputs are not kept for other runs: {error}",
+            )
+            opened.warn(notice)
+
+        path = self.settings.traces / OUTPUT_CACHE
+        return TextStore(path, unusable=warn, clean=opened.trace.redactor.clean)
+
+    def _forecaster(
+        self, opened: OpenRun, places: Places, stack: AsyncExitStack
+    ) -> Forecaster | None:
+        """Tells the budget which models the run will ask, until the stack closes; None without."""
+        budget = opened.budget
+        if budget is None:
+            return None
+        run_id = opened.trace.run_id
+        serving = budget.serving(run_id, lend=places.lend, max_parallel=self.max_parallel)
+        stack.enter_context(serving)
+        return Forecaster(
+            self.graph,
+            roles=opened.casting.roles,
+            memory=opened.settings.memory.models,
+            expect=partial(budget.expect, run=run_id),
+        )
+
     async def _executor(self, opened: OpenRun, stack: AsyncExitStack) -> Executor:
-        """Calls the nodes: here, or those that ask for it on workers, which the stack closes."""
+        """Calls nodes here, or on workers if they ask for one; the stack closes the workers."""
         execution = self.settings.execution
         if execution.engine == IN_PROCESS:
             return InProcess()
@@ -334,18 +351,18 @@ class PipelineRun:
         on_demand = OnDemand(workers)
         stack.push_async_callback(on_demand.aclose)
         if asks_for_workers(self.graph):
-            await on_demand.opened()  # what is wrong with it is told before the first call
+            await on_demand.opened()  # raises what is wrong with it before the first call
         return on_demand
 
     def _result(
         self, opened: OpenRun, ended: Execution, part: _RunPart, *, started_ns: int
     ) -> RunResult:
-        trace, casting = opened.trace, opened.casting
         stopped = ended.stopped_by
+        # Of the reasons to stop, only these limits have a meter, which may be the command's.
         limit = next((name for name in FIELD_OF if stopped and stopped.limit == name), None)
         left = opened.meter.left(limit) if limit else None
         return RunResult(
-            run_id=trace.run_id,
+            run_id=opened.trace.run_id,
             pipeline=self.graph.name,
             status=ended.status,
             outputs=ended.outputs,
@@ -366,9 +383,9 @@ class PipelineRun:
             models=tuple(opened.models),
             spent=opened.meter.of_run.spent,
             duration_s=(monotonic() - started_ns) / 1e9,
-            files=RunFiles.beside(trace.journal_path),
-            separation=casting.separation,
-            evaluator_pool=casting.pool,
+            files=RunFiles.beside(opened.trace.journal_path),
+            separation=opened.casting.separation,
+            evaluator_pool=opened.casting.pool,
             warnings=tuple(opened.warnings),
         )
 
@@ -386,23 +403,24 @@ def _outcome(ended: Execution) -> events.Outcome:
 
 
 async def _remember_again(opened: OpenRun, earlier: EarlierRun) -> None:
-    """Restores lost documents of nodes that are not called again."""
-    if not opened.settings.memory.is_kept:
-        documents, lost = remembered_in(earlier.journal)
-        for document in documents:
-            await opened.passages.remember(**document)
-        if lost:
-            notice = Notice(
-                code="resume.documents-lost",
-                message=f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
-                "remembered cannot be recalled now: their texts hold secrets, which the journal "
-                "leaves out",
-            )
-            opened.warn(notice)
+    """Restores the documents of earlier parts, unless a store that outlives runs has them."""
+    if opened.settings.memory.is_kept:
+        return
+    documents, lost = remembered_in(earlier.journal)
+    for document in documents:
+        await opened.passages.remember(**document)
+    if lost:
+        notice = Notice(
+            code="resume.documents-lost",
+            message=f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
+            "remembered cannot be recalled now: their texts hold secrets, which the journal "
+            "leaves out",
+        )
+        opened.warn(notice)
 
 
 def _deadline_s(meter: Meter) -> float | None:
-    """Seconds from now until everything still going is stopped; None without a limit."""
+    """Seconds until nodes that still run are stopped; None without a limit on time."""
     left = meter.left("time")
     if left is None:
         return None
@@ -415,7 +433,7 @@ _OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}
 
 
 async def _turn_to_open() -> None:
-    """Returns to one run at a time, each in its own turn of the event loop."""
+    """Waits until this run may open, since only one opens in each turn of the event loop."""
     # Opening a run holds the event loop for some milliseconds: fifty runs that begin together
     # would hold it for a quarter of a second.
     loop = asyncio.get_running_loop()

@@ -1,8 +1,11 @@
-"""Rehearses the resume of a run, calling nothing: what would be repeated, or the result."""
+"""Rehearses the resume of a run: which calls would be repeated, or the result if there is none.
+
+The graph is executed as in a resumed run, by an executor that makes no calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,32 +67,26 @@ async def result_if_nothing_to_do(
 class Remake:
     """A call of a node that a resumed run would repeat; the figures are from its last call."""
 
-    node: str
-    """A label such as `findings[2]`."""
+    node: str  # a label such as `findings[2]`
     reason: str
-    steps: tuple[str, ...]
-    """Labels of the calls of nested nodes that it would repeat."""
-    calls: int
-    """Calls to models, including nested nodes, like the figures below."""
+    steps: tuple[str, ...]  # labels of the calls of nested nodes that it would repeat
+    calls: int  # calls to models, including nested nodes, like the figures below
     input_tokens: int
     output_tokens: int
-    cost_usd: float | None
-    """None if no price is known."""
+    cost_usd: float | None  # None if no price is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """The calls that a resumed run would make, as far as foreseeable."""
 
-    kept: tuple[str, ...]
-    """Labels of the calls whose outputs it would reuse."""
+    kept: tuple[str, ...]  # labels of the calls whose outputs the run would reuse
     made_again: tuple[Remake, ...]
     unfinished: tuple[str, ...]
     """Labels of calls that were begun and have no output: they failed, or were interrupted."""
     new: tuple[str, ...]
     """Nodes that were never called: new ones, and nodes that a killed run had not reached."""
-    renamed: Mapping[str, str]
-    """The names that reused nodes had before, by their names now."""
+    renamed: Mapping[str, str]  # the names that reused nodes had before, by their names now
 
 
 async def rehearse(
@@ -101,44 +98,36 @@ async def rehearse(
     backends: Mapping[str, Backend] | None = None,
     through: str | None = None,
 ) -> Rehearsal:
-    """Finds the calls that a resumed run would make, without a call.
+    """Finds the calls that a resumed run would make, without making them.
 
-    `through` is a mapped node that does no more than call a pipeline: its calls are made, and those
-    of the pipeline's nodes are not.
-
-    Raises:
-        InvalidInput: As from the run itself.
+    `through` is a mapped node that only calls a pipeline. Its calls are made, to find those of the
+    pipeline's nodes. Raises `InvalidInput` as the run itself.
     """
     values, _ = inputs_now(graph, inputs, earlier)
     surroundings = await Surroundings(settings, backends).beside(earlier.outputs)
     ended = await _rehearsed(graph, values, earlier, surroundings, _NoCalls(through))
     reasons = {rerun.node: rerun.reason for rerun in ended.reruns}
     reused = frozenset(ended.reused)
-    called: set[str] = set()
-    took: dict[str, dict[str, NodeRecord]] = {}
-    for record in node_records(earlier.journal, latest=True):
-        called.add(record.node)
-        took.setdefault(record.label.partition("/")[0], {})[record.label] = record
-    # With the figures of all parts: in the last, it may have had no more than kept replies.
-    every: dict[str, list[NodeRecord]] = {}
-    for record in node_records(earlier.journal) if earlier.misled else ():
-        every.setdefault(record.label.partition("/")[0], []).append(record)
+    latest = list(node_records(earlier.journal, latest=True))
+    called = {record.node for record in latest}
+    # A call that failed by its replies, with the figures of all parts of the run: in the last part,
+    # it may only have had the replies of earlier ones.
+    all_records = node_records(earlier.journal) if earlier.misled else ()
+    misled = _by_outermost(record for record in all_records if record.label in earlier.misled)
     again, unfinished = [], []
-    for label, records in took.items():
-        outermost = records.get(label)
+    for label, records in _by_outermost(latest).items():
+        outermost = next((record for record in records if record.label == label), None)
         if outermost is None or label in reused:
             continue
         if outermost.status in {"done", "reused"} and outermost.node in graph.nodes:
-            calls = [record for record in records.values() if record.label not in reused]
+            calls = [record for record in records if record.label not in reused]
             reason = reasons.get(label, "what it takes is made again")
             again.append(_remake(label, calls, reason=reason))
         elif outermost.times:
             unfinished.append(label)
-            if misled := [
-                record for record in every.get(label, ()) if record.label in earlier.misled
-            ]:
+            if label in misled:
                 reason = "it failed with the replies that it had, so it asks for others"
-                again.append(_remake(label, misled, reason=reason))
+                again.append(_remake(label, misled[label], reason=reason))
     return Rehearsal(
         kept=tuple(label for label in ended.reused if "/" not in label),
         made_again=tuple(again),
@@ -146,6 +135,14 @@ async def rehearse(
         new=tuple(name for name in graph.nodes if name not in called and name not in ended.outputs),
         renamed=renamed_nodes(ended),
     )
+
+
+def _by_outermost(records: Iterable[NodeRecord]) -> dict[str, list[NodeRecord]]:
+    """Label of a call that is not nested → the records of the call and of those nested in it."""
+    groups: dict[str, list[NodeRecord]] = {}
+    for record in records:
+        groups.setdefault(record.label.partition("/")[0], []).append(record)
+    return groups
 
 
 def _remake(node: str, calls: Sequence[NodeRecord], *, reason: str) -> Remake:
@@ -193,7 +190,7 @@ class _Through:
 
 
 class _NoCalls:
-    """An executor that makes no calls except the items of one node; `was_asked` for another."""
+    """Calls only the items of the node `through`; `was_asked` says if it was asked for others."""
 
     def __init__(self, through: str | None = None) -> None:
         self.was_asked = False
@@ -205,7 +202,7 @@ class _NoCalls:
             value: Any = work.function(**work.arguments)
             return await value
         self.was_asked = True
-        # No error: no policy tries it again, puts a default in its place, or ends the run.
+        # Not an error, for which a policy could retry, take a default, or end the run.
         raise Suspended
 
     async def stream(self, work: Work) -> AsyncGenerator[object, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from harness.graph import (
 from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
-from harness.inference.stream import Stream, Told
+from harness.inference.stream import ItemQueue, Stream
 from harness.session.separation import EvaluatorPool, Separation
 from harness.trace import (
     AUDIT_LOG,
@@ -59,13 +60,16 @@ class RunFiles:
 
     @classmethod
     def beside(cls, journal: Path) -> Self:
-        """The files that there are."""
-        forms = {form: journal.with_suffix(ending) for form, (ending, _) in TIMELINES.items()}
-        written = {form: path for form, path in forms.items() if path.is_file()}
+        """The files of the run with this journal."""
+        timelines = {}
+        for form, (suffix, _) in TIMELINES.items():
+            path = journal.with_suffix(suffix)
+            if path.is_file():
+                timelines[form] = path
         return cls(
             journal=journal,
-            chrome_trace=written.get("chrome"),
-            perfetto_trace=written.get("perfetto"),
+            chrome_trace=timelines.get("chrome"),
+            perfetto_trace=timelines.get("perfetto"),
             audit_log=journal.parent / AUDIT_LOG,
         )
 
@@ -148,7 +152,7 @@ def all_passed(loops: Sequence[WiggumResult | RecordedLoop]) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult(Generic[ResultT]):
-    """The outputs of a pipeline that a node called."""
+    """What a pipeline that a node called gives back."""
 
     outputs: Mapping[str, object]
     result: ResultT
@@ -156,7 +160,7 @@ class CallResult(Generic[ResultT]):
 
 
 def call_result(graph: Graph[ResultT], outputs: Mapping[str, object]) -> CallResult[ResultT]:
-    """These outputs of a pipeline, with its result among them."""
+    """The outputs of a pipeline, and which of them is its result."""
     result: Any = outputs.get(graph.result_node)
     return CallResult(outputs=outputs, result=result)
 
@@ -184,9 +188,9 @@ EventKind = Literal[
     "node started", "node ended", "text", "verdict", "round", "loop ended", "warning", "question",
     "missed", "done",
 ]  # fmt: skip
-# Most unread events for a slow reader. The pieces of one call count as one.
+# Most unread events. The pieces of one call count as one.
 _MOST_WAITING = 1_000
-_TOLD_OF_A_RESULT = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
+_RESULT_FIELDS = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +241,7 @@ class RunEvent:
         values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         values = {name: value for name, value in values.items() if value is not None}
         if self.result is not None:
-            values["result"] = {name: getattr(self.result, name) for name in _TOLD_OF_A_RESULT}
+            values["result"] = {name: getattr(self.result, name) for name in _RESULT_FIELDS}
         return orjson.dumps(to_jsonable_python(values, fallback=repr)).decode()
 
 
@@ -254,7 +258,7 @@ class RunEvents(Stream[RunEvent, RunResult]):
     """
 
     def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
-        queue = Told[RunEvent](
+        queue = ItemQueue[RunEvent](
             lambda before, after: replace(before, text=f"{before.text}{after.text}"),
             most=_MOST_WAITING,
             missed=lambda number: RunEvent(kind="missed", missed=number),
@@ -262,92 +266,90 @@ class RunEvents(Stream[RunEvent, RunResult]):
 
         async def run_observed() -> RunResult:
             result = await run(_Observer(queue))
-            queue.tell(RunEvent(kind="done", result=result))
+            queue.put(RunEvent(kind="done", result=result))
             return result
 
         super().__init__(run_observed, queue)
 
 
 class _Observer:
-    """Makes events of records, in the thread that writes the journal."""
+    """Makes an event of each record that has one, in the thread that writes the journal."""
 
     hears_text = True
 
-    def __init__(self, queue: Told[RunEvent]) -> None:
+    def __init__(self, queue: ItemQueue[RunEvent]) -> None:
         self._queue = queue
-        self._open: dict[int, SpanStarted] = {}
-        self._attempts: dict[str, int] = {}
+        self._open_spans: dict[int, SpanStarted] = {}
+        # Label of a node's call → how many attempts have begun.
+        self._attempts: Counter[str] = Counter()
 
     def __call__(self, record: Record) -> None:
         match record:
             case Piece():
-                call = events.Chat.read(self._open[record.span])
-                self._tell(
-                    "text",
-                    record.span,
-                    piece_of=record.span,
+                call = events.Chat.read(self._open_spans[record.span])
+                event = RunEvent(
+                    kind="text",
+                    node=self._node_around(record.span),
                     text=record.text,
                     role=call.role,
                     model=call.model,
                     call=call.id,
                 )
+                self._queue.put(event, key=record.span)
             case SpanStarted():
-                self._open[record.id] = record
+                self._open_spans[record.id] = record
                 if node := events.NodeAttempt.of(record):
-                    self._attempts[node.label] = attempt = self._attempts.get(node.label, 0) + 1
-                    self._tell("node started", record.id, attempt=attempt)
+                    self._attempts[node.label] += 1
+                    self._tell("node started", node.label, attempt=self._attempts[node.label])
             case SpanEnded():
-                self._end(record)
-                del self._open[record.id]
-            case NodeOutput() if record.skipped is None:  # else there is an instant, too
+                self._note_end(record)
+                del self._open_spans[record.id]
+            case NodeOutput() if record.skipped is None:  # a skipped node has an instant as well
                 output = None if record.value is None else orjson.loads(orjson.dumps(record.value))
                 label = label_of(record.node, record.item)
-                self._tell("node ended", node=label, status="done", output=output)
+                self._tell("node ended", label, status="done", output=output)
             case Instant():
-                self._note(record)
+                self._note_instant(record)
 
-    def _end(self, record: SpanEnded) -> None:
-        span = joined(self._open[record.id], record)
+    def _note_end(self, record: SpanEnded) -> None:
+        span = joined(self._open_spans[record.id], record)
+        node = self._node_around(record.id)
         if events.NodeAttempt.of(span) and span.status != "ok":
-            self._tell("node ended", span.id, status=attempt_status(span), error=span.error)
+            self._tell("node ended", node, status=attempt_status(span), error=span.error)
         elif (evaluated := events.Evaluate.of(span)) and evaluated.composite is not None:
-            scores, composite = evaluated.scores, evaluated.composite
             self._tell(
-                "verdict", span.id, composite=composite, passed=evaluated.passed, scores=scores
+                "verdict",
+                node,
+                composite=evaluated.composite,
+                passed=evaluated.passed,
+                scores=evaluated.scores,
             )
         elif (loop := events.LoopEvent.of(span)) and loop.stop_reason is not None:
-            self._tell("loop ended", span.id, stop_reason=loop.stop_reason, round=loop.best_round)
+            self._tell("loop ended", node, stop_reason=loop.stop_reason, round=loop.best_round)
 
-    def _note(self, instant: Instant) -> None:
+    def _note_instant(self, instant: Instant) -> None:
+        node = self._node_around(instant.span)
         if skip := events.Skip.of(instant):
             label = label_of(skip.node, skip.item)
-            self._tell("node ended", node=label, status="skipped", error=skip.detail)
+            self._tell("node ended", label, status="skipped", error=skip.detail)
         elif reuse := events.Reuse.of(instant):
-            self._tell("node ended", node=label_of(reuse.node, reuse.item), status="reused")
+            self._tell("node ended", label_of(reuse.node, reuse.item), status="reused")
         elif round_ := events.RoundEvent.of(instant):
-            number, composite = round_.round, round_.composite
-            self._tell(
-                "round", round_.span, round=number, composite=composite, passed=round_.passed
-            )
+            composite, passed = round_.composite, round_.passed
+            self._tell("round", node, round=round_.round, composite=composite, passed=passed)
         elif warning := events.Warned.of(instant):
-            self._tell("warning", warning.span, code=warning.code, message=warning.message)
+            self._tell("warning", node, code=warning.code, message=warning.message)
         elif question := events.QuestionEvent.of(instant):
-            self._tell(
-                "question", question.span, key=question.key, text=question.text, form=question.form
-            )
+            self._tell("question", node, key=question.key, text=question.text, form=question.form)
 
-    def _tell(
-        self,
-        kind: EventKind,
-        span: int | None = None,
-        *,
-        piece_of: int | None = None,
-        node: str | None = None,
-        **fields_: Any,  # noqa: ANN401
-    ) -> None:
-        """Sends an event of a node, or of the node around a span."""
-        around = self._open.get(span or 0)
-        while around is not None and not (attempt := events.NodeAttempt.of(around)):
-            around = self._open.get(around.parent or 0)
-        label = attempt.label if around is not None and attempt is not None else node
-        self._queue.tell(RunEvent(kind=kind, node=label, **fields_), key=piece_of)
+    def _tell(self, kind: EventKind, node: str | None, **fields_: Any) -> None:  # noqa: ANN401
+        self._queue.put(RunEvent(kind=kind, node=node, **fields_))
+
+    def _node_around(self, span_id: int | None) -> str | None:
+        """The label of the node's call that a span belongs to; None outside of nodes."""
+        span = self._open_spans.get(span_id or 0)
+        while span is not None:
+            if attempt := events.NodeAttempt.of(span):
+                return attempt.label
+            span = self._open_spans.get(span.parent or 0)
+        return None

@@ -1,7 +1,4 @@
-"""What the earlier parts of a run left in its journal, for the part that resumes it.
-
-`PipelineRun` writes these records.
-"""
+"""Reads from a run's journal what its next part needs; `PipelineRun` wrote it there."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class Origin:
 
 
 def origin_fields(origin: Origin | None) -> dict[str, Any]:
-    """The fields of a run's beginning from which `EarlierRun.origin` makes the origin again."""
+    """The fields of a `PipelineEvent` from which `EarlierRun.origin` restores the origin."""
     if origin is None:
         return {**dict.fromkeys(("target", "config", "memory", "seed", "engine")), "roles": {}}
     return {
@@ -72,7 +69,7 @@ class RecordedInput:
     text: str | None
     """The value as JSON, without secrets; None if it has no JSON, or the text is lost."""
     digest: str
-    """Digest of the JSON with secrets."""
+    """The digest of the JSON with its secrets, which tells whether `text` is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +78,7 @@ class EarlierRun:
 
     journal: Journal
     beginning: events.PipelineEvent
-    """How its last part began."""
+    """The record of how its last part began."""
     inputs: Mapping[str, RecordedInput]
     """The inputs given to the last part, by name."""
     outputs: Earlier
@@ -90,11 +87,11 @@ class EarlierRun:
     """The questions without an answer."""
     loops: EarlierLoops
     misled: frozenset[str]
-    """Labels of the calls that failed because of a model's reply, and ask for another."""
+    """Labels of the calls that failed because of a model's reply, so that they ask for another."""
     lost: tuple[str, ...]
     """The losses of a salvaged journal, in words."""
     sizes: tuple[int, ...]
-    """Bytes of the files of its parts when they were read."""
+    """Bytes of each of its files when they were read."""
 
     @property
     def origin(self) -> Origin | None:
@@ -113,7 +110,7 @@ class EarlierRun:
 
     @property
     def limits(self) -> Limits:
-        """As given, beside the limits of the pipeline and of the settings."""
+        """The limits that were given, which override those of the pipeline and of the settings."""
         return Limits(**self.beginning.limits)
 
     @property
@@ -122,11 +119,7 @@ class EarlierRun:
         return self.journal.ended is not None and self.journal.ended.status == "ok"
 
     def check_unchanged(self) -> None:
-        """Checks that nothing was added between reading the run and locking it.
-
-        Raises:
-            InvalidInput: It was still going when it was read.
-        """
+        """Refuses to resume a run to which records were added after it was read."""
         if _sizes(self.journal) != self.sizes:
             raise InvalidInput(
                 "the run was still going when it was read; resume it again",
@@ -156,16 +149,16 @@ def read_earlier_run(path: Path) -> EarlierRun:
         JournalInvalid: It is damaged, or cannot be read.
     """
     journal = Journal(path)
-    # Before it is read: what is added meanwhile must show in `check_unchanged`.
+    # Taken before the records are read, so that `check_unchanged` notices later additions.
     sizes = _sizes(journal)
     collected = _JournalFindings()
     for item in journal.items(SpanRecord, Instant, NodeOutput):
         if isinstance(item, NodeOutput):
             collected.outputs.append(item)
         elif isinstance(item, Instant):
-            collected.take(item)
+            collected.note_instant(item)
         elif attempt := events.NodeAttempt.of(item):
-            collected.note_call(attempt)
+            collected.note_attempt(attempt)
     if collected.beginning is None:
         raise InvalidInput(
             "it ended before anything was recorded, or an earlier version recorded it; begin a "
@@ -180,9 +173,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
             path=path,
             code="resume.no-texts",
         )
-    texts = journal.texts(
-        {recorded.value_sha256 for recorded in collected.inputs.values()} - {None}
-    )
+    texts = journal.texts({event.value_sha256 for event in collected.inputs.values()} - {None})
     return EarlierRun(
         journal=journal,
         beginning=collected.beginning,
@@ -205,21 +196,26 @@ def _sizes(journal: Journal) -> tuple[int, ...]:
 
 
 class _JournalFindings:
+    """The fields of an `EarlierRun`, as far as the records up to now tell them."""
+
     def __init__(self) -> None:
         self.outputs: list[NodeOutput] = []
         self.beginning: events.PipelineEvent | None = None
         self.inputs: dict[str, events.InputEvent] = {}
+        # Key and text of a question → its answer.
         self.answers: dict[tuple[str, str], object] = {}
+        # Key → a question without an answer.
         self.questions: dict[str, Question] = {}
         self.misled: set[str] = set()
-        self.failed_before: frozenset[str] = frozenset()
-        """Labels that failed in their own code in the part before."""
+        # Labels whose last call failed in the node's own code, up to now and before this part.
         self.failed_now: set[str] = set()
+        self.failed_before: frozenset[str] = frozenset()
         self.lost: list[str] = []
+        # Digest of a node's code, or of what a call used → its parts.
         self.codes: dict[str, Mapping[str, str]] = {}
 
-    def note_call(self, attempt: events.NodeAttempt) -> None:
-        # The last of several attempts counts.
+    def note_attempt(self, attempt: events.NodeAttempt) -> None:
+        # Of several attempts, the last one counts.
         self.misled.discard(attempt.label)
         self.failed_now.discard(attempt.label)
         if attempt_status(attempt) != "failed":
@@ -228,34 +224,31 @@ class _JournalFindings:
             self.misled.add(attempt.label)
         elif _is_of_own_code(attempt.error_class):
             self.failed_now.add(attempt.label)
-            # Once may be of a file or a server that is there by now; twice is of the replies.
+            # If the code failed once, a file or a server may have been missing that is there now.
+            # If it failed in two parts, the model's replies are taken to be the cause.
             if attempt.label in self.failed_before:
                 self.misled.add(attempt.label)
 
-    def take(self, instant: Instant) -> None:
+    def note_instant(self, instant: Instant) -> None:
         if pipeline := events.PipelineEvent.of(instant):
             self.beginning = pipeline
             self.failed_before = frozenset(self.failed_now)
-            # What is not found below is lost.
+            # An input without a later record of its own is lost.
             self.inputs = {
                 name: events.InputEvent(input=name, value_sha256=None, digest="")
                 for name in pipeline.inputs
             }
-        elif given_input := events.InputEvent.of(instant):
-            self.inputs[given_input.input] = given_input
-        elif asked_question := events.QuestionEvent.of(instant):
-            node, _, _ = asked_question.key.rpartition("/")
-            self.questions[asked_question.key] = Question(
-                key=asked_question.key,
-                node=node,
-                text=asked_question.text or "",
-                form=asked_question.form,
-            )
-        elif answered := events.AnswerEvent.of(instant):
-            self.answers[answered.key, answered.text or ""] = answered.answer
-            question = self.questions.get(answered.key)
-            if question is not None and question.text == answered.text:
-                del self.questions[answered.key]
+        elif input_ := events.InputEvent.of(instant):
+            self.inputs[input_.input] = input_
+        elif asked := events.QuestionEvent.of(instant):
+            node, _, _ = asked.key.rpartition("/")
+            question = Question(key=asked.key, node=node, text=asked.text or "", form=asked.form)
+            self.questions[asked.key] = question
+        elif answer := events.AnswerEvent.of(instant):
+            self.answers[answer.key, answer.text or ""] = answer.answer
+            unanswered = self.questions.get(answer.key)
+            if unanswered is not None and unanswered.text == answer.text:
+                del self.questions[answer.key]
         elif code := events.CodeEvent.of(instant):
             self.codes[code.code] = code.parts
         elif salvaged := events.Salvaged.of(instant):
@@ -269,15 +262,16 @@ class _JournalFindings:
             }
 
 
-def _is_of_own_code(kind: str) -> bool:
+def _is_of_own_code(error_class: str) -> bool:
     """Whether a node failed in its own code, perhaps because of a reply that it was given."""
-    # Not if a server was down, a file missing or a nested node failed; nor if a call had no usable
-    # reply, since that call asks for another by itself.
-    return kind not in _names_under(HarnessError) | _names_under(OSError)
+    # `HarnessError` and `OSError` mean that a server was down, a file was missing or a nested node
+    # failed; or that a call had no usable reply, and that call asks for another by itself.
+    return error_class not in _names_under(HarnessError) | _names_under(OSError)
 
 
-def _names_under(kind: type[Exception]) -> set[str]:
-    return {kind.__name__}.union(*map(_names_under, kind.__subclasses__()))
+def _names_under(error: type[Exception]) -> set[str]:
+    """The names of a class of errors and of all its subclasses."""
+    return {error.__name__}.union(*map(_names_under, error.__subclasses__()))
 
 
 # --- inputs -------------------------------------------------------------------------------------
@@ -286,10 +280,9 @@ def _names_under(kind: type[Exception]) -> set[str]:
 def inputs_now(
     graph: Graph, inputs: Mapping[str, object], earlier: EarlierRun
 ) -> tuple[dict[str, object], frozenset[str]]:
-    """The value of every input of a resumed run, and the names of the given ones.
+    """The value of every input of a resumed run, and the names of those given, now or before.
 
-    Raises:
-        InvalidInput: It is another pipeline's run, or an input is lost or does not fit.
+    Refuses another pipeline's run, and an input that is lost or does not fit.
     """
     if earlier.journal.started.name != graph.name:
         raise InvalidInput(
@@ -300,16 +293,12 @@ def inputs_now(
         )
     values = dict(inputs)
     parameters = graph_inputs(graph)
-    # Given ones go before the recorded ones.
     for name, recorded in earlier.inputs.items():
-        if name in values or name not in parameters:  # replaced, or no longer an input
+        # An input that is given now replaces the recorded one; others may be no inputs any more.
+        if name in values or name not in parameters:
             continue
         try:
-            if recorded.text is None:
-                raise TypeError("it has no form in JSON, or is lost")
-            if digest(recorded.text.encode()) != recorded.digest:
-                raise TypeError("a secret was left out of it")
-            values[name] = value_form(parameters[name].annotation).restore(recorded.text.encode())
+            values[name] = value_form(parameters[name].annotation).restore(_json_of(recorded))
         except TypeError as error:
             raise InvalidInput(
                 f"input '{name}' cannot be restored from the journal ({error}); give it again: "
@@ -319,16 +308,25 @@ def inputs_now(
     return bind_inputs(graph, values), frozenset(values)
 
 
+def _json_of(recorded: RecordedInput) -> bytes:
+    if recorded.text is None:
+        raise TypeError("it has no form in JSON, or is lost")
+    data = recorded.text.encode()
+    if digest(data) != recorded.digest:
+        raise TypeError("a secret was left out of it")
+    return data
+
+
 # --- renamed nodes ------------------------------------------------------------------------------
 
 
 def labels_before(ended: Execution) -> frozenset[str]:
-    """The labels that the reused calls have in the earlier parts of the run."""
+    """The labels of the reused calls, as the earlier parts of the run have them."""
     return frozenset(ended.renamed.get(label, label) for label in ended.reused)
 
 
 def renamed_nodes(ended: Execution) -> dict[str, str]:
-    """The names that reused nodes had in the earlier parts of the run, by their names now."""
+    """Name of a reused node now → its name in the earlier parts of the run."""
     return {node_of_all(new): node_of_all(before) for new, before in ended.renamed.items()}
 
 
@@ -348,11 +346,7 @@ def rename_notices(ended: Execution) -> Iterator[Notice]:
 def match_answers(
     new_answers: Mapping[str, object], questions: Sequence[Question]
 ) -> dict[tuple[str, str], object]:
-    """Finds the question that each answer is for.
-
-    Raises:
-        InvalidInput: There is no such question, or its answer has another form.
-    """
+    """A question's key and text → the answer; refuses an answer without a question or its form."""
     answers: dict[tuple[str, str], object] = {}
     for name, answer in new_answers.items():
         question = question_named(name, questions)
@@ -366,14 +360,14 @@ def match_answers(
 
 
 def _title(question: Question) -> str:
-    # A whole draft may follow.
+    # After the first line of a question, a whole draft may follow.
     return question.text.partition("\n")[0]
 
 
 def question_named(name: str, questions: Sequence[Question]) -> Question:
-    """The question that an answer is for: by its key, its text, or the node if that asks only one.
+    """The question with this key or text, or else of this node if it asks only one.
 
-    Without a name, it is for the only question of the run.
+    An empty name means the only question of the run.
 
     Raises:
         InvalidInput: There is no such question, or there are several.
@@ -406,13 +400,11 @@ def question_named(name: str, questions: Sequence[Question]) -> Question:
 
 
 def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
-    """The documents that a run remembered, except in a store that outlives it, each once, in order.
+    """The documents that a run remembered in a store of its own, each once and in order.
 
-    As arguments of `PassageLibrary.remember`; and how many the journal does not have whole, since
-    a secret was left out.
-
-    Raises:
-        JournalInvalid: The journal is damaged.
+    Returns:
+        The arguments of `PassageLibrary.remember` for each document; and the number of documents
+        that are left out, since a secret is missing from their texts.
     """
     remembered = [
         event
@@ -420,7 +412,7 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
         if event.status == "ok" and event.document_sha256
     ]
     texts = journal.texts({event.document_sha256 for event in remembered})
-    documents: list[dict[str, Any]] = []
+    documents: dict[str, dict[str, Any]] = {}
     for event in remembered:
         text = texts.get(event.document_sha256)
         is_whole = text is not None and sha256_of(text) == event.digest
@@ -430,24 +422,19 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
             "source": event.source or "",
             "quality": event.quality,
             "metadata": event.metadata or {},
-            # An earlier version did not record it.
+            # Journals of earlier versions do not have the date.
             "created": event.created and datetime.fromisoformat(event.created),
         }
-        if document not in documents:
-            documents.append(document)
-    whole = [document for document in documents if document["document"] is not None]
-    return whole, len(documents) - len(whole)
+        documents.setdefault(repr(document), document)
+    complete = [document for document in documents.values() if document["document"] is not None]
+    return complete, len(documents) - len(complete)
 
 
 # --- what it took ---------------------------------------------------------------------------------
 
 
 def run_spent(journal: Journal) -> Spent:
-    """Adds up the use of a run: its calls to models, including embeddings and failed attempts.
-
-    Raises:
-        JournalInvalid: A line in the middle is not a record.
-    """
+    """Adds up the use of a run: its calls to models, including embeddings and failed attempts."""
     recorded = events.Events()
     calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
     sent: list[events.Request] = [
@@ -459,11 +446,11 @@ def run_spent(journal: Journal) -> Spent:
     charges = charges_of(sent, endpoints)
     # Calls that were under way when the run was killed have no count of tokens either.
     uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
-    most_asked, most_answered = _most_tokens(uncounted, journal)
+    input_tokens, output_tokens = _estimated_tokens(uncounted, journal)
     return Spent(
         calls=len(sent),
-        input_tokens=sum(call.input_tokens or 0 for call in sent) + most_asked,
-        output_tokens=sum(call.output_tokens or 0 for call in sent) + most_answered,
+        input_tokens=sum(call.input_tokens or 0 for call in sent) + input_tokens,
+        output_tokens=sum(call.output_tokens or 0 for call in sent) + output_tokens,
         cost_usd=sum(charges.values()) if charges else None,
         time_ns=journal.duration_ns,
         estimated_calls=len(uncounted),
@@ -471,13 +458,14 @@ def run_spent(journal: Journal) -> Spent:
     )
 
 
-def _most_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
-    """The estimated tokens of calls without a count, in and out, as far as texts were recorded."""
+def _estimated_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
+    """High estimates of the tokens of prompts and of replies, as far as texts were recorded."""
     chats = [call for call in calls if isinstance(call, events.Chat)]
-    texts = journal.texts({sha for c in chats for sha in (c.prompt_sha256, c.reply_sha256) if sha})
-    asked = answered = 0
+    hashes = {chat.prompt_sha256 for chat in chats} | {chat.reply_sha256 for chat in chats}
+    texts = journal.texts(hashes - {None})
+    input_tokens = output_tokens = 0
     for chat in chats:
         if prompt := texts.get(chat.prompt_sha256):
-            asked += most_tokens_of_conversation(prompt)
-        answered += most_tokens_in(texts.get(chat.reply_sha256, ""))
-    return asked, answered
+            input_tokens += most_tokens_of_conversation(prompt)
+        output_tokens += most_tokens_in(texts.get(chat.reply_sha256, ""))
+    return input_tokens, output_tokens

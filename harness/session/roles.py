@@ -1,21 +1,21 @@
 """Roles: which model plays the producer, the evaluator or another role, in settings and in a run.
 
-`Roles` is what settings and tags say. `Casting` is one run's: it chooses evaluators, and keeps them
-apart from the producer before the run and by every reply.
+`Roles` follows from the settings and the endpoints' tags. `Casting` belongs to one run: it chooses
+evaluators, and compares them with the producer when they are chosen and again at every reply.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from harness.errors import ConfigurationInvalid, Notice, SameFamily, SameModel, did_you_mean
 from harness.inference import ChatRequest, Completion, Endpoint
-from harness.inference.model_identity import ModelIdentity, relation_of, served_identity
+from harness.inference.model_identity import ModelIdentity, Relation, relation_of, served_identity
 from harness.session.separation import (
     ComparedModels,
     EvaluatorPool,
@@ -57,18 +57,19 @@ class Roles:
         *,
         produces: bool = True,
     ) -> None:
-        # Tags to choose evaluators from, without blanks; None when one is named.
+        # Tags to choose evaluators from, without blanks; None if `[roles]` names one evaluator.
         self.pool: tuple[str, ...] | None = None
         self._endpoints = dict(endpoints)
-        self._assignments = dict(assigned)
+        self._assigned_roles = frozenset(assigned)
+        # The evaluators that were chosen from the pool; empty before that.
         self._chosen: tuple[str, ...] = ()
         self._produces = produces
-        self._assigned: dict[str, str] = {}
+        self._tag_by_role: dict[str, str] = {}  # without the pool's
         for role, tags in assigned.items():
             refuse_misspelt(role, KNOWN_ROLES, assigned=assigned)
             if isinstance(tags, str):
                 self._refuse_unknown(role, tags)
-                self._assigned[role] = tags
+                self._tag_by_role[role] = tags
             elif role == EVALUATOR:
                 self.pool = tuple(tag.strip() for tag in tags if tag.strip())
                 for tag in self.pool:
@@ -82,7 +83,7 @@ class Roles:
 
     @property
     def evaluators(self) -> tuple[str, ...]:
-        """Tags of the models that judge a draft: several for a panel, none before a draw."""
+        """Tags of the models that judge a draft: several for a panel, none before one is drawn."""
         if self.pool is not None:
             return self._chosen
         named = self._named(EVALUATOR)
@@ -90,7 +91,7 @@ class Roles:
 
     @property
     def calibrated(self) -> tuple[str, ...]:
-        """The evaluators as records of their judgements name them: with what changes those."""
+        """The evaluators with their settings that change judgements, as records name them."""
         return tuple(self._endpoints[tag].with_settings for tag in self.evaluators)
 
     @property
@@ -101,15 +102,18 @@ class Roles:
     @property
     def producer(self) -> str | None:
         """Tag of the producer's endpoint; None if ambiguous. A draw does not change it."""
+        named = self._named(PRODUCER)
+        if named is not None or not self._produces:
+            return named
+        # The whole pool counts, not only the evaluators drawn from it.
         evaluators = {*self.evaluators, *(self.pool or ())}
         candidates = [tag for tag in self._endpoints if tag not in evaluators]
-        is_clear = self._produces and len(candidates) == 1
-        return self._named(PRODUCER) or (candidates[0] if is_clear else None)
+        return candidates[0] if len(candidates) == 1 else None
 
     @property
     def in_use(self) -> frozenset[str]:
         """Tags of the endpoints that a run needs for certain."""
-        tags = {self.producer, *self.evaluators, *self._assigned.values()}
+        tags = {self.producer, *self.evaluators, *self._tag_by_role.values()}
         return frozenset(tag for tag in tags if tag is not None)
 
     def with_evaluators(self, *tags: str) -> Roles:
@@ -119,44 +123,42 @@ class Roles:
         return roles
 
     def model(self, role: str) -> str:
-        """Tag of the endpoint that plays a role.
-
-        Raises:
-            ConfigurationInvalid: None does.
-        """
+        """Tag of the endpoint that plays a role; refuses a role that none plays."""
         named = self.evaluator if role == EVALUATOR else self._named(role)
+        if named is not None:
+            return named
         # The producer's model must not play a misspelt role.
-        meant = None if named else _meant_role(role, {*KNOWN_ROLES, *self._assignments})
-        if meant:
+        meant = _meant_role(role, {*KNOWN_ROLES, *self._assigned_roles})
+        if meant is not None:
             raise ConfigurationInvalid(
                 f"no model plays the role '{role}'; did you mean '{meant}'? If not, name its model "
                 "under [roles] in harness.toml",
                 code="roles.misspelt",
             )
-        # No model evaluates by accident.
-        tag = named or (None if role == EVALUATOR else self.producer)
-        if tag is None:
-            if not self._endpoints:
-                raise ConfigurationInvalid(
-                    f"no model plays the role '{role}', since there are no endpoints; write some "
-                    "into harness.toml or HARNESS_ENDPOINTS, or install the demo's model: "
-                    f"{DEMO_INSTALL}",
-                    code="roles.no-endpoints",
-                )
-            evaluates = "".join(
-                f"; '{tag}' evaluates, and so does not produce" for tag in self.evaluators
-            )
+        producer = self.producer
+        # The producer's model does not evaluate unless it is named for that.
+        if role != EVALUATOR and producer is not None:
+            return producer
+        if not self._endpoints:
             raise ConfigurationInvalid(
-                f"no model plays the role '{role}' (endpoints: "
-                f"{', '.join(self._endpoints)}{evaluates}); name "
-                "one under [roles] in harness.toml, or give an endpoint in HARNESS_ENDPOINTS the "
-                f"tag '{role}'",
-                code="roles.unassigned",
+                f"no model plays the role '{role}', since there are no endpoints; write some "
+                "into harness.toml or HARNESS_ENDPOINTS, or install the demo's model: "
+                f"{DEMO_INSTALL}",
+                code="roles.no-endpoints",
             )
-        return tag
+        evaluates = "".join(
+            f"; '{tag}' evaluates, and so does not produce" for tag in self.evaluators
+        )
+        raise ConfigurationInvalid(
+            f"no model plays the role '{role}' (endpoints: "
+            f"{', '.join(self._endpoints)}{evaluates}); name "
+            "one under [roles] in harness.toml, or give an endpoint in HARNESS_ENDPOINTS the "
+            f"tag '{role}'",
+            code="roles.unassigned",
+        )
 
     def required(self, needed_roles: Mapping[str, str]) -> set[str]:
-        """Tags of the models of roles that nodes declare, each with the node that does."""
+        """Tags of the models of these roles; each maps to the node that declares it, in words."""
         tags = set()
         for role, node in needed_roles.items():
             if role == EVALUATOR and self.pool is not None:
@@ -170,7 +172,7 @@ class Roles:
         return tags
 
     def tags(self, role: str) -> tuple[str, ...]:
-        """Tags of the endpoints that may play a role: several for a pool, none if no model does."""
+        """Tags of the endpoints that may play a role: several for a pool, none if none plays it."""
         if role == EVALUATOR and self.pool is not None:
             return self._chosen or self.pool
         try:
@@ -178,14 +180,15 @@ class Roles:
         except ConfigurationInvalid:
             return ()
 
-    def lacks(self, role: str) -> bool:
-        """Whether `[roles]` has models for others, so that the producer's plays it by default."""
-        return (
-            bool(self._assignments) and role not in (PRODUCER, EVALUATOR) and not self._named(role)
-        )
+    def is_left_to_producer(self, role: str) -> bool:
+        """Whether `[roles]` names models, but leaves this role to the producer's model."""
+        if not self._assigned_roles or role in (PRODUCER, EVALUATOR):
+            return False
+        return self._named(role) is None
 
     def _named(self, role: str) -> str | None:
-        return self._assigned.get(role) or (role if role in self._endpoints else None)
+        """The endpoint that `[roles]` names for a role, or else the one whose tag is its name."""
+        return self._tag_by_role.get(role) or (role if role in self._endpoints else None)
 
     def _refuse_unknown(self, role: str, tag: str) -> None:
         if tag not in self._endpoints:
@@ -199,38 +202,37 @@ class Roles:
 def with_backends(
     assigned: Mapping[str, str | tuple[str, ...]], backends: Collection[str]
 ) -> dict[str, str | tuple[str, ...]]:
-    """`[roles]` where backends are given in code: one whose tag is a role's name plays that role.
+    """`[roles]`, but a backend that is given in code plays the role whose name is its tag.
 
-    A pool stays as it is if backends for all of it are given.
+    A pool of evaluators stays as it is if all its members are backends given in code.
     """
     cast = dict(assigned)
     for role, tags in assigned.items():
-        # What a caller says goes before what a file says: else a test with a scripted producer
-        # calls the server that `[roles]` names.
+        # Code overrides the file, or else a test with a scripted producer would call the server
+        # that `[roles]` names.
         if role not in backends:
             continue
         if isinstance(tags, str):
             cast[role] = role
         elif not set(tags) <= set(backends):
-            cast[role] = (role,)  # still a pool, as a panel needs
+            cast[role] = (role,)  # a pool of one, since a panel needs a pool
     return cast
 
 
 def refuse_misspelt(
     role: str, names: Collection[str], *, assigned: Collection[str] | None = None
 ) -> None:
-    """Refuses a role that is nearly, but not exactly, one of these names.
+    """Refuses a role that is nearly, but not exactly, one of `names`.
 
-    A longer name, such as `producer2`, may be a role of its own, if `producer` has a model. All
-    these have one if `assigned` is None.
-
-    Raises:
-        ConfigurationInvalid: It is one.
+    `assigned` are the roles that have a model; all `names` have one if it is None.
     """
     meant = _meant_role(role, names)
-    is_longer = meant is not None and meant in role and (assigned is None or meant in assigned)
-    if meant and not is_longer:
-        # Otherwise a typing error would silently leave the evaluator out.
+    if meant is None:
+        return
+    # `producer2` may be a role of its own beside `producer`.
+    is_further_role = meant in role and (assigned is None or meant in assigned)
+    if not is_further_role:
+        # If this passed, a typing error would silently leave the evaluator out.
         raise ConfigurationInvalid(
             f"no pipeline asks for a role '{role}'; did you mean '{meant}'?",
             code="roles.misspelt",
@@ -248,9 +250,10 @@ def _meant_role(role: str, names: Collection[str]) -> str | None:
 def cast_roles(
     endpoints: Mapping[str, Endpoint], settings: Settings, *, produces: bool = True
 ) -> Roles:
-    """The roles of the settings, if these and the fallbacks are not wrong."""
+    """The roles that the settings assign; refuses mistakes in roles, fallbacks and the panel."""
     check_fallbacks(endpoints)
-    roles, panel = Roles(endpoints, settings.roles, produces=produces), settings.evaluation.panel
+    roles = Roles(endpoints, settings.roles, produces=produces)
+    panel = settings.evaluation.panel
     if roles.pool is None and panel is not None:
         raise ConfigurationInvalid(
             f"panel = '{panel}' under [evaluation] needs a pool of evaluators; write "
@@ -261,9 +264,9 @@ def cast_roles(
 
 
 def check_evaluators(roles: Roles, models: ComparedModels) -> tuple[str, ...]:
-    """Tags of the models that may evaluate.
+    """Tags of the models that may evaluate, by what is known of the models so far.
 
-    Refuses an empty pool, and an evaluator too close to the producer, as far as is known.
+    Refuses an empty pool, and an evaluator too close to the producer.
     """
     if roles.pool is not None:
         return evaluator_pool(roles.pool, producer=roles.producer, models=models).members
@@ -272,48 +275,44 @@ def check_evaluators(roles: Roles, models: ComparedModels) -> tuple[str, ...]:
     return roles.evaluators
 
 
+@dataclass(kw_only=True, eq=False)
 class Casting:
-    """The roles of one run, and that no model judges itself while it goes on.
+    """The roles of one run; keeps models from judging themselves as long as the run goes on.
 
-    In the order of a run: `seat` readies the evaluators before the first judgement, `model` is
-    asked at each call, and `look_at` compares the model that each reply names.
+    `seat` chooses the evaluators before the first judgement, `model` gives each call its endpoint,
+    and `compare_reply` compares the model that a reply names with the other role's.
     """
 
-    def __init__(
-        self,
-        roles: Roles,
-        models: ComparedModels,
-        *,
-        settings: Settings,
-        task: str,
-        environment: Mapping[str, str],
-        tracer: Tracer,
-        warn: Callable[[Notice], None],
-    ) -> None:
-        self.roles = roles  # of a pool, without evaluators until they are chosen
-        self.models = models
-        # The evaluators that one was drawn from, or that judge together; None before that.
-        self.pool: EvaluatorPool | None = None
-        # How far producer and evaluators differ, as far as known; None unless there are both.
-        self.separation: Separation | None = None
-        self._panel = settings.evaluation.panel
-        self._seed = settings.separation.pool_seed or task
-        self._environment = environment
-        self._tracer = tracer
-        self._warn = warn
-        # Nodes may judge at the same time: the first seats the evaluators, the others wait.
-        self._seating = asyncio.Lock()
-        self._are_seated = False
-        self._left_to_producer: set[str] = set()
-        # By the tag that was asked, then by the tag that answered and the name it gave.
-        self._served: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
-        self._early: dict[tuple[str | None, ...], tuple[ChatRequest, Completion]] = {}
-        self._refusal: SameModel | SameFamily | None = None
+    roles: Roles
+    """They have no evaluators of a pool until `seat` chooses them."""
+    models: ComparedModels
+    settings: Settings
+    task: str
+    environment: Mapping[str, str]
+    tracer: Tracer
+    warn: Callable[[Notice], None]
+    pool: EvaluatorPool | None = None
+    """None without a pool, and until `seat` chooses from it."""
+    separation: Separation | None = None
+    """How far producer and evaluators differ; None until both are known."""
+    # Nodes may judge at the same time: the first seats the evaluators, the others wait.
+    _seating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _are_seated: bool = False
+    # Roles that a warning named, since the producer's model plays them.
+    _left_to_producer: set[str] = field(default_factory=set)
+    # Requested tag → tag that answered and model that it named → that model.
+    _served: dict[str, dict[tuple[str, str], ModelIdentity]] = field(default_factory=dict)
+    # Role, requested tag, answering tag and model → the first such reply before `seat`.
+    _early_replies: dict[tuple[str | None, ...], tuple[ChatRequest, Completion]] = field(
+        default_factory=dict
+    )
+    # The error of a reply that shows that a model judges itself.
+    _refusal: SameModel | SameFamily | None = None
 
     # --- before the first judgement ---------------------------------------------------------------
 
     async def seat(self) -> None:
-        """Readies the evaluators to judge, once; raises as the steps of it do."""
+        """Chooses the evaluators and compares them with the producer, once; raises as these do."""
         async with self._seating:
             if not self._are_seated:
                 await self.ask_servers(*check_evaluators(self.roles, self.models))
@@ -324,38 +323,44 @@ class Casting:
     async def ask_servers(self, *evaluators: str) -> None:
         """Asks servers which models they serve, if there are models or replicas to compare."""
         producer = self.roles.producer
-        reachable = self.models.reachable(producer, *evaluators) if producer and evaluators else ()
-        in_use = (self.models.endpoints[tag] for tag in sorted(self.roles.in_use))
-        replicated = [endpoint for endpoint in in_use if endpoint.urls]
-        await self.models.ask_servers(
-            [*reachable, *replicated], environment=self._environment, tracer=self._tracer
-        )
+        endpoints: list[Endpoint] = []
+        if producer is not None and evaluators:
+            endpoints += self.models.reachable(producer, *evaluators)
+        for tag in sorted(self.roles.in_use):
+            if self.models.endpoints[tag].urls:
+                endpoints.append(self.models.endpoints[tag])
+        await self.models.ask_servers(endpoints, environment=self.environment, tracer=self.tracer)
 
     def choose_evaluators(self) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel."""
         if self.roles.pool is None:
             return
-        # Anew: what servers say may have left further ones out.
+        # Since `check_evaluators`, servers may have reported models that exclude further members.
         pool = evaluator_pool(self.roles.pool, producer=self.roles.producer, models=self.models)
         excluded = dict(pool.excluded)
-        if self._panel is not None:
+        panel = self.settings.evaluation.panel
+        if panel is not None:
             members = tuple(dict.fromkeys(pool.members))
-            self.pool = replace(pool, members=members, combine=self._panel)
+            self.pool = replace(pool, members=members, combine=panel)
             self.roles = self.roles.with_evaluators(*members)
-            self._tracer.instant(events.EvaluatorPanel(members, self._panel, excluded))
+            self.tracer.instant(events.EvaluatorPanel(members, panel, excluded))
             return
-        seed = self._seed or self._tracer.run_id
+        seed = self.settings.separation.pool_seed or self.task or self.tracer.run_id
         drawn = drawn_evaluator(pool.members, seed)
         self.pool = replace(pool, drawn=drawn, seed=seed)
         self.roles = self.roles.with_evaluators(drawn)
         event = events.EvaluatorDrawn(
-            drawn, seed=self._tracer.excerpt(seed), pool=pool.members, excluded=excluded
+            drawn, seed=self.tracer.excerpt(seed), pool=pool.members, excluded=excluded
         )
-        self._tracer.instant(event)
+        self.tracer.instant(event)
 
     def separate(self) -> None:
-        """Refuses evaluators too close to the producer; records and warns of all others."""
-        producer, evaluators = self.roles.producer, self.roles.evaluators
+        """Refuses evaluators too close to the producer; records the relation of the others.
+
+        Warns if a relation is unknown, or the scores of an evaluator or a panel are doubtful.
+        """
+        producer = self.roles.producer
+        evaluators = self.roles.evaluators
         if producer is not None and evaluators:
             kinships = {tag: self.models.refuse_kin(producer, tag) for tag in evaluators}
             self.separation = Separation(
@@ -364,15 +369,17 @@ class Casting:
             )
             for tag, kinship in kinships.items():
                 described = self._described(producer), self._described(tag)
-                self._tracer.instant(events.Separation(kinship.relation, *described))
+                self.tracer.instant(events.Separation(kinship.relation, *described))
                 for warning in self.models.warnings(kinship):
-                    self._warn(warning)
-        for warning in (doubt for tag in evaluators for doubt in self.models.doubts(tag)):
-            self._warn(warning)
-        for warning in self._on_panel():
-            self._warn(warning)
+                    self.warn(warning)
+        for tag in evaluators:
+            for warning in self.models.doubts(tag):
+                self.warn(warning)
+        for warning in self._doubts_of_panel():
+            self.warn(warning)
 
     def _described(self, tag: str) -> dict[str, object]:
+        """A model as the trace records it."""
         identity = self.models.identity(tag)
         return {
             "model": tag,
@@ -382,7 +389,7 @@ class Casting:
             "source": identity.source,
         }
 
-    def _on_panel(self) -> Iterator[Notice]:
+    def _doubts_of_panel(self) -> Iterator[Notice]:
         if self.pool is None or self.pool.combine is None:
             return
         if len(self.pool.members) == 1:
@@ -404,85 +411,93 @@ class Casting:
     def model(self, role: str) -> str:
         """See `Roles.model`; warns, once, if `[roles]` leaves the role to the producer's model."""
         tag = self.roles.model(role)
-        if self.roles.lacks(role) and role not in self._left_to_producer:
+        if self.roles.is_left_to_producer(role) and role not in self._left_to_producer:
             self._left_to_producer.add(role)
             notice = Notice(
                 code="roles.played-by-producer",
                 message=f"no model plays '{role}', so the producer's model does; name one under "
                 "[roles] in harness.toml",
             )
-            self._warn(notice)
+            self.warn(notice)
         return tag
 
     # --- at each reply ----------------------------------------------------------------------------
 
     def check_replies(self) -> None:
         """Raises the error of any reply so far."""
+        # The call raised it too, but a loop may take the error of a call for a failed round.
         if self._refusal is not None:
             raise self._refusal
 
-    def look_at(self, request: ChatRequest, completion: Completion) -> None:
-        """Compares the model that answered with the other role's."""
+    def compare_reply(self, request: ChatRequest, completion: Completion) -> None:
+        """Compares the model that a reply names with the other role's; refuses to judge its own."""
         # llama-server answers with the model it has, for any requested name, so two endpoints with
         # two names can turn out to be one model. If a server did not report its model when the run
-        # began, or got another since, only a reply shows it.
+        # began, or has loaded another one since, only a reply shows it.
         if request.role not in (PRODUCER, EVALUATOR):
             return
-        if self.separation is None:  # no model judges so far
-            key = request.role, request.model, completion.endpoint, completion.model_id
-            self._early.setdefault(key, (request, completion))
+        if self.separation is None:
+            # No model judges so far: the reply is compared as soon as one does.
+            key = (request.role, request.model, completion.endpoint, completion.model_id)
+            self._early_replies.setdefault(key, (request, completion))
             return
-        early, self._early = self._early, {}
-        for asked_by, answered in (*early.values(), (request, completion)):
-            self._compare_reply(asked_by, answered, self.separation)
+        replies = [*self._early_replies.values(), (request, completion)]
+        self._early_replies = {}
+        for replied_to, reply in replies:
+            self._compare_reply(replied_to, reply, self.separation)
         self.check_replies()
 
     def _compare_reply(
-        self, request: ChatRequest, completion: Completion, separation: Separation
+        self, request: ChatRequest, reply: Completion, separation: Separation
     ) -> None:
-        # 1. Is it news? A name that equals the requested one was compared before the run.
-        # A fallback's reply counts for the fallback, not for the endpoint before it.
-        tag, model_id = completion.endpoint or request.model, completion.model_id
-        endpoint = self.models.endpoints[tag]
-        identities = self._served.setdefault(request.model, {})
-        if model_id in {tag, endpoint.model_id} | _STAND_INS or (tag, model_id) in identities:
+        identity = self._new_identity(request, reply)
+        if identity is None:
             return
-        identity = served_identity(endpoint, model_id)
-        identities[tag, model_id] = identity
-
-        # 2. Is it what the other role is played by?
-        what = f"{request.role} '{tag}' was answered by '{model_id}'"
         judges = request.role == EVALUATOR
-        other_role = PRODUCER if judges else EVALUATOR
-        for other_tag in (separation.producer,) if judges else separation.evaluators:
-            theirs = chains_from(other_tag, self.models.endpoints)
-            identities_there = [self.models.identity(chain[-1]) for chain in theirs]
-            evaluator = request.model if judges else other_tag
-            for counterpart in (*identities_there, *self._served.get(other_tag, {}).values()):
+        counterparts: Iterable[str] = [separation.producer] if judges else separation.evaluators
+        counterpart_role = PRODUCER if judges else EVALUATOR
+        for tag in counterparts:
+            chains = chains_from(tag, self.models.endpoints)
+            identities = [self.models.identity(chain[-1]) for chain in chains]
+            # With the models that replies named for the other role.
+            for counterpart in (*identities, *self._served.get(tag, {}).values()):
                 # `default`, a file called `model.gguf`, or a made-up alias prove nothing across two
                 # servers; at one address, any name does, if both replies have it.
-                if identity.tells_weights or identity.shares_server(counterpart):
-                    self._compare(identity, counterpart, what, other_role, evaluator=evaluator)
+                if not (identity.tells_weights or identity.shares_server(counterpart)):
+                    continue
+                relation = relation_of(identity, counterpart)
+                if relation not in ("same", "family"):
+                    continue
+                shared = f"of one family ({identity.family})"
+                message = (
+                    f"{request.role} '{reply.endpoint or request.model}' was answered by "
+                    f"'{reply.model_id}'; it and the {counterpart_role}'s '{counterpart.called}' "
+                    f"are {'the same model' if relation == 'same' else shared}"
+                )
+                self._object(message, relation, evaluator=request.model if judges else tag)
 
-    def _compare(
-        self,
-        identity: ModelIdentity,
-        counterpart: ModelIdentity,
-        what: str,
-        other_role: str,
-        *,
-        evaluator: str,
-    ) -> None:
-        relation = relation_of(identity, counterpart)
-        if relation not in ("same", "family"):
-            return
-        message = f"{what}; it and the {other_role}'s '{counterpart.called}' are "
-        message += "the same model" if relation == "same" else f"of one family ({identity.family})"
+    def _new_identity(self, request: ChatRequest, reply: Completion) -> ModelIdentity | None:
+        """The model that a reply names, if the name was not compared before."""
+        # A fallback's reply counts for the fallback, not for the endpoint before it.
+        tag = reply.endpoint or request.model
+        endpoint = self.models.endpoints[tag]
+        # A name that equals the requested one was compared when the evaluators were chosen.
+        if reply.model_id in {tag, endpoint.model_id} | _STAND_INS:
+            return None
+        identities = self._served.setdefault(request.model, {})
+        if (tag, reply.model_id) in identities:
+            return None
+        identity = served_identity(endpoint, reply.model_id)
+        identities[tag, reply.model_id] = identity
+        return identity
+
+    def _object(self, message: str, relation: Relation, *, evaluator: str) -> None:
+        """Refuses a relation that a reply shows, or warns of it if the settings allow it."""
         separation = self.separation
-        assert separation is not None, "else the reply waits for one"
+        assert separation is not None, "replies are compared only then"
         if relation == "same" or self.models.same_family == "refuse":
             self._refusal = refusal(message, relation)
         elif separation.evaluators.get(evaluator) != "family":
             evaluators = {**separation.evaluators, evaluator: relation}
             self.separation = replace(separation, evaluators=evaluators)
-            self._warn(Notice(code="separation.family-served", message=message))
+            self.warn(Notice(code="separation.family-served", message=message))

@@ -95,7 +95,7 @@ class Run:
         self._opened = opened
         self._call = call
         self._earlier = earlier or EarlierLoops()
-        # Without a budget nothing is forecast: this `CallDemand` passes on nothing.
+        # Without a budget nothing is forecast, and nothing reads this `CallDemand`.
         self._demand = demand or CallDemand((), roles=opened.casting.roles)
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
@@ -389,8 +389,8 @@ class Run:
         """
         model = self._opened.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
-        self._demand.asks(model)
-        self._call.use(self._opened.surroundings.of_call(request))
+        self._demand.note_call(model)
+        self._call.use(self._opened.surroundings.uses_of_call(request))
         with self._call.pulse.doing("call"):
             return await self._opened.client.embed(request, caller=self._caller)
 
@@ -557,8 +557,8 @@ class Run:
         policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
 
-        # 1. What judges and what is sampled.
-        chosen = await self._choose(rubric, prompts, whole=True)
+        # 1. The rubric, its evaluators, and how many candidates are sampled.
+        chosen = await self._choose(rubric, prompts, revises=True)
         is_judged = bool(chosen.rubric.judged)
         if is_judged:
             await self._opened.casting.seat()
@@ -568,15 +568,16 @@ class Run:
         if finalists is None:
             finalists = defaults.finalists or chosen.rubric.finalists
         if candidates != 1:
-            # Candidates are sampled with seeds that are made of the run's seed.
-            self._call.use(self._opened.surroundings.noted("seed"))
+            # Candidates are sampled with seeds that are derived from the run's seed.
+            self._call.use(self._opened.surroundings.uses_named("seed"))
 
         # 2. The rounds that the loop had in earlier parts of the run.
-        # The key names both models, so that no loop mixes rounds of different models.
-        players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
-        call_key = "-".join([call_key, *(player.digest for player in players.values())])
-        about = [*texts, *headings]
-        key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
+        # The key has digests of both models, so that no loop mixes rounds of different models.
+        players = self._opened.surroundings.uses_named(f"model:{PRODUCER}", f"model:{EVALUATOR}")
+        call_key = "-".join([call_key, *(use.digest for use in players.values())])
+        key = loop_key(
+            call_key, task=task, rubric=chosen.rubric, sources=[*texts, *headings], draft=draft
+        )
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
 
         # 3. The loop, within its limits.
@@ -630,47 +631,47 @@ class Run:
             InferenceError: The evaluator could not be reached.
         """
         texts, headings = by_section(sources)
-        written = Draft(text=draft, task=task, sources=texts, source_sections=headings)
+        to_judge = Draft(text=draft, task=task, sources=texts, source_sections=headings)
         chosen = await self._choose(rubric, prompts)
-        scored = await evaluate(self._opened, written, chosen, ask=self._chat, samples=samples)
+        scored = await evaluate(self._opened, to_judge, chosen, ask=self._chat, samples=samples)
         return scored.verdict
 
     async def _chat(self, request: ChatRequest) -> Completion:
-        """A reply within the run's limits; its beginning, pieces and end are signs of life."""
-        self._demand.asks(request.model)
+        """Makes a call within the run's limits, and notes what it used and its signs of life."""
+        self._demand.note_call(request.model)
         surroundings = self._opened.surroundings
-        self._call.use(surroundings.of_call(request))
+        self._call.use(surroundings.uses_of_call(request))
         request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
         with self._call.pulse.doing("call"):
             reply = await self._opened.client.chat(request, caller=self._caller)
-        self._call.use(surroundings.of_reply(request, reply))
+        self._call.use(surroundings.uses_of_reply(request, reply))
         return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:
-        """The request's seed; a sampled call without a seed gets one made of the run's."""
-        seed = self._opened.settings.seed
-        if request.seed is not None or not request.temperature or seed is None:
+        """The request's seed; a sampled call without one gets a seed derived from the run's."""
+        run_seed = self._opened.settings.seed
+        if request.seed is not None or not request.temperature or run_seed is None:
             return request.seed
-        material = [seed, self._label, *(m.content for m in request.messages)]
+        material = [run_seed, self._label, *(message.content for message in request.messages)]
         # 24 bits, since every server takes so many.
         return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 
     def _passages(self) -> PassageLibrary:
-        """The memory, for a call that may ask models."""
+        """The memory; notes the models that it may ask in this call."""
         models = self._opened.settings.memory.models
         for model in models:
-            self._demand.asks(model)
+            self._demand.note_call(model)
         if models:
-            self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
+            self._call.use(self._opened.surroundings.uses_named("embedder", "reranker"))
         return self._opened.passages
 
     def _rounds_before(
         self, key: str, rubric: Rubric, drafts: Sequence[str] | None
     ) -> Sequence[Round]:
-        """The rounds that a loop had in earlier parts of the run, unless they are lost."""
+        """The rounds that a loop had in earlier parts of the run; none, with a warning, if lost."""
         rounds = self._earlier.rounds.get(key, ())
         try:
-            if isinstance(rounds, str):
+            if isinstance(rounds, str):  # why they are lost
                 raise InvalidInput(rounds, code="resume.rounds-lost")
             if rounds:
                 first = drafts[0] if drafts and len(drafts) == 1 else rounds[0].draft
@@ -690,13 +691,14 @@ class Run:
         rubric: str | Path | Rubric,
         prompts: Mapping[str, str] | None,
         *,
-        whole: bool = False,
+        revises: bool = False,
     ) -> ChosenRubric:
+        """The rubric with its templates, which a loop that `revises` uses more of."""
         surroundings = self._opened.surroundings
 
         def choose() -> tuple[ChosenRubric, dict[str, Use]]:
             chosen = choose_rubric(rubric, rubrics=self._opened.settings.rubrics, prompts=prompts)
-            return chosen, surroundings.of_rubric(rubric, whole=whole)
+            return chosen, surroundings.uses_of_rubric(rubric, revises=revises)
 
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)

@@ -1,8 +1,8 @@
 """Separation: no model judges its own output, nor, unless allowed, its family's.
 
-Models are compared, not tags. Of a pool of evaluators, those too close to the producer are left
-out; then one is drawn, the same for the same seed, settings and models, or all judge together as a
-panel.
+Models are compared, not tags. A pool of evaluators leaves out those that are too close to the
+producer. Then one of the others is drawn, the same for the same seed, settings and models, or all
+of them judge together as a panel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -70,16 +71,17 @@ class Separation:
         return min(self.evaluators.values(), key=_CLOSEST_FIRST.index)
 
 
+@dataclass(eq=False)
 class ComparedModels:
     """The models behind endpoints, for one run or for all runs of a session."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
-        self.endpoints = endpoints
-        self.same_family = same_family
-        self._identities: dict[str, ModelIdentity] = {}
-        self._asked: set[str] = set()
-        # Runs of a session share these models: while one asks, the others wait for the answers.
-        self._asking = asyncio.Lock()
+    endpoints: Mapping[str, Endpoint]
+    same_family: SameFamilyRule
+    _identities: dict[str, ModelIdentity] = field(default_factory=dict)
+    # Tags of the endpoints whose servers were asked, whether or not they answered.
+    _asked: set[str] = field(default_factory=set)
+    # Runs of a session share these models: while one asks, the others wait for the answers.
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def identity(self, tag: str) -> ModelIdentity:
         """The model of an endpoint."""
@@ -92,17 +94,14 @@ class ComparedModels:
 
     def reachable(self, *tags: str) -> tuple[Endpoint, ...]:
         """The endpoints that can answer for these tags, each once."""
-        chains = (chain for tag in tags for chain in chains_from(tag, self.endpoints))
-        return tuple(self.endpoints[tag] for tag in dict.fromkeys(chain[-1] for chain in chains))
+        chains = [chain for tag in tags for chain in chains_from(tag, self.endpoints)]
+        answering = dict.fromkeys(chain[-1] for chain in chains)
+        return tuple(self.endpoints[tag] for tag in answering)
 
     async def ask_servers(
         self, endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], tracer: Tracer
     ) -> None:
-        """Asks the servers of endpoints which models they have, each endpoint once.
-
-        Raises:
-            ConfigurationInvalid: Replicas of an endpoint serve different models.
-        """
+        """Asks servers which models they have, once per endpoint; refuses replicas that differ."""
         async with self._asking:
             to_ask = {
                 endpoint.tag: endpoint
@@ -114,57 +113,63 @@ class ComparedModels:
             with tracer.span(events.AskServers([*to_ask])) as span:
                 metadata = await _reported_models(to_ask.values(), environment)
                 span.set(told=list(metadata))
-            self.take_word(metadata)
-            # A server that did not answer in time is not asked again: its settings count.
+            self.use_reports(metadata)
+            # A server that did not answer in time is not asked again: then the settings say which
+            # model it has.
             self._asked |= to_ask.keys()
 
-    def take_word(self, metadata_by_tag: Mapping[str, ModelMetadata]) -> None:
-        """Replaces what is known of models with what their servers say, by tag."""
+    def use_reports(self, metadata_by_tag: Mapping[str, ModelMetadata]) -> None:
+        """Identifies the models of these tags by what their servers report, from now on."""
         for tag, metadata in metadata_by_tag.items():
             self._identities[tag] = model_identity(self.endpoints[tag], metadata)
 
     def kinship(self, producer: str, evaluator: str) -> Kinship:
-        """The closest relation of any two models that the two can reach."""
+        """The closest relation of a model that may answer for one tag and one for the other."""
         # Fallbacks count: a producer whose fallback is the evaluator's model could judge itself.
+        chains = product(
+            chains_from(producer, self.endpoints), chains_from(evaluator, self.endpoints)
+        )
         pairs = [
             Kinship(
-                relation="same"
-                if mine[-1] == theirs[-1]
-                else relation_of(self.identity(mine[-1]), self.identity(theirs[-1])),
-                producer=mine,
-                evaluator=theirs,
+                relation=self._relation(producing[-1], judging[-1]),
+                producer=producing,
+                evaluator=judging,
             )
-            for mine in chains_from(producer, self.endpoints)
-            for theirs in chains_from(evaluator, self.endpoints)
+            for producing, judging in chains
         ]
         return min(pairs, key=lambda pair: _CLOSEST_FIRST.index(pair.relation))
+
+    def _relation(self, first: str, second: str) -> Relation:
+        if first == second:  # also if nothing tells which model it is
+            return "same"
+        return relation_of(self.identity(first), self.identity(second))
 
     def objection(self, kinship: Kinship) -> str | None:
         """Why the two may not judge each other, as the end of a sentence; None if they may."""
         if kinship.relation == "same":
-            return f"are the same model{self._whose_word(kinship)}"
+            return f"are the same model{self._reporters(kinship)}"
         if kinship.relation == "family" and self.same_family == "refuse":
             family = self.identity(kinship.producer[-1]).family
-            return f"are of one family ({family}){self._whose_word(kinship)}"
+            return f"are of one family ({family}){self._reporters(kinship)}"
         return None
 
     def refuse_kin(self, producer: str, evaluator: str) -> Kinship:
-        """The relation of the two, if they may judge each other; else raises `refusal`."""
+        """The relation of the two, if one may judge the other; else raises `refusal`."""
         kinship = self.kinship(producer, evaluator)
         objection = self.objection(kinship)
         if objection is not None:
             both = (
-                f"producer {self._whereabouts(kinship.producer)} and evaluator "
-                f"{self._whereabouts(kinship.evaluator)} {objection}"
+                f"producer {self._description(kinship.producer)} and evaluator "
+                f"{self._description(kinship.evaluator)} {objection}"
             )
             raise refusal(both, kinship.relation)
         return kinship
 
     def warnings(self, kinship: Kinship) -> Iterator[Notice]:
-        """What is not known of the two."""
+        """A warning if a family is unknown, so that the two may be of one."""
         if kinship.relation == "unknown":
-            both = {chain[-1] for chain in (kinship.producer, kinship.evaluator)}
-            silent = sorted(tag for tag in both if self.identity(tag).family is None)
+            tags = {kinship.producer[-1], kinship.evaluator[-1]}
+            silent = sorted(tag for tag in tags if self.identity(tag).family is None)
             yield Notice(
                 code="separation.family-unknown",
                 message=f"producer '{kinship.producer[-1]}' and evaluator "
@@ -174,7 +179,7 @@ class ComparedModels:
             )
 
     def doubts(self, evaluator: str) -> Iterator[Notice]:
-        """What makes an evaluator's scores doubtful, for any producer."""
+        """Warnings about what makes an evaluator's scores doubtful, whoever the producer is."""
         for chain in chains_from(evaluator, self.endpoints):
             identity = self.identity(chain[-1])
             if identity.low_bit:
@@ -185,8 +190,8 @@ class ComparedModels:
                     "judge with Q8_0 or better, or set the thresholds by this model's own scores",
                 )
 
-    def _whose_word(self, kinship: Kinship) -> str:
-        """That servers say so, as the end of a sentence; empty if the settings do."""
+    def _reporters(self, kinship: Kinship) -> str:
+        """The end of a sentence: whose servers report these models; empty if none does."""
         reporting = [
             role
             for role, chain in (("producer", kinship.producer), ("evaluator", kinship.evaluator))
@@ -196,16 +201,19 @@ class ComparedModels:
             return ", as their servers say"
         return f", as the {reporting[0]}'s server says" if reporting else ""
 
-    def _whereabouts(self, chain: Chain) -> str:
+    def _description(self, chain: Chain) -> str:
         endpoint = self.endpoints[chain[-1]]
-        if endpoint.path is not None:
-            place = str(endpoint.path)
-        else:
-            place = f"{endpoint.model_id} at {endpoint.url}" if endpoint.url else endpoint.model_id
-            served = self.identity(chain[-1]).served
-            place += f", serving {served}" if served else ""
-        route = f", by the fallbacks {' -> '.join(chain)}" if len(chain) > 1 else ""
-        return f"'{chain[0]}' ({place}{route})"
+        details = endpoint.model_id if endpoint.path is None else str(endpoint.path)
+        if endpoint.url:
+            details += f" at {endpoint.url}"
+        if endpoint.path is None and (served := self.identity(chain[-1]).served):
+            details += f", serving {served}"
+        return f"'{chain[0]}' ({details}{_route(chain)})"
+
+
+def _route(chain: Chain) -> str:
+    """The fallbacks of a chain, for a message; empty without any."""
+    return f", by the fallbacks {' -> '.join(chain)}" if len(chain) > 1 else ""
 
 
 def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
@@ -223,28 +231,35 @@ def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
     )
 
 
-async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMetadata | None:
-    """The model that an endpoint's server says it has; None without an answer, or a key."""
+async def model_reported_by(
+    endpoint: Endpoint, environment: Mapping[str, str]
+) -> ModelMetadata | None:
+    """The model that an endpoint's server reports; None without an answer, or without its key."""
     try:
         api_key = api_key_of(endpoint, environment)
     except ConfigurationInvalid:
-        return None  # the first call says so
+        return None  # the first call raises this
     return await served_metadata(endpoint.filled_in(environment), api_key=api_key)
 
 
 async def _reported_models(
     endpoints: Iterable[Endpoint], environment: Mapping[str, str]
 ) -> dict[str, ModelMetadata]:
-    """What the servers say, by tag; of replicas, what the first that answers says."""
+    """Tag → the model that its server reports; refuses replicas that serve different models."""
     replicas = [
         (endpoint.tag, name, replica)
         for endpoint in endpoints
         for name, replica in endpoint.replicas.items()
     ]
-    answers = await asyncio.gather(*(word_on(replica, environment) for *_, replica in replicas))
+    answers = await asyncio.gather(
+        *(model_reported_by(replica, environment) for *_, replica in replicas)
+    )
     reported: dict[str, ModelMetadata] = {}
     for (tag, name, _), metadata in zip(replicas, answers, strict=True):
-        if metadata is not None and not serve_alike(reported.setdefault(tag, metadata), metadata):
+        if metadata is None:
+            continue
+        first = reported.setdefault(tag, metadata)
+        if not serve_alike(first, metadata):
             raise ConfigurationInvalid(
                 f"the replica {name} of endpoint '{tag}' serves another model than the first that "
                 "answered; give it an endpoint of its own",
@@ -254,6 +269,7 @@ async def _reported_models(
 
 
 def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
+    """What a model's GGUF file says of it; None without a readable file."""
     if endpoint.path is None:
         return None
     try:
@@ -273,17 +289,17 @@ class EvaluatorPool:
     members: tuple[str, ...]
     """The tags of those that may judge, in the order of the settings; at least one."""
     excluded: Mapping[str, str]
-    """Why others may not, by tag."""
+    """Tag → why it may not judge."""
     drawn: str | None = None
     """The member that was drawn; None for a panel."""
     seed: str | None = None
-    """What it was drawn by."""
+    """The seed of the draw; None for a panel."""
     combine: Combine | None = None
     """How the judgements of a panel become one."""
 
 
 def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
-    """One of them, which depends on the seed alone."""
+    """Draws a member; equal members and seeds give the same one."""
     # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
     number = hashlib.md5(seed.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
     return members[int(number, 16) % len(members)]
@@ -292,10 +308,12 @@ def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
 def evaluator_pool(
     tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
 ) -> EvaluatorPool:
-    """The tags that may evaluate the producer's output, before one is drawn; refused if empty."""
-    # Without a clear producer there is none to be too close to.
-    reasons_by_tag = {tag: producer and _why_not(producer, tag, models) for tag in tags}
-    excluded = {tag: reason for tag, reason in reasons_by_tag.items() if reason}
+    """A pool of the tags that may evaluate the producer's output; refused if it is empty."""
+    excluded: dict[str, str] = {}
+    for tag in tags:
+        reason = _objection_to(tag, producer, models)
+        if reason is not None:
+            excluded[tag] = reason
     members = tuple(tag for tag in tags if tag not in excluded)
     if not members:
         reasons = "; ".join(f"'{tag}': {reason}" for tag, reason in excluded.items())
@@ -308,20 +326,22 @@ def evaluator_pool(
     return EvaluatorPool(members=members, excluded=excluded)
 
 
-def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
-    if tag == producer:
+def _objection_to(evaluator: str, producer: str | None, models: ComparedModels) -> str | None:
+    """Why an evaluator may not judge the producer's output; None if it may."""
+    if producer is None:
+        return None  # no producer is known that it could be too close to
+    if evaluator == producer:
         return "is the producer"
-    kinship = models.kinship(producer, tag)
+    kinship = models.kinship(producer, evaluator)
     objection = models.objection(kinship)
     if objection is None:
         return None
-    routes = [chain for chain in (kinship.producer, kinship.evaluator) if len(chain) > 1]
-    over = "".join(f", by the fallbacks {' -> '.join(chain)}" for chain in routes)
-    return f"it and the producer '{producer}' {objection}{over}"
+    routes = _route(kinship.producer) + _route(kinship.evaluator)
+    return f"it and the producer '{producer}' {objection}{routes}"
 
 
 def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
-    """Refuses a fallback that does not exist."""
+    """Raises `ConfigurationInvalid` for a fallback that is no endpoint."""
     for tag, endpoint in endpoints.items():
         for fallback in endpoint.fallback:
             if fallback not in endpoints:
@@ -333,6 +353,6 @@ def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
 
 
 def chains_from(tag: str, endpoints: Mapping[str, Endpoint]) -> tuple[Chain, ...]:
-    """One chain to every endpoint that can answer for this one, itself first."""
-    # Without a fallback's own fallbacks: two endpoints may stand in for each other.
+    """A chain to each endpoint that can answer for this one, which itself is the first."""
+    # A fallback's own fallbacks are not asked, since two endpoints may stand in for each other.
     return ((tag,), *((tag, fallback) for fallback in endpoints[tag].fallback))

@@ -47,7 +47,7 @@ class SessionRunOptions(TypedDict, total=False):
     """The options of a run in a session; those but `tenant` are `Pipeline.run_async`'s."""
 
     tenant: str | None
-    """For whom it is made: its calls count in the tenant's limits too."""
+    """The tenant for whom the run is made, in whose limits its calls count too."""
     resume: str | Path | None
     answers: Mapping[str, object] | None
     asker: Asker | None
@@ -62,15 +62,14 @@ _OPTIONS = SessionRunOptions.__optional_keys__
 class Session:
     """Models, memory and limits that any number of runs share; `harness.open` makes it.
 
-    Models stay in memory between runs, as far as the budget allows. Connections stay open, and what
-    was found out about servers stays known. Each run has its own roles, limits, journal and
-    warnings.
+    Models stay in memory between runs, as far as the budget allows. Connections stay open, and
+    servers are not probed again. Each run has its own roles, limits, journal and warnings.
     """
 
     def __init__(self, parts: SharedParts) -> None:
         self._parts = parts
         self._loop = asyncio.get_running_loop()
-        # Callers' tasks that are inside `run`.
+        # The callers' tasks that are inside `run`.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._a_run_ended = asyncio.Event()
         self._is_open = True
@@ -147,13 +146,13 @@ class Session:
         return self._parts.meter_of(tenant).spent
 
     async def _end(self) -> None:
+        """Cancels all runs, and waits until they have ended."""
         self._is_open = False
-        # Not this task, should it be a run's: it would wait for itself.
+        # If this task is a run's, it must not wait for itself.
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        # Until the runs have ended, not until the tasks have: these are their callers', and may go
-        # on for long.
+        # The tasks belong to callers, and may go on for long after the runs in them have ended.
         while self._tasks & tasks:
             self._a_run_ended.clear()
             await self._a_run_ended.wait()
@@ -211,7 +210,8 @@ async def open(  # noqa: A001 - harness.open
                 tracer=tracer,
                 whose="session",
             )
-            # Vectors that no run has asked for count in the session, as the rest of its calls do.
+            # Passages are also embedded in the background, outside of any run: the session's limits
+            # count these calls too.
             metered = replace(models.client, meter=meter)
             store = PassageStore(settings.memory, ask=metered.embed)
             parts = SharedParts(
@@ -234,7 +234,7 @@ async def open(  # noqa: A001 - harness.open
 
 
 def closed() -> InvalidInput:
-    """The error of a run that comes too late."""
+    """The error for a run that begins after the session was closed."""
     return InvalidInput(
         "the session is closed; run pipelines inside its block", code="session.closed"
     )
@@ -271,7 +271,8 @@ class SyncSession:
     ) -> RunResult[ResultT]:
         """See `Session.run`. Ctrl-C cancels the run, which can be resumed."""
         refuse_running_loop("await session.run(…) of harness.open()")
-        if not self._background.thread.is_alive():  # nor is it in a forked child
+        # The thread has ended if the session is closed, or if this process is a forked child.
+        if not self._background.thread.is_alive():
             raise closed()
         session = self._background.served
         return self._background.result_of(session.run(pipeline, inputs, **options))

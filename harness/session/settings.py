@@ -1,4 +1,4 @@
-"""Settings: `harness.toml` and `HARNESS_ENDPOINTS`, read once, checked whole.
+"""Settings: `harness.toml` and `HARNESS_ENDPOINTS`, read once and checked as a whole.
 
 Arguments override the environment, the environment overrides the file, the file the defaults.
 """
@@ -10,8 +10,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -41,19 +40,29 @@ from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.inference.providers import MANAGED_APIS
 from harness.log import log_warning
-from harness.memory import Place, StoreUrl, is_url, place_of
+from harness.memory import (
+    Embedder,
+    MiniLmEmbedder,
+    Place,
+    StoreUrl,
+    WordLlamaEmbedder,
+    is_url,
+    place_of,
+)
+from harness.memory.embedder import has_wordllama
 from harness.plugins import plugin_names
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
-from harness.session.trust import SETTINGS_FILE, not_trusted, own_directory
+from harness.session.trust import SETTINGS_FILE, own_directory, why_not_trusted
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
 
-WORDLLAMA = "wordllama"
-MINILM = "minilm"
-OFFLINE_EMBEDDERS = (WORDLLAMA, MINILM)
-"""The embedders that need no endpoint; the second needs the extra `minilm`."""
+OFFLINE_EMBEDDERS: Mapping[str, Callable[[], Embedder]] = {
+    "wordllama": WordLlamaEmbedder,
+    "minilm": MiniLmEmbedder,
+}
+"""The embedders that need no endpoint, by their names in `harness.toml`."""
 
 SameFamilyRule = Literal["refuse", "allow"]
 """Whether a model may evaluate texts of a model of its family."""
@@ -142,9 +151,12 @@ class MemorySettings(SettingsTable):
     `~/.cache`."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """The folder whose settings these are; None if they are the user's own."""
-    embedder: str = Field(default=WORDLLAMA, min_length=1)
-    """What makes vectors of passages: `wordllama`, which is included; `minilm`, which finds more,
-    is slower and needs the extra of this name; or an endpoint's tag."""
+    embedder: str = Field(
+        default_factory=lambda: "wordllama" if has_wordllama() else "minilm", min_length=1
+    )
+    """What makes vectors of passages: `wordllama`; `minilm`, which finds more and is slower; or an
+    endpoint's tag. wordllama is included where it has builds (x86-64, up to Python 3.13); elsewhere
+    minilm is, which otherwise needs the extra of this name."""
     rerank: str | None = Field(default=None, min_length=1)
     """The tag of an endpoint whose model ranks again what a search of a run found."""
     language: str | None = Field(default=None, min_length=1)
@@ -236,11 +248,7 @@ class LimitSettings(SettingsTable):
 
 
 def check_engine(engine: str) -> str:
-    """The name of an executor, or `process`.
-
-    Raises:
-        Mistake: No such executor is installed.
-    """
+    """The name of an executor, or `process`; refuses one that is not installed."""
     names = [IN_PROCESS, *plugin_names("executors")]
     if engine not in names:
         raise Mistake(
@@ -311,11 +319,7 @@ class Settings(SettingsTable):
 
 
 def settings_or_default(settings: Settings | None) -> Settings:
-    """These settings; those of the directory and the environment when None.
-
-    Raises:
-        ConfigurationInvalid: They are something else, or what is written there is not usable.
-    """
+    """These settings; those of the directory and the environment when None."""
     if settings is None:
         return load_settings(environment=os.environ)
     if not isinstance(settings, Settings):
@@ -344,31 +348,32 @@ def load_settings(
     Raises:
         ConfigurationInvalid: The file or the variable has a mistake.
     """
+    roles = roles or {}
     file = Path(SETTINGS_FILE) if path is None else path
-    settings = Settings()
     if path is None and not file.exists():
-        _say_where_settings_are(Path.cwd())
+        _warn_of_settings_above(Path.cwd())
+        settings = Settings()
     else:
         settings = _read_file(file, environment)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
-    for tag, endpoint in named_models((roles or {}).values()).items():
-        if endpoints.setdefault(tag, endpoint) is not endpoint:
+    for tag, endpoint in named_models(roles.values()).items():
+        if tag in endpoints:
             log_warning("the endpoint of that name is asked", code="roles.tag-first", tag=tag)
-    # What is given is the user's own.
-    store = {} if memory is None else {"path": memory, "written_in": None}
+        else:
+            endpoints[tag] = endpoint
+    store = settings.memory
+    if memory is not None:
+        # An argument is the user's own, whatever folder wrote the other settings.
+        store = store.model_copy(update={"path": memory, "written_in": None})
     return settings.model_copy(
-        update={
-            "endpoints": endpoints,
-            "roles": {**settings.roles, **(roles or {})},
-            "memory": settings.memory.model_copy(update=store),
-        }
+        update={"endpoints": endpoints, "roles": {**settings.roles, **roles}, "memory": store}
     )
 
 
 def named_models(names: Iterable[str]) -> dict[str, Endpoint]:
-    """Endpoints for models that a person names with their provider: `openai/gpt-4o`.
+    """Name → endpoint, for models that a person names with their provider: `openai/gpt-4o`.
 
-    An API's usual key goes to its own host, and Ollama's models are those of this machine.
+    Other names are left out. Ollama is asked on this machine, and a managed API gets its usual key.
     """
     endpoints = {}
     for name in names:
@@ -381,8 +386,9 @@ def named_models(names: Iterable[str]) -> dict[str, Endpoint]:
     return endpoints
 
 
-def _say_where_settings_are(folder: Path) -> None:
-    # Not read: in a folder of several users, such as /tmp, the file may be anyone's.
+def _warn_of_settings_above(folder: Path) -> None:
+    """Warns if a folder further up has settings."""
+    # They are not read: in a folder of several users, such as /tmp, the file may be anyone's.
     above = next((parent for parent in folder.parents if (parent / SETTINGS_FILE).is_file()), None)
     if above is not None:
         log_warning(
@@ -419,10 +425,10 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        # All of them at once, in the order of the file.
+        # One message has all mistakes, in the order of the file.
         mistakes = [
-            InvalidInput(notice.message, code=notice.code, path=path, line=_line_of(where, text))
-            for where, notice in map(_explain, error.errors())
+            InvalidInput(notice.message, code=notice.code, path=path, line=_line_of(location, text))
+            for location, notice in map(_explain, error.errors())
         ]
         first, *rest = sorted(mistakes, key=lambda mistake: mistake.line or 0)
         raise ConfigurationInvalid(
@@ -434,6 +440,7 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
 
 
 def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
+    """The endpoints of `HARNESS_ENDPOINTS`, by tag; empty if it is not set."""
     text = environment.get(ENDPOINTS_VARIABLE, "").strip()
     if not text:
         return {}
@@ -446,7 +453,8 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         cause: Exception = error
     except ValidationError as error:
         faults = [notice for _, notice in map(_explain, error.errors())]
-        problem = replace(faults[0], message="; ".join(fault.message for fault in faults))
+        messages = "; ".join(fault.message for fault in faults)
+        problem = Notice(code=faults[0].code, message=messages)
         cause = error
     raise ConfigurationInvalid(
         f'{ENDPOINTS_VARIABLE}: {problem.message}; its form is {{"<tag>": {{"url": "http://…/v1", '
@@ -456,26 +464,27 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
 
 
 def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | None) -> None:
-    """Makes relative paths start at a folder, and says which folder wrote the endpoints."""
-    memory, endpoints = _table(values, "memory"), _table(values, "endpoints")
+    """Makes relative paths start at `base`, and notes in the tables which folder wrote them."""
+    memory = _table(values, "memory")
+    endpoints = _table(values, "endpoints")
     models = [_table(endpoints, tag) for tag in endpoints]
-    places = [(values, "traces"), (values, "rubrics"), (memory, "cache")]
-    places += ((endpoint, "path") for endpoint in models)
+    paths = [(values, "traces"), (values, "rubrics"), (memory, "cache")]
+    paths += ((model, "path") for model in models)
     if not is_url(str(memory.get("path"))):
-        places.append((memory, "path"))
-    for table, key in places:
-        if isinstance(table.get(key), str):
-            # The file is UTF-8, and the system's names are as its locale has them: under ASCII, one
+        paths.append((memory, "path"))
+    for table, name in paths:
+        path = table.get(name)
+        if isinstance(path, str):
+            # The settings are UTF-8, and file names are in the system's locale: under ASCII, a name
             # with an umlaut could not be opened. As shells do, expanduser leaves the name of an
             # unknown user; pathlib's version fails.
-            name = os.path.expanduser(path_in_locale(table[key]))  # noqa: PTH111 - see above
-            table[key] = base / name
+            table[name] = base / os.path.expanduser(path_in_locale(path))  # noqa: PTH111 - see above
     for table in (memory, _table(values, "execution"), *models):
         table["written_in"] = written_in
 
 
 def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A table of the settings; an empty one, of no use, where there is none or another value."""
+    """A table of the settings; if it is missing or no table, an empty one that is thrown away."""
     table = values.get(name)
     return table if isinstance(table, dict) else {}
 
@@ -483,43 +492,51 @@ def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _refuse_writes_outside(
     values: Mapping[str, Any], folder: Path, path: Path, environment: Mapping[str, str]
 ) -> None:
-    """Refuses places to write that are not in the settings' folder, unless the user trusts it."""
+    """Refuses to write outside of the folder of the settings' file, unless the user trusts it."""
     memory = _table(values, "memory")
-    places = {"traces": values.get("traces")}
-    places |= {f"memory.{name}": memory.get(name) for name in ("path", "cache")}
-    for name, place in places.items():
+    written = {
+        "traces": values.get("traces"),
+        "memory.path": memory.get("path"),
+        "memory.cache": memory.get("cache"),
+    }
+    for name, place in written.items():
         if not isinstance(place, Path) or place.resolve().is_relative_to(folder):
             continue
-        if how := not_trusted(path, environment=environment):
+        reason = why_not_trusted(path, environment=environment)
+        if reason is not None:
             raise ConfigurationInvalid(
-                f"{name} would write to {place.resolve()}, outside of this file's folder, {how}",
+                f"{name} would write to {place.resolve()}, outside of this file's folder, {reason}",
                 path=path,
                 code="trust.path-not-allowed",
             )
 
 
 def _explain(problem: Any) -> tuple[tuple[str, ...], Notice]:  # noqa: ANN401 - pydantic's ErrorDetails
+    """Where a mistake is, as keys from the outermost table, and what is wrong, with the remedy."""
     location = tuple(map(str, problem["loc"]))
-    where = ".".join(location)
+    key = ".".join(location)
     stray = stray_setting(location[-1]) if len(location) > 1 else ""
     if problem["type"] == "extra_forbidden":
-        near = stray or did_you_mean(location[-1], _fields_at(location[:-1]))
-        message = f"'{where}' is not a setting; {near}"
+        remedy = stray or did_you_mean(location[-1], _fields_at(location[:-1]))
+        message = f"'{key}' is not a setting; {remedy}"
         return location, Notice(code="config.unknown-setting", message=message)
-    message = fault_of(problem)
-    if stray and location[:-1] in {("endpoints",), ("roles",)}:
-        message += f"; or {stray}"
     if problem["type"] == "literal_error":
-        offered = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
+        # pydantic gives the values only in words: "'refuse' or 'allow'".
+        values = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         unknown = str(problem["input"])
-        message = f"'{unknown}' is not one of its values; {did_you_mean(unknown, offered)}"
+        message = f"'{unknown}' is not one of its values; {did_you_mean(unknown, values)}"
+    else:
+        message = fault_of(problem)
+        # Under these tables any key can be the user's own: a setting there may be a stray one.
+        if stray and location[:-1] in {("endpoints",), ("roles",)}:
+            message += f"; or {stray}"
     mistake = problem.get("ctx", {}).get("error")
     code = mistake.code if isinstance(mistake, Mistake) else "config.setting-invalid"
-    return location, Notice(code=code, message=f"{where}: {message}" if where else message)
+    return location, Notice(code=code, message=f"{key}: {message}" if key else message)
 
 
 def stray_setting(name: str) -> str:
-    """What to do with a setting of the whole file that stands under a table; empty for another."""
+    """The remedy for a setting of the whole file that stands under a table; else empty."""
     field = Settings.model_fields.get(name)
     if field is None:
         return ""
@@ -529,14 +546,17 @@ def stray_setting(name: str) -> str:
 
 
 def _fields_at(location: tuple[str, ...]) -> set[str]:
-    model: Any = Settings
+    """The keys that a table may have."""
+    model: Any
     match location:
         case ("endpoints", _):
             model = Endpoint
         case ("budget", "devices", _):
             model = DeviceSettings
-        case (str(table),):
+        case (table,):
             model = Settings.model_fields[table].annotation
+        case _:
+            model = Settings
     names = {field.alias or name for name, field in model.model_fields.items()}
     return names - {"tag", "written_in"}
 
@@ -548,7 +568,8 @@ def _line_of(location: tuple[str, ...], text: str) -> int | None:
     inside an inline table, it finds that table.
     """
     table: tuple[str, ...] = ()
-    best: tuple[int, int | None] = (0, None)
+    matching_parts = 0
+    best_line: int | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[+([^\]]+)\]+", line):
             table = _key_parts(header[1])
@@ -557,9 +578,10 @@ def _line_of(location: tuple[str, ...], text: str) -> int | None:
             path = (*table, *_key_parts(key[1]))
         else:
             continue
-        if path == location[: len(path)] and len(path) > best[0]:
-            best = (len(path), number)
-    return best[1]
+        if path == location[: len(path)] and len(path) > matching_parts:
+            matching_parts = len(path)
+            best_line = number
+    return best_line
 
 
 def _key_parts(key: str) -> tuple[str, ...]:
@@ -570,19 +592,15 @@ def _key_parts(key: str) -> tuple[str, ...]:
 
 
 def check_workers(execution: ExecutionSettings, environment: Mapping[str, str]) -> None:
-    """Refuses to send code to an address that a folder names whose code may not run here.
-
-    Raises:
-        ConfigurationInvalid: The user has not allowed it.
-    """
+    """Refuses workers at an address that was set in a folder whose code may not run here."""
     address = execution.address
     if address in {None, LOCAL} or execution.written_in is None:
         return
     # Code goes there, and what comes back is unpickled, which may run any code here.
-    how = not_trusted(execution.written_in / SETTINGS_FILE, environment=environment)
-    if how is not None:
+    reason = why_not_trusted(execution.written_in / SETTINGS_FILE, environment=environment)
+    if reason is not None:
         raise ConfigurationInvalid(
-            f"[execution] address would send code to {address}, {how}",
+            f"[execution] address would send code to {address}, {reason}",
             code="trust.cluster-not-allowed",
         )
 
@@ -602,5 +620,5 @@ def demo_endpoint() -> Endpoint | None:
     files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     if not files:
         return None
-    # Its engine is the one in our own wheel, which holds replies to a schema: no probe is needed.
+    # No probe is needed: the engine in our own wheel is known to hold replies to a schema.
     return Endpoint(tag=DEMO_TAG, backend="embedded", path=files[0], slots=1, structured="enforced")

@@ -1,9 +1,10 @@
-"""What calls of nodes use beside their code and inputs: models, rubrics and settings, as they are.
+"""What the calls of nodes use beside their code and inputs: models, rubrics and settings.
 
-Each has a name in the record of a call: `model:ROLE` what plays a role, `fallback:ROLE:TAG` an
-endpoint that answered in its place, `place:ROLE:TAG` the addresses of an endpoint's servers,
-`reply:ROLE:TAG` the model that a server named, `rubric:NAME`, `prompts:NAME` (of that rubric),
-`seed`, `candidates`, `embedder` and `reranker`.
+The record of a call maps the name of each use to a digest. The names are `model:ROLE` for the model
+that plays a role, `fallback:ROLE:TAG` for an endpoint that answered in its place, `place:ROLE:TAG`
+for the addresses of an endpoint's servers, `reply:ROLE:TAG` for the model that a server named,
+`rubric:NAME`, `prompts:NAME` for the prompts of that rubric, `seed`, `candidates`, `embedder` and
+`reranker`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import orjson
 
@@ -32,20 +34,24 @@ from harness.inference import (
 from harness.inference.model_names import parse_model_name
 from harness.inference.reply_store import reply_settings
 from harness.inference.request import Request
-from harness.rubric import load_rubric
+from harness.rubric import Rubric, load_rubric
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles, with_backends
-from harness.session.separation import word_on
+from harness.session.separation import model_reported_by
 from harness.session.settings import OFFLINE_EMBEDDERS, Settings
 from harness.session.trust import facts_of, refusal_to_run
 
-_NONE, _UNKNOWN = "none", "unknown"
+# Digest of a setting without a value, and of a use that cannot be read.
+_NONE = "none"
+_UNKNOWN = "unknown"
 
 
 class Surroundings:
-    """The models, rubrics and settings of one run, or of one that is rehearsed.
+    """The uses of one run, or of the rehearsal of a run, as settings, files and servers have them.
 
-    Runs with the same settings may share `facts`, the uses by name.
+    `endpoints` are those of the settings and backends when None. A use that was read is not read
+    again. Runs with the same settings may share the uses that they read: `facts` maps a use's name
+    to the use, or to None if it cannot be read.
     """
 
     def __init__(
@@ -53,53 +59,59 @@ class Surroundings:
         settings: Settings,
         backends: Mapping[str, Backend] | None = None,
         *,
+        endpoints: Mapping[str, Endpoint] | None = None,
         environment: Mapping[str, str] = os.environ,
         facts: dict[str, Use | None] | None = None,
     ) -> None:
         self._settings = settings
         self._environment = environment
-        self._endpoints = known_endpoints(settings, backends)
+        self._endpoints = known_endpoints(settings, backends) if endpoints is None else endpoints
         self._roles = Roles(self._endpoints, with_backends(settings.roles, backends or {}))
-        self._uses_now = {} if facts is None else facts
-        self._served: dict[str, ModelMetadata] = {}
+        self._facts = {} if facts is None else facts
+        # Endpoint's tag → the model that its server reports, for models that seem to have moved.
+        self._reported_models: dict[str, ModelMetadata] = {}
+        # Uses of an earlier call, as sorted pairs → what changed since then, in words.
         self._changes: dict[tuple[tuple[str, str], ...], str | None] = {}
 
-    # --- noted by calls -------------------------------------------------------------------------
+    # --- what a call uses -----------------------------------------------------------------------
 
-    def of_call(self, request: Request) -> dict[str, Use]:
-        """What a call of a model uses, known before it is answered."""
+    def uses_of_call(self, request: Request) -> dict[str, Use]:
+        """The uses of a model call that are known before it is answered."""
         names = [f"model:{request.role}", f"place:{request.role}:{request.model}"]
         if isinstance(request, ChatRequest) and request.temperature and request.seed is None:
             names.append("seed")
-        return self.noted(*names)
+        return self.uses_named(*names)
 
-    def of_reply(self, request: ChatRequest, reply: Completion) -> dict[str, Use]:
-        """What its reply adds: the model's name, and the endpoint if another one answered."""
+    def uses_of_reply(self, request: ChatRequest, reply: Completion) -> dict[str, Use]:
+        """The uses that a reply adds: its model, and the endpoint if a fallback answered."""
         tag = reply.endpoint or request.model
-        names = [f"{kind}:{request.role}:{tag}" for kind in ("fallback", "place")]
         uses = {f"reply:{request.role}:{tag}": Use(reply.model_id)}
-        return uses | (self.noted(*names) if reply.endpoint else {})
+        if reply.endpoint:
+            uses |= self.uses_named(f"fallback:{request.role}:{tag}", f"place:{request.role}:{tag}")
+        return uses
 
-    def of_rubric(self, rubric: object, *, whole: bool) -> dict[str, Use]:
-        """A rubric that is named; `whole` counts its prompts for writing and the candidates too."""
+    def uses_of_rubric(self, rubric: object, *, revises: bool) -> dict[str, Use]:
+        """The uses of a rubric; a loop that `revises` also uses its prompts and the candidates."""
         names = []
-        # One made in code is a part of the node's code.
+        # A `Rubric` that is made in code is a part of the node's code.
         if isinstance(rubric, str | Path):
-            names = [f"rubric:{rubric}", *([f"prompts:{rubric}"] if whole else [])]
+            names = [f"rubric:{rubric}", f"prompts:{rubric}"] if revises else [f"rubric:{rubric}"]
         for name in names:
-            self._uses_now.pop(name, None)  # the file may have been edited meanwhile
-        return self.noted(*names, *(["candidates"] if whole else []))
+            self._facts.pop(name, None)  # the file may have been edited since it was read
+        return self.uses_named(*names, *(["candidates"] if revises else []))
 
-    def noted(self, *names: str) -> dict[str, Use]:
-        """What has these names, to be noted by a call; in doubt as unknown, which is no match."""
-        uses = {name: self._use_now(name) for name in names}
-        return {
-            name: use or Use(_UNKNOWN)
-            for name, use in uses.items()
-            if use is not None or not name.startswith("place:")
-        }
+    def uses_named(self, *names: str) -> dict[str, Use]:
+        """Name → use, for the record of a call; without addresses, there is no `place:…`."""
+        uses = {}
+        for name in names:
+            use = self._use_now(name)
+            if use is not None:
+                uses[name] = use
+            elif not name.startswith("place:"):
+                uses[name] = Use(_UNKNOWN)  # which equals no later digest
+        return uses
 
-    # --- compared -------------------------------------------------------------------------------
+    # --- what changed since an earlier call -----------------------------------------------------
 
     def change_since(
         self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
@@ -114,137 +126,139 @@ class Surroundings:
     def _change(
         self, name: str, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
     ) -> str | None:
-        kind, _, rest = name.partition(":")
-        role, _, tag = rest.partition(":")
+        kind, _, subject = name.partition(":")
         if kind == "reply":
-            return None  # whichever answered is valid, if it is of the role's definition
-        if kind == "place":
-            return self._move(role, tag, uses)
-        before, current = uses[name], self._use_now(name)
-        if current is not None and current.digest == before:
+            # A reply is valid whichever model gave it, if the role has the same definition.
             return None
-        subject = {
-            "model": f"its model for '{rest}'",
-            "fallback": f"'{tag}', which answered for '{role}',",
-            "rubric": f"rubric '{rest}'",
-            "prompts": f"a prompt of rubric '{rest}'",
-            "seed": "the seed of the run",
-            "candidates": "candidates or finalists under [evaluation]",
-            "embedder": "the model that embeds passages",
-            "reranker": "the model that ranks passages",
-        }.get(kind, f"'{name}'")
+        if kind == "place":
+            role, _, tag = subject.partition(":")
+            return self._move(role, tag, uses)
+        current = self._use_now(name)
         if current is None:
-            return f"{subject} is not known now"
-        earlier = parts.get(before, {})
-        differing = [
-            part
-            for part in {**current.parts, **earlier}
-            if current.parts.get(part) != earlier.get(part)
-        ]
-        was = ", ".join(
-            f"{part} was {earlier.get(part, _NONE)}, is {current.parts.get(part, _NONE)}"
-            for part in differing
-            if part != "endpoint" or len(differing) == 1
-        )
-        return f"{subject} changed" + (f" ({was})" if earlier and was else "")
+            return f"{_in_words(name)} is not known now"
+        if current.digest == uses[name]:
+            return None
+        differences = _differences(parts.get(uses[name], {}), current.parts)
+        return f"{_in_words(name)} changed" + (f" ({differences})" if differences else "")
 
     def _move(self, role: str, tag: str, uses: Mapping[str, str]) -> str | None:
-        """Whether a model at another address is another model, or may be."""
+        """The change if a role's model has another address now; None if it is the same model."""
         place = f"place:{role}:{tag}"
-        current, before = self._use_now(place), uses[place].split(",")
-        # 1. Without an address now, or with one of those before, it has not moved.
-        if current is None or not {*before}.isdisjoint(current.digest.split(",")):
+        current = self._use_now(place)
+        # 1. A model did not move if it has no address now, or still has one of its addresses.
+        if current is None:
+            return None
+        if not set(uses[place].split(",")).isdisjoint(current.digest.split(",")):
             return None
         # 2. Another address is no change if the server there reports the model that answered.
         model = uses.get(f"reply:{role}:{tag}", "")
-        served = [self._served.get(member) for member in self._answering(role, tag)]
-        if any(metadata is not None and _reports(metadata, model) for metadata in served):
-            return None
+        for candidate in self._successors(role, tag):
+            reported = self._reported_models.get(candidate)
+            if reported is not None and _reports(reported, model):
+                return None
         return (
             f"its model for '{role}' has another address, and the server there does not report "
             f"the model that answered ({model or 'unknown'})"
         )
 
     async def beside(self, earlier: Earlier) -> Self:
-        """Itself, once the servers of moved models were asked which models they have."""
-        tags: dict[str, None] = {}
+        """Itself, after asking the servers of models that moved since these outputs were made."""
+        moved: dict[str, None] = {}  # tags in order, each once
         for uses in earlier.uses:
-            for kind, role, tag in (name.split(":", 2) for name in uses if name.count(":") > 1):
+            for name in uses:
+                kind, _, subject = name.partition(":")
+                role, _, tag = subject.partition(":")
                 if kind == "place" and self._move(role, tag, uses) is not None:
-                    tags |= dict.fromkeys(self._answering(role, tag))
-        # Replicas serve one model: the first answers for all.
-        firsts = (next(iter(self._endpoints[tag].replicas.values())) for tag in tags)
-        answers = await asyncio.gather(*(self._reported(first) for first in firsts))
-        self._served |= {tag: answer for tag, answer in zip(tags, answers, strict=True) if answer}
+                    moved |= dict.fromkeys(self._successors(role, tag))
+        # Replicas serve one model, so the first answers for all.
+        servers = [next(iter(self._endpoints[tag].replicas.values())) for tag in moved]
+        answers = await asyncio.gather(*map(self._reported_model, servers))
+        for tag, metadata in zip(moved, answers, strict=True):
+            if metadata is not None:
+                self._reported_models[tag] = metadata
         return self
 
-    async def _reported(self, endpoint: Endpoint) -> ModelMetadata | None:
-        """The model that a server reports; if it only lists names, the one it is asked by."""
-        metadata = await word_on(endpoint, self._environment)
+    async def _reported_model(self, endpoint: Endpoint) -> ModelMetadata | None:
+        """The model that a server reports; None if it reports none."""
+        metadata = await model_reported_by(endpoint, self._environment)
         if metadata is not None and (metadata.path or metadata.names):
             return metadata
         try:
-            listed = (await facts_of(endpoint, self._environment)).models or ()
+            facts = await facts_of(endpoint, self._environment)
         except ConfigurationInvalid:
             return metadata
-        return (
-            ModelMetadata(names=(endpoint.model_id,)) if endpoint.model_id in listed else metadata
-        )
+        # A server that only lists its models has the one that it is asked for by name.
+        if endpoint.model_id in (facts.models or ()):
+            return ModelMetadata(names=(endpoint.model_id,))
+        return metadata
 
-    # --- as they are ----------------------------------------------------------------------------
+    # --- what is used now -----------------------------------------------------------------------
 
     def _use_now(self, name: str) -> Use | None:
-        """What has a name now; None if nothing has, or it cannot be read."""
-        if name not in self._uses_now:
-            try:
-                self._uses_now[name] = self._read(name)
-            except (HarnessError, OSError):
-                self._uses_now[name] = None
-        return self._uses_now[name]
+        """The use of a name now; None if there is none, or it cannot be read."""
+        # Nodes read rubrics in threads, and another one may drop a fact at any time.
+        with suppress(KeyError):
+            return self._facts[name]
+        use = None
+        with suppress(HarnessError, OSError):
+            use = self._read(name)
+        self._facts[name] = use
+        return use
 
     def _read(self, name: str) -> Use | None:  # noqa: PLR0911 - one for each kind
-        kind, _, rest = name.partition(":")
-        role, _, tag = rest.partition(":")
+        kind, _, subject = name.partition(":")
+        role, _, tag = subject.partition(":")
         match kind:
             case "model":
-                return self._role_use(rest)
+                return self._role_use(subject)
             case "fallback":
-                return self._endpoint_use(tag) if tag in self._stand_ins(role) else None
+                return self._endpoint_use(tag) if tag in self._fallbacks(role) else None
             case "place":
-                addresses = [
-                    _short(server_address(url).encode())
-                    for endpoint in map(self._endpoints.__getitem__, self._answering(role, tag))
-                    for url in endpoint.urls or filter(None, [endpoint.url])
-                ]
-                return Use(",".join(sorted(addresses))) if addresses else None
-            case "rubric" | "prompts":
-                return self._rubric_use(kind, rest)
+                return self._place_use(role, tag)
+            case "rubric":
+                return Use(self._rubric(subject).sha256[:16])
+            case "prompts":
+                definition = self._rubric(subject).model_dump_json(exclude={"id"})
+                return Use(_short_digest(definition.encode()))
             case "seed":
                 seed = self._settings.seed
                 return Use(_NONE if seed is None else str(seed))
             case "candidates":
-                chosen = self._settings.evaluation
-                return Use(f"{chosen.candidates} {chosen.finalists}")
+                evaluation = self._settings.evaluation
+                return Use(f"{evaluation.candidates} {evaluation.finalists}")
             case "embedder":
                 embedder = self._settings.memory.embedder
-                return (
-                    Use(embedder) if embedder in OFFLINE_EMBEDDERS else self._endpoint_use(embedder)
-                )
+                is_offline = embedder in OFFLINE_EMBEDDERS
+                return Use(embedder) if is_offline else self._endpoint_use(embedder)
             case "reranker":
                 reranker = self._settings.memory.rerank
                 return Use(_NONE) if reranker is None else self._endpoint_use(reranker)
             case _:
                 return None
 
-    def _stand_ins(self, role: str) -> frozenset[str]:
+    def _fallbacks(self, role: str) -> frozenset[str]:
+        """Tags of the endpoints that stand in for those of a role."""
         return frozenset(
             fallback for tag in self._roles.tags(role) for fallback in self._endpoints[tag].fallback
         )
 
-    def _answering(self, role: str, tag: str) -> tuple[str, ...]:
-        # One that does not play the role any more may have a new name.
+    def _successors(self, role: str, tag: str) -> tuple[str, ...]:
+        """The endpoints that may now have the model that a tag had in an earlier call of a role."""
         players = self._roles.tags(role)
-        return (tag,) if tag in {*players, *self._stand_ins(role)} else players
+        if tag in players or tag in self._fallbacks(role):
+            return (tag,)
+        # The endpoint may have got another tag.
+        return players
+
+    def _place_use(self, role: str, tag: str) -> Use | None:
+        """The digests of the addresses of all servers that may have the model."""
+        addresses = [
+            _short_digest(server_address(replica.url).encode())
+            for successor in self._successors(role, tag)
+            for replica in self._endpoints[successor].replicas.values()
+            if replica.url is not None
+        ]
+        return Use(",".join(sorted(addresses))) if addresses else None
 
     def _role_use(self, role: str) -> Use | None:
         members = [self._endpoint_use(tag) for tag in self._roles.tags(role)]
@@ -254,42 +268,66 @@ class Surroundings:
         combine = self._settings.evaluation.panel
         data = orjson.dumps([combine, *sorted(member.digest for member in members)])
         names = sorted(str(member.parts.get("model_id")) for member in members)
-        return Use(_short(data), {"pool": " ".join(names), "panel": str(combine or _NONE)})
+        return Use(_short_digest(data), {"pool": " ".join(names), "panel": str(combine or _NONE)})
 
     def _endpoint_use(self, tag: str) -> Use:
-        endpoint = self._endpoints[tag]
-        # By the settings that change replies, not by the endpoint's name.
-        settings = reply_settings(endpoint)
-        parts = {name: _as_text(value) for name, value in settings.items()}
-        return Use(
-            _short(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)), {"endpoint": tag, **parts}
-        )
+        # The digest is of the settings that change replies, so that a renamed endpoint is equal.
+        settings = reply_settings(self._endpoints[tag])
+        parts = {"endpoint": tag}
+        for name, value in settings.items():
+            parts[name] = value if isinstance(value, str) else orjson.dumps(value).decode()
+        return Use(_short_digest(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)), parts)
 
-    def _rubric_use(self, kind: str, name: str) -> Use:
-        rubric = load_rubric(
+    def _rubric(self, name: str) -> Rubric:
+        return load_rubric(
             name,
             directory=self._settings.rubrics,
             refuse=lambda path: refusal_to_run(path, environment=self._environment),
         )
-        if kind == "rubric":
-            return Use(rubric.sha256[:16])
-        return Use(_short(rubric.model_dump_json(exclude={"id"}).encode()))
+
+
+def _in_words(name: str) -> str:
+    """A use, as the subject of a sentence."""
+    kind, _, subject = name.partition(":")
+    role, _, tag = subject.partition(":")
+    sentences = {
+        "model": f"its model for '{subject}'",
+        "fallback": f"'{tag}', which answered for '{role}',",
+        "rubric": f"rubric '{subject}'",
+        "prompts": f"a prompt of rubric '{subject}'",
+        "seed": "the seed of the run",
+        "candidates": "candidates or finalists under [evaluation]",
+        "embedder": "the model that embeds passages",
+        "reranker": "the model that ranks passages",
+    }
+    return sentences.get(kind, f"'{name}'")
+
+
+def _differences(earlier: Mapping[str, str], current: Mapping[str, str]) -> str:
+    """The properties that differ, in words; empty if those of the earlier call are not recorded."""
+    if not earlier:
+        return ""
+    differing = [part for part in {**current, **earlier} if current.get(part) != earlier.get(part)]
+    if len(differing) > 1 and "endpoint" in differing:
+        differing.remove("endpoint")  # its tag alone would not have changed the digest
+    return ", ".join(
+        f"{part} was {earlier.get(part, _NONE)}, is {current.get(part, _NONE)}"
+        for part in differing
+    )
 
 
 def _reports(served: ModelMetadata, model: str) -> bool:
-    """Whether a server has this model, by what it reports."""
+    """Whether a server's report names this model."""
     path = served.path or ""
     names = {*served.names, path, Path(path).name} - {""}
+    if model in names:
+        return True
     # Names spelled differently match if they parse to the same family, size and quantization.
     # `text` is the spelling, and is blanked.
     parsed = replace(parse_model_name(model), text="")
     reported = (replace(parse_model_name(name), text="") for name in names)
-    return model in names or (bool(parsed.words) and parsed in reported)
+    return bool(parsed.words) and parsed in reported
 
 
-def _short(data: bytes) -> str:
+def _short_digest(data: bytes) -> str:
     return digest(data)[:16]
-
-
-def _as_text(value: Any) -> str:  # noqa: ANN401 - JSON
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,4 +1,4 @@
-"""The memory that models share: their sizes, the devices, and the budget made of both."""
+"""The memory that models share: what each model needs, the devices, and the budget of both."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from harness.trace import SharedTracer, Tracer, describe, events
 # The speed of a common disk: a guess, until a load was measured.
 _DISK_BYTES_PER_S = 1_000_000_000
 _SHORTEST_LOAD_S = 0.1
-# Longest that a server may take to say how large a model is, or which it has.
+# Longest that a server may take to report the size of a model, or which models are loaded.
 _ASKING_S = 10.0
-# The budget waits so much longer than the host, whose error says more once it has cleared up.
+# The budget waits longer for a load than the host, which clears up and raises a better error.
 _GRACE_S = CLEARING_UP_S + 5.0
 
 
@@ -45,11 +45,13 @@ def is_managed(endpoint: Endpoint) -> bool:
 
 def check_managed(endpoints: Iterable[Endpoint]) -> None:
     """Refuses two managed models at a server that holds one: each would replace the other."""
-    managed: dict[str, str] = {}
+    tag_by_server: dict[str, str] = {}
     for endpoint in endpoints:
-        if not endpoint.manage or endpoint.url is None or not provider_of(endpoint).holds_one_model:
+        if not endpoint.manage or endpoint.url is None:
             continue
-        first_tag = managed.setdefault(server_address(endpoint.url), endpoint.tag)
+        if not provider_of(endpoint).holds_one_model:
+            continue
+        first_tag = tag_by_server.setdefault(server_address(endpoint.url), endpoint.tag)
         if first_tag != endpoint.tag:
             raise ConfigurationInvalid(
                 f"endpoints '{first_tag}' and '{endpoint.tag}' are both managed at {endpoint.url}, "
@@ -60,7 +62,7 @@ def check_managed(endpoints: Iterable[Endpoint]) -> None:
 
 
 def file_footprint(endpoint: Endpoint) -> Footprint | None:
-    """What a model from a file takes; None for one that has none here."""
+    """The memory of a model that is loaded from a file; None if the endpoint has no file."""
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
@@ -68,7 +70,7 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
 
 
 def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
-    """What a prompt of so many tokens takes of its cache; None if it is not known to the byte."""
+    """A function from a prompt's tokens to its bytes in the model's KV cache; None if not exact."""
     header = None if endpoint.path is None else read_gguf_header(endpoint.path)
     if header is None or not header.exact_caches:
         return None
@@ -76,7 +78,7 @@ def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
 
 
 def slots_of(endpoint: Endpoint) -> int | None:
-    """Calls that its model answers side by side; None where its server decides that."""
+    """How many calls its model answers at once; None if its server decides that."""
     return provider_of(endpoint).slots(endpoint)
 
 
@@ -84,26 +86,26 @@ def is_split(endpoint: Endpoint) -> bool:
     """Whether several devices compute its layers."""
     if endpoint.path is None or endpoint.device == MACHINE or endpoint.gpu_layers is None:
         return len(endpoint.shares) > 1
+    # The machine computes the layers before the first one on a GPU.
     return first_gpu_layer(read_gguf_header(endpoint.path), endpoint.gpu_layers) > 0
 
 
 async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
-    """What the budget must know.
+    """The model of an endpoint, as the budget counts it.
 
     Raises:
-        ConfigurationInvalid: Its size is unknown.
+        ConfigurationInvalid: The size of the model is unknown.
         ModelFileInvalid: Its file is missing or not a GGUF.
-        InferenceError: Its server cannot be asked, or does not say it in time.
+        InferenceError: Its server cannot be asked, or does not report the size in time.
     """
     async with time_to_report(endpoint, "the size of its model"):
         need = await _need_of(endpoint, host)
-    slots = slots_of(endpoint)
     return Tenant(
         model=endpoint.tag,
         need=need,
         load_s=max(sum(need.values()) / _DISK_BYTES_PER_S, _SHORTEST_LOAD_S),
         is_split=is_split(endpoint),
-        slots=slots,
+        slots=slots_of(endpoint),
         load_timeout_s=endpoint.load_timeout_s + _GRACE_S,
         pin=endpoint.pin,
         priority=endpoint.priority,
@@ -112,7 +114,7 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
 
 @asynccontextmanager
 async def time_to_report(endpoint: Endpoint, what: str) -> AsyncIterator[None]:
-    """A time limit for what a server is asked about its memory."""
+    """A time limit for a question to a server; `what` it must report goes into the error."""
     try:
         async with asyncio.timeout(_ASKING_S):
             yield
@@ -123,11 +125,14 @@ async def time_to_report(endpoint: Endpoint, what: str) -> AsyncIterator[None]:
 
 
 async def _need_of(endpoint: Endpoint, host: Host) -> Need:
-    if (need := _need_written(endpoint)) is not None:
+    need = _known_need(endpoint)
+    if need is not None:
         return need
-    ask = provider_of(endpoint).footprint
-    with errors_of(endpoint.tag):
-        footprint = None if ask is None else await ask(endpoint, host)
+    footprint = None
+    ask_server = provider_of(endpoint).footprint
+    if ask_server is not None:
+        with errors_of(endpoint.tag):
+            footprint = await ask_server(endpoint, host)
     if footprint is None:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}' is managed, and its server does not say how much memory "
@@ -137,12 +142,12 @@ async def _need_of(endpoint: Endpoint, host: Host) -> Need:
     return dict.fromkeys(endpoint.shares, footprint.total_bytes)
 
 
-def _need_written(endpoint: Endpoint) -> Need | None:
-    """What it takes by its table or its file; None where only its server knows."""
+def _known_need(endpoint: Endpoint) -> Need | None:
+    """Device → bytes, by the endpoint's settings or file; None if only its server knows."""
     shares = endpoint.shares
     if endpoint.need_bytes is not None:
-        whole = sum(shares.values())
-        return {name: int(endpoint.need_bytes * share / whole) for name, share in shares.items()}
+        total = sum(shares.values())
+        return {name: int(endpoint.need_bytes * share / total) for name, share in shares.items()}
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
@@ -150,29 +155,37 @@ def _need_written(endpoint: Endpoint) -> Need | None:
     if endpoint.device == MACHINE:
         return {MACHINE: gguf_footprint(header, loading).total_bytes}
     split = split_footprint(header, loading, gpu_layers=endpoint.gpu_layers)
-    dealt = dealt_footprints(header, loading, shares=shares.values())
-    parts = (*(dealt if len(shares) > 1 else (split.gpu,)), split.machine)
-    return {name: part.total_bytes for name, part in zip([*shares, MACHINE], parts, strict=True)}
+    if len(shares) > 1:
+        on_gpus = dealt_footprints(header, loading, shares=shares.values())
+    else:
+        on_gpus = (split.gpu,)
+    need = {gpu: part.total_bytes for gpu, part in zip(shares, on_gpus, strict=True)}
+    return {**need, MACHINE: split.machine.total_bytes}
 
 
 def placed(endpoints: Mapping[str, Endpoint], settings: Settings) -> dict[str, Endpoint]:
-    """The endpoints, "auto" being a device; a server's model counts if its `need` is written."""
-    named = settings.roles.get(EVALUATOR, EVALUATOR)
-    judges = (named,) if isinstance(named, str) else named
+    """The endpoints by tag, with a device chosen for each whose `device` is "auto".
+
+    The model of a server counts only if the endpoint has a `need`.
+    """
     auto = [endpoint for endpoint in endpoints.values() if endpoint.device == AUTO]
-    auto.sort(
-        key=lambda endpoint: (not (endpoint.pin or endpoint.tag in judges), -endpoint.priority)
-    )
     if not auto:
         return dict(endpoints)
+    evaluators = settings.roles.get(EVALUATOR, EVALUATOR)
+    if isinstance(evaluators, str):
+        evaluators = (evaluators,)
+
+    def order(endpoint: Endpoint) -> tuple[bool, int]:
+        goes_first = endpoint.pin or endpoint.tag in evaluators
+        return not goes_first, -endpoint.priority
+
     gpus = [gpu.name for gpu in read_gpus() if gpu.capacity_bytes]
-    devices = {device.name: device for device in devices_of(settings.budget, named=gpus)}
-    places = place(
-        {endpoint.tag: partial(_need_on, endpoint) for endpoint in auto},
+    device_by_tag = place(
+        {endpoint.tag: partial(_need_on, endpoint) for endpoint in sorted(auto, key=order)},
         {
-            name: device
-            for name, device in devices.items()
-            if name == MACHINE or GPU_NAME.fullmatch(name)
+            device.name: device
+            for device in devices_of(settings.budget, named=gpus)
+            if device.name == MACHINE or GPU_NAME.fullmatch(device.name)
         },
         needs_taken=[
             _need_on(endpoint, endpoint.device)
@@ -181,30 +194,31 @@ def placed(endpoints: Mapping[str, Endpoint], settings: Settings) -> dict[str, E
         ],
     )
     chosen = {
-        endpoint.tag: endpoint.model_copy(update={"device": places[endpoint.tag]})
-        for endpoint in auto
+        tag: endpoints[tag].model_copy(update={"device": device})
+        for tag, device in device_by_tag.items()
     }
     return {**endpoints, **chosen}
 
 
-def _need_on(endpoint: Endpoint, where: str | dict[str, float]) -> Need:
-    with suppress(HarnessError):  # what is wrong with its file is said when it is opened
-        return _need_written(endpoint.model_copy(update={"device": where})) or {}
+def _need_on(endpoint: Endpoint, device: str | dict[str, float]) -> Need:
+    """Device → bytes, if the model were on this device; empty if that is unknown."""
+    with suppress(HarnessError):  # opening the endpoint reports what is wrong with its file
+        return _known_need(endpoint.model_copy(update={"device": device})) or {}
     return {}
 
 
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
-    """The devices of the settings and of endpoints; `machine` is the first."""
-    capacity_bytes = settings.capacity_bytes or int(machine_memory_bytes() * MACHINE_SHARE)
+    """`machine`, then the devices of the settings and the `named` ones, which endpoints use."""
+    machine_bytes = settings.capacity_bytes or int(machine_memory_bytes() * MACHINE_SHARE)
     devices = [
-        Device(name=MACHINE, capacity_bytes=capacity_bytes, reserve_bytes=settings.reserve_bytes)
+        Device(name=MACHINE, capacity_bytes=machine_bytes, reserve_bytes=settings.reserve_bytes)
     ]
     names = [name for name in dict.fromkeys([*settings.devices, *named]) if name != MACHINE]
-    read = {gpu.name: gpu.capacity_bytes for gpu in read_gpus()} if names else {}
+    detected = {gpu.name: gpu.capacity_bytes for gpu in read_gpus()} if names else {}
     for name in names:
         device = settings.devices.get(name, DeviceSettings())
-        size_bytes = device.capacity_bytes or read.get(name)
-        if size_bytes is None:
+        capacity_bytes = device.capacity_bytes or detected.get(name)
+        if capacity_bytes is None:
             raise ConfigurationInvalid(
                 f"the capacity of '{name}' is unknown; set [budget.devices.{name}] "
                 'capacity = "24 GiB", or install wiggum-harness[nvidia], which reads it from gpu0, '
@@ -212,7 +226,7 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
                 code="budget.capacity-unknown",
             )
         devices.append(
-            Device(name=name, capacity_bytes=size_bytes, reserve_bytes=device.reserve_bytes)
+            Device(name=name, capacity_bytes=capacity_bytes, reserve_bytes=device.reserve_bytes)
         )
     return tuple(devices)
 
@@ -226,17 +240,15 @@ async def open_budget(
     required: Collection[str],
     settings: BudgetSettings,
     tracer: Tracer,
-    left: Collection[str],
 ) -> KeepAliveBudget | None:
-    """The budget that managed models share; None without any, and without a capacity.
+    """The budget that managed models share; None if there are none, nor a capacity in the settings.
 
-    `hosts` are, by tag, the endpoints that `is_managed`, and what loads their models; `required`
-    are the models that a run needs for certain, and `left` those that stay in memory when the
-    budget closes.
+    `hosts` map the tag of an endpoint that `is_managed` to it and to the host that loads its model.
+    A run certainly needs the `required` models.
 
     Raises:
         ConfigurationInvalid: The size of a required model, or a device's capacity, is unknown.
-        InferenceError: The server of a required model does not say what it takes.
+        InferenceError: The server of a required model does not report its size.
         DoesNotFit: A required or pinned model is larger than its device.
     """
     tenants = await _tenants(hosts, required=required)
@@ -253,7 +265,8 @@ async def open_budget(
         hosts={tag: hosts[tag][1] for tag in tenants},
         tracer=tracer,
         max_wait_s=settings.max_wait_s,
-        left=left,
+        # Servers keep their models when the budget closes.
+        left=[tag for tag in tenants if hosts[tag][0].url is not None],
         outlives_runs=isinstance(tracer, SharedTracer),
     )
     describe_budget(budget, tracer)
@@ -263,16 +276,18 @@ async def open_budget(
 def describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
     """Records, at the beginning of a trace, the memory that models share."""
     for device in budget.ledger.devices.values():
-        room, reserve = device.room_bytes, device.reserve_bytes
-        tracer.instant(
-            events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
+        event = events.Budget(
+            device=device.name,
+            capacity_bytes=device.room_bytes,
+            reserve_bytes=device.reserve_bytes,
         )
+        tracer.instant(event)
 
 
 async def _tenants(
     hosts: Mapping[str, tuple[Endpoint, Host]], *, required: Collection[str]
 ) -> dict[str, Tenant]:
-    # Side by side: a server that does not answer is not waited for once for each of its models.
+    # All at once, so that a server that does not answer costs its time limit only once.
     results = await asyncio.gather(
         *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
     )
@@ -283,7 +298,6 @@ async def _tenants(
         elif tag in required or not isinstance(tenant, HarnessError):
             raise tenant
         else:
-            # Its server cannot be asked now.
             log_warning(
                 "a model is not counted in the memory budget",
                 code="budget.model-not-counted",

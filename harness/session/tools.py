@@ -11,6 +11,7 @@ import inspect
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from dataclasses import fields as fields_of
 from decimal import Decimal
@@ -34,12 +35,12 @@ from harness.inference.images import numbered
 from harness.inference.request import JsonSchema, read_arguments
 
 Approve = bool | str | Callable[[Mapping[str, object]], bool | str]
-"""Whether a person is asked before a call: always, always with this question, or as a function of
-the arguments says."""
+"""Whether a person is asked before a call: always (True), always with this question, or as a
+function of the arguments decides."""
 
 ToolOutcome = Literal["ok", "failed", "timed out", "refused", "invalid", "unknown", "repeated"]
-"""What came of a call: `refused` by a person, `invalid` arguments, an `unknown` tool; `repeated`
-was not called, since the same calls had brought the same results before."""
+"""The outcome of a call: `refused` by a person, `invalid` arguments, an `unknown` tool. A tool is
+not called again (`repeated`) if the same calls had the same results before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class Tool:
 
 
 class ToolFailed(Exception):
-    """A call that has no result, and why, in words that a model can act upon."""
+    """Why a call has no result, in words that a model can act upon."""
 
     def __init__(self, message: str, *, outcome: ToolOutcome = "failed") -> None:
         super().__init__(message)
@@ -88,36 +89,31 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsableTool:
-    """A tool, read and checked."""
+    """A tool whose function has been read and checked."""
 
     spec: ToolSpec
     function: Callable[..., object]
     takes_run: bool
     arguments_of: Callable[[Mapping[str, object]], dict[str, object]]
-    """The function's arguments from a model's; raises `ToolFailed`."""
-    code: str
-    """The same as long as a call would give the same, as far as its code says."""
+    """Makes the function's arguments from a model's; raises `ToolFailed`."""
+    code: str  # a digest of the function's code: as long as it is the same, results may be reused
     timeout_s: float | None
     approve: Approve
 
     def read(self, arguments: str) -> dict[str, object]:
-        """A model's arguments as the function takes them.
-
-        Raises:
-            ToolFailed: They are not a JSON object, or not what the function takes.
-        """
-        wrote = f"you wrote {arguments:.200}"  # which the server is not sent again
+        """A model's arguments as the function takes them; raises `ToolFailed` if they are wrong."""
+        wrote = f"you wrote {arguments:.200}"  # quoted, since servers refuse it as a call
         try:
             values = read_arguments(arguments)
         except orjson.JSONDecodeError as error:
-            what = f"the arguments are not valid JSON: {error}; {wrote}"
-            raise ToolFailed(what, outcome="invalid") from error
+            problem = f"the arguments are not valid JSON: {error}; {wrote}"
+            raise ToolFailed(problem, outcome="invalid") from error
         if not isinstance(values, dict):
             raise ToolFailed(f"the arguments are not a JSON object; {wrote}", outcome="invalid")
         return self.arguments_of(values)
 
     def question(self, arguments: Mapping[str, object]) -> str | None:
-        """What a person is asked before a call; None for nothing."""
+        """The question that a person must answer before a call; None if there is none."""
         approval = self.approve(arguments) if callable(self.approve) else self.approve
         if not approval:
             return None
@@ -127,15 +123,11 @@ class UsableTool:
 
 
 Offered = Callable[..., object] | Tool | ToolSpec
-"""What a model may ask to be called: a function, or a description of what is called elsewhere."""
+"""A tool that a model may ask to call: a function, or the description of one that is elsewhere."""
 
 
 def tool_specs(tools: Sequence[Offered]) -> tuple[ToolSpec, ...]:
-    """What a model is told of tools.
-
-    Raises:
-        InvalidInput: One cannot be a tool, or two have one name.
-    """
+    """The descriptions of tools for a model; raises `InvalidInput` if two have the same name."""
     specs = [tool if isinstance(tool, ToolSpec) else usable_tool(tool).spec for tool in tools]
     names = [spec.name for spec in specs]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -153,17 +145,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
-    """A function as a tool, with the code that it has now.
-
-    Raises:
-        InvalidInput: The function cannot be a tool.
-    """
+    """A function as a tool, with its present code; raises `InvalidInput` as `Tool` does."""
     tool = tool if isinstance(tool, Tool) else Tool(tool)
-    # Not when it is made: what it refers to may be defined further down.
+    # Not when the `Tool` is made: the function may refer to names that are defined further down.
     return replace(tool.usable, code=code_without_state(tool.function).digest)
 
 
 def _read(tool: Tool) -> UsableTool:
+    """Checks a tool's function, and makes the schema and the parser of its arguments."""
     function = inspect.unwrap(tool.function) if callable(tool.function) else tool.function
     written = getattr(function, "__code__", None)
     if written is None:
@@ -190,25 +179,13 @@ def _read(tool: Tool) -> UsableTool:
     takes_run = _is_run(function, parameters.get(RUN_PARAMETER))
     if takes_run:
         del parameters[RUN_PARAMETER]
-    described, of_arguments = _docstring(inspect.getdoc(function) or "")
+    summary, text_by_argument = _docstring(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters.values()):
         _check_parameter(function, parameter, mistake, is_first=not number)
-        try:
-            kind = annotation_of(function, parameter.name)
-        except (NameError, AttributeError) as error:
-            raise mistake(
-                f"has an annotation of '{parameter.name}' that cannot be resolved ({error}); "
-                "import the name at run time, not only under TYPE_CHECKING",
-                code="tool.type-unusable",
-            ) from error
-        default = ... if parameter.default is parameter.empty else parameter.default
-        settings: dict[str, Any] = {"alias": parameter.name}
-        # None would remove the description of an annotation.
-        if text := of_arguments.get(parameter.name):
-            settings["description"] = text
-        # Its own name may be one of pydantic's.
-        fields[f"p{number}"] = kind, Field(default, **settings)
+        text = text_by_argument.get(parameter.name, "")
+        # The parameter's own name is an alias, since pydantic reserves some names.
+        fields[f"p{number}"] = _field_of(function, parameter, text, mistake)
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = model.model_json_schema(schema_generator=_Schema)
@@ -224,14 +201,14 @@ def _read(tool: Tool) -> UsableTool:
         try:
             read = model.model_validate(values)
         except ValidationError as error:
-            raise ToolFailed(_wrong(error, [*parameters]), outcome="invalid") from error
-        # No limit holds against such a number: `euros > 100` is false of "nan".
+            raise ToolFailed(_mistakes_in(error, [*parameters]), outcome="invalid") from error
+        # A NaN would pass a tool's own limits: `euros > 100` is false of it.
         if place := next(_not_finite(read), None):
             raise ToolFailed(f"{place}: give a finite number", outcome="invalid")
         names = zip(model.model_fields, parameters, strict=True)
-        return {name: getattr(read, p) for p, name in names if p in read.model_fields_set}
+        return {name: getattr(read, f) for f, name in names if f in read.model_fields_set}
 
-    description = described if tool.description is None else tool.description
+    description = summary if tool.description is None else tool.description
     return UsableTool(
         spec=ToolSpec(name=name, description=description, parameters=inlined(schema)),
         function=tool.function,
@@ -243,33 +220,61 @@ def _read(tool: Tool) -> UsableTool:
     )
 
 
-def inlined(schema: JsonSchema) -> JsonSchema:
-    """A schema with each definition in place of the references to it, unless one holds itself.
+def _field_of(
+    function: Callable[..., Any],
+    parameter: inspect.Parameter,
+    text: str,
+    mistake: Callable[..., InvalidInput],
+) -> tuple[Any, Any]:
+    """The type and the field of a parameter for pydantic; `mistake` makes the error."""
+    try:
+        kind = annotation_of(function, parameter.name)
+    except (NameError, AttributeError) as error:
+        raise mistake(
+            f"has an annotation of '{parameter.name}' that cannot be resolved ({error}); "
+            "import the name at run time, not only under TYPE_CHECKING",
+            code="tool.type-unusable",
+        ) from error
+    default = ... if parameter.default is parameter.empty else parameter.default
+    settings: dict[str, Any] = {"alias": parameter.name}
+    # Only if there is one: None would remove the description in an annotation.
+    if text:
+        settings["description"] = text
+    return kind, Field(default, **settings)
 
-    Chat templates that write tools as code, as gpt-oss's does, show a reference as any value.
+
+def inlined(schema: JsonSchema) -> JsonSchema:
+    """A JSON schema with each definition copied to where it is referred to.
+
+    If a definition contains itself, or a reference leads out of the schema, as in those of some MCP
+    servers, the schema stays as it is.
     """
+    # Chat templates that write tools as code, such as gpt-oss's, show a reference as any value.
     definitions: Any = schema.get("$defs", {})
 
-    def part(value: Any, above: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - JSON
+    def with_definitions(value: Any, above: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - JSON
+        """A part of the schema, inside the definitions `above`, without references."""
         if isinstance(value, list):
-            return [part(element, above) for element in value]
+            return [with_definitions(element, above) for element in value]
         if not isinstance(value, dict):
             return value
-        fields = {key: part(field, above) for key, field in value.items()}
-        # It tells the options of a union apart by the names of their definitions.
+        fields = {key: with_definitions(field, above) for key, field in value.items()}
+        # A union's discriminator refers to the definitions by their names.
         if "propertyName" in fields.get("discriminator", ()):
             del fields["discriminator"]
-        if not isinstance(place := value.get("$ref"), str):
+        reference = value.get("$ref")
+        if not isinstance(reference, str):
             return fields
-        name = place.removeprefix("#/$defs/")
+        name = reference.removeprefix("#/$defs/")
         if name in above:
             raise RecursionError
         del fields["$ref"]
-        return {**part(definitions[name], (*above, name)), **fields}
+        return {**with_definitions(definitions[name], (*above, name)), **fields}
 
     try:
-        return part({key: value for key, value in schema.items() if key != "$defs"})  # type: ignore[no-any-return]
-    except (RecursionError, KeyError):  # or its references lead elsewhere, as an MCP server's may
+        whole = {key: value for key, value in schema.items() if key != "$defs"}
+        return with_definitions(whole)  # type: ignore[no-any-return]
+    except (RecursionError, KeyError, TypeError):  # TypeError: a definition may be `true`
         return schema
 
 
@@ -323,10 +328,10 @@ def _is_run(function: Callable[..., object], parameter: inspect.Parameter | None
     try:
         kind = annotation_of(function, parameter.name)
     except (NameError, AttributeError):
-        # Imported for type checkers alone, as a text, which may be quoted twice.
+        # `Run` is imported only under TYPE_CHECKING: the annotation is a text, perhaps in quotes.
         return str(parameter.annotation).strip("'\"").rpartition(".")[2] == "Run"
     kinds = [kind, *get_args(kind)] if get_origin(kind) in _AROUND_RUN else [kind]
-    # By name: the module of `Run` imports this one.
+    # Compared by name, since the module of `Run` imports this one.
     return any(
         (base.__module__, base.__qualname__) == ("harness.session.run", "Run")
         for kind in kinds
@@ -338,7 +343,7 @@ _AROUND_RUN = (Annotated, Union, UnionType)
 
 
 def _not_finite(value: object, place: str = "") -> Iterator[str]:
-    """Where a number is infinite or none, as a model's "nan" becomes, and its type allows none."""
+    """The places of infinite and NaN numbers, such as a model's "nan", whose type allows none."""
     inside: Iterable[tuple[object, object]] = ()
     match value:
         case float() | Decimal() if not isfinite(value):
@@ -368,12 +373,10 @@ def _allows(kind: object) -> bool:
 
 class _Schema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ANN401, ARG002
-        # A title would repeat the name.
-        return False
+        return False  # a title would only repeat the name
 
     def emit_warning(self, kind: Any, detail: str) -> None:  # noqa: ANN401
-        # It would warn of defaults that JSON cannot say.
-        pass
+        """Does not warn of defaults that JSON cannot express, which models need not know."""
 
 
 _SECTION = re.compile(
@@ -383,22 +386,24 @@ _ARGUMENT = re.compile(r"^(\*{0,2}\w+)(?: ?\([^)]*\))?: ?(.*)$")
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """What stands before its sections, and what it says of each argument (Google's style)."""
-    described, *sections = _SECTION.split(text)
-    arguments: dict[str, str] = {}
+    """The text before a docstring's sections, and argument → its text (Google's style)."""
+    summary, *sections = _SECTION.split(text)
+    text_by_argument: dict[str, str] = {}
+    # Titles and texts of the sections alternate.
     for title, section in zip(sections[::2], sections[1::2], strict=True):
         if title.startswith("Arg"):
-            last = None
+            name = None
             for line in inspect.cleandoc(section).splitlines():
                 if match := _ARGUMENT.match(line):
-                    last = match[1]
-                    arguments[last] = match[2]
-                elif last is not None and line.strip():
-                    arguments[last] += f" {line.strip()}"
-    return described.strip(), arguments
+                    name = match[1]
+                    text_by_argument[name] = match[2]
+                elif name is not None and line.strip():
+                    text_by_argument[name] += f" {line.strip()}"
+    return summary.strip(), text_by_argument
 
 
-def _wrong(error: ValidationError, names: Sequence[str]) -> str:
+def _mistakes_in(error: ValidationError, names: Sequence[str]) -> str:
+    """What is wrong with a model's arguments, for the model; `names` are the right ones."""
     problems = []
     for fault in error.errors(include_url=False)[:5]:
         place = ".".join(map(str, fault["loc"]))
@@ -413,12 +418,10 @@ def _wrong(error: ValidationError, names: Sequence[str]) -> str:
 
 
 def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
-    """What a model is told of a result, and its images, which the text refers to by number.
+    """A tool's result as a text for the model, and its images, to which the text refers by number.
 
-    A text is told as it is, as are texts and images in a list; other values as JSON.
-
-    Raises:
-        TypeError: It is a value that JSON cannot say.
+    Texts stay as they are, also in a list with images. Other values become JSON; raises `TypeError`
+    if they cannot.
     """
     images: list[Image] = []
     try:
@@ -427,27 +430,26 @@ def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
             plain = "\n".join(plain)
         if isinstance(plain, str):
             return plain, tuple(images)
-        # Without images, a model's own serialization holds.
+        # `plain` is without a pydantic model's own serialization; it is needed only for images.
         content = plain if images else value
-        text = to_json(
-            content, bytes_mode="base64", inf_nan_mode="strings", fallback=_as_lists
-        ).decode()
+        data = to_json(content, bytes_mode="base64", inf_nan_mode="strings", fallback=_as_lists)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         why = str(error).rpartition("Error: ")[2]
         raise TypeError(f"its result cannot be written as JSON: {why}") from error
-    return text, tuple(images)
+    return data.decode(), tuple(images)
 
 
 def _as_lists(value: Any) -> object:  # noqa: ANN401
-    """What arrays of numpy and torch, and tables of pandas and polars, say of themselves."""
+    """Arrays of NumPy and PyTorch, and tables of pandas and polars, as lists."""
     for method, arguments in (("tolist", ()), ("to_dicts", ()), ("to_dict", ("records",))):
-        if hasattr(value, method) and not isinstance(value, type):
+        # A class of the user's own may have another method of this name.
+        with suppress(AttributeError, TypeError):
             return getattr(value, method)(*arguments)
     raise ValueError(f"{type(value)} has no form in it")
 
 
 def cut(text: str, *, max_chars: int) -> str:
-    """A text without its middle, if it is too long, and without halves of surrogate pairs."""
+    """The text without its middle if it is too long, and with `?` for lone surrogates."""
     text = text.encode("utf-8", "replace").decode()
     missing = len(text) - max_chars
     if missing <= 0:

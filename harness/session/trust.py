@@ -49,7 +49,7 @@ SETTINGS_FILE = "harness.toml"
 """The settings of a folder, which make it a project."""
 
 _ANY = "*"
-_OWN_PORT = {"http": 80, "https": 443}
+_DEFAULT_PORT = {"http": 80, "https": 443}
 
 # Names of variables that tell litellm a provider's address.
 _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
@@ -59,13 +59,12 @@ _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
 
 
 def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None:
-    """The key that calls to an endpoint carry; None if it names none.
+    """The API key that calls to an endpoint carry; None if it names none.
 
     Raises:
-        ConfigurationInvalid: The variable is not set.
+        ConfigurationInvalid: A variable that the endpoint names is not set.
         NotTrusted: It may not be sent there.
     """
-    variable = endpoint.api_key_env
     for name in endpoint.variables:
         if not environment.get(name):
             raise ConfigurationInvalid(
@@ -74,11 +73,11 @@ def api_key_of(endpoint: Endpoint, environment: Mapping[str, str]) -> str | None
             )
     for refusal in not_allowed(endpoint, environment):
         raise refusal
-    return None if variable is None else environment[variable]
+    return None if endpoint.api_key_env is None else environment[endpoint.api_key_env]
 
 
 async def facts_of(endpoint: Endpoint, environment: Mapping[str, str]) -> ServerFacts:
-    """What a server says of itself, asked with what calls carry; raises as `api_key_of`."""
+    """What a server reports of itself, asked with the endpoint's key; raises as `api_key_of`."""
     key = api_key_of(endpoint, environment)
     return await server_facts(endpoint.filled_in(environment), api_key=key)
 
@@ -86,35 +85,36 @@ async def facts_of(endpoint: Endpoint, environment: Mapping[str, str]) -> Server
 def not_allowed(
     endpoint: Endpoint, environment: Mapping[str, str], *, url: str | None = None
 ) -> Iterator[NotTrusted]:
-    """An error for each variable that calls to an endpoint would carry without leave.
+    """An error for each variable that calls to an endpoint would send though it is not allowed.
 
-    The address is the endpoint's own if `url` is left out.
+    The calls go to `url`, or else to the endpoint's own address.
     """
-    folder, url = endpoint.written_in, url or endpoint.url
-    if folder is None or (url is None and not provider_of(endpoint).finds_keys):
+    folder = endpoint.written_in
+    url = url or endpoint.url
+    client = provider_of(endpoint)
+    if folder is None or (url is None and not client.finds_keys):
         return
-    trust = _read(environment)
-    named, has_key = [*endpoint.variables], endpoint.api_key_env is not None
-    provider = _provider(endpoint)
-    # litellm may send any credentials that it finds.
-    if provider_of(endpoint).finds_keys and not (has_key and provider in APIS_WITH_ONE_KEY):
-        named.append(_ANY)
-    # If litellm chooses the host, the provider's name stands for it, before a call and during it.
-    places = [] if url is None else _spellings(url)
+    trust = _read_trust(environment)
+    variables = [*endpoint.variables]
+    api = _api_of(endpoint)
+    # litellm may send any credentials that it finds, unless the one key of the API is given.
+    if client.finds_keys and (endpoint.api_key_env is None or api not in APIS_WITH_ONE_KEY):
+        variables.append(_ANY)
+    # If litellm chooses the host, entries name the API, before a call and during it.
+    hosts = [] if url is None else _spellings(url)
     if endpoint.url is None:
-        places.append(provider)
-    for name in named:
-        usual = _is_usual(name, url, endpoint, environment)
-        if not usual and not _is_allowed(name, places, folder, trust):
-            entry = f"{name}@{places[0]}"
-            client = provider_of(endpoint).title
-            what = f"any credentials that {client} finds" if name == _ANY else name
-            line = _exported(KEYS_VARIABLE, entry, ",", environment)
-            yield NotTrusted(
-                f"endpoint {endpoint.tag!r} of the settings in {folder} would send {what} to "
-                f"{places[0]}, which you have not allowed; to allow it: {line}",
-                entry=f"{entry} {folder}",
-            )
+        hosts.append(api)
+    for name in variables:
+        if _is_usual(name, url, endpoint, environment) or _is_allowed(name, hosts, folder, trust):
+            continue
+        entry = f"{name}@{hosts[0]}"
+        sent = f"any credentials that {client.title} finds" if name == _ANY else name
+        line = _export_line(KEYS_VARIABLE, entry, ",", environment)
+        yield NotTrusted(
+            f"endpoint {endpoint.tag!r} of the settings in {folder} would send {sent} to "
+            f"{hosts[0]}, which you have not allowed; to allow it: {line}",
+            entry=f"{entry} {folder}",
+        )
 
 
 def check_store(
@@ -124,7 +124,7 @@ def check_store(
     environment: Mapping[str, str],
     journal: Path | None = None,
 ) -> None:
-    """Checks the place of passages that a folder's settings, or a journal, name.
+    """Checks a place of passages that the settings of a folder, `written_in`, or a journal name.
 
     Raises:
         NotTrusted: Credentials and passages would go to a server that the user has not allowed.
@@ -135,33 +135,36 @@ def check_store(
         return
     source = journal or f"[memory] path of the settings in {written_in}"
     if not place.hosts:
-        if how := not_trusted(written_in / SETTINGS_FILE, environment=environment):
+        reason = why_not_trusted(written_in / SETTINGS_FILE, environment=environment)
+        if reason is not None:
             raise ConfigurationInvalid(
-                f"{source} would write passages to {place}, {how}", code="trust.path-not-allowed"
+                f"{source} would write passages to {place}, {reason}",
+                code="trust.path-not-allowed",
             )
         return
-    if _is_allowed(place.credential, place.hosts, written_in, _read(environment)):
+    if _is_allowed(place.credential, place.hosts, written_in, _read_trust(environment)):
         return
     entry = f"{place.credential}@{place.hosts[-1]}"
     raise NotTrusted(
         f"{source} would send passages and credentials ({place.credential}) to {place.hosts[-1]}, "
         f"which you have not allowed; to allow it: "
-        f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
+        f"{_export_line(KEYS_VARIABLE, entry, ',', environment)}",
         entry=f"{entry} {written_in}",
     )
 
 
 def _is_allowed(name: str, hosts: Collection[str], folder: Path, trust: _Trust) -> bool:
-    """Whether the settings of a folder may send a variable to a host, in one of its spellings."""
-    names = product((name, _ANY), hosts)
-    entries = product((f"{entry}@{host}" for entry, host in names), ("", str(folder)))
-    return not trust.keys.isdisjoint(entries)
+    """Whether an entry lets the settings of a folder send a variable to one of these hosts."""
+    return any(
+        (f"{variable}@{host}", source) in trust.keys
+        for variable, host, source in product((name, _ANY), hosts, ("", str(folder)))
+    )
 
 
-def _provider(endpoint: Endpoint) -> str:
-    """As litellm reads it from the model's name; "" if the name has none."""
-    provider, slash, _ = endpoint.model_id.partition("/")
-    return provider if slash else ""
+def _api_of(endpoint: Endpoint) -> str:
+    """The API that litellm reads from the model's name, such as `openai`; "" if it names none."""
+    api, slash, _ = endpoint.model_id.partition("/")
+    return api if slash else ""
 
 
 def _spellings(url: str) -> list[str]:
@@ -169,35 +172,46 @@ def _spellings(url: str) -> list[str]:
     address = httpx2.URL(url)  # the parser that also sends the call
     host = address.raw_host.decode("ascii").lower()
     host = f"[{host}]" if ":" in host else host
-    own_port = _OWN_PORT.get(address.scheme)
-    port = address.port if address.port is not None else own_port
-    return [host, f"{host}:{port}"] if port == own_port else [f"{host}:{port}"]
+    default_port = _DEFAULT_PORT.get(address.scheme)
+    port = default_port if address.port is None else address.port
+    spelling = f"{host}:{port}"
+    return [host, spelling] if port == default_port else [spelling]
 
 
 def _is_usual(
     variable: str, url: str | None, endpoint: Endpoint, environment: Mapping[str, str]
 ) -> bool:
-    """Whether it is usual to send this variable to this host, or else to this provider."""
-    chosen = _provider(endpoint) if provider_of(endpoint).finds_keys else ""
-    host = ""
-    if url is not None:
-        address = httpx2.URL(url)
-        host = address.host if address.scheme == "https" and address.port is None else "-"
-    for provider, (hosts, variables) in MANAGED_APIS.items():
-        carried = variables.split() + [_ANY] * (endpoint.url is None or chosen == provider)
-        is_there = any(_matches(pattern, host) for pattern in hosts.split()) if host else True
-        if variable in carried and is_there and (host or chosen in {"", provider}):
+    """Whether an API expects this variable, and the call goes to that API.
+
+    Without `url`, litellm has not chosen the host yet.
+    """
+    api = _api_of(endpoint) if provider_of(endpoint).finds_keys else ""
+    for name, (hosts, variables) in MANAGED_APIS.items():
+        if variable == _ANY:
+            is_expected = endpoint.url is None or api == name
+        else:
+            is_expected = variable in variables.split()
+        goes_there = api in {"", name} if url is None else _is_host_of(hosts.split(), url)
+        if is_expected and goes_there:
             return True
     if variable != _ANY or endpoint.url is not None or url is None:
         return False
-    proxies = (value for name, value in environment.items() if _ADDRESS.fullmatch(name))
+    # litellm may also choose a proxy that the user's own environment names.
+    proxies = [value for name, value in environment.items() if _ADDRESS.fullmatch(name)]
     return any(
         _spellings(url) == _spellings(proxy) for proxy in proxies if proxy.startswith("http")
     )
 
 
-def _matches(pattern: str, host: str) -> bool:
-    return re.fullmatch(re.escape(pattern).replace(r"\*", "[a-z0-9-]+"), host) is not None
+def _is_host_of(patterns: Iterable[str], url: str) -> bool:
+    """Whether an address is of one of these hosts, in which `*` stands for a part of the name."""
+    address = httpx2.URL(url)
+    if address.scheme != "https" or address.port is not None:
+        return False
+    return any(
+        re.fullmatch(re.escape(pattern).replace(r"\*", "[a-z0-9-]+"), address.host)
+        for pattern in patterns
+    )
 
 
 # --- code ------------------------------------------------------------------------------------
@@ -205,50 +219,56 @@ def _matches(pattern: str, host: str) -> bool:
 
 def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | None:
     """Why a file's code may not run; None if it may."""
-    how = not_trusted(path, environment=environment)
-    message = f"{path.resolve()} would be run, {how}"
-    return Notice(code="trust.code-not-allowed", message=message) if how else None
+    reason = why_not_trusted(path, environment=environment)
+    if reason is None:
+        return None
+    message = f"{path.resolve()} would be run, {reason}"
+    return Notice(code="trust.code-not-allowed", message=message)
 
 
-def not_trusted(path: Path, *, environment: Mapping[str, str]) -> str | None:
-    """The end of a message on what a file may not do, with the remedy; None if it is trusted."""
+def why_not_trusted(path: Path, *, environment: Mapping[str, str]) -> str | None:
+    """The end of a sentence: that a file is not allowed, and the remedy; None if it is trusted."""
     path = path.resolve()
-    around = [path, *path.parents]
-    allowed = {*_read(environment).paths, shipped_directory("rubrics").parent.resolve()}
-    if not allowed.isdisjoint(around):
+    path_and_folders = [path, *path.parents]
+    allowed = {*_read_trust(environment).paths, shipped_directory("rubrics").parent.resolve()}
+    if not allowed.isdisjoint(path_and_folders):
         return None
-    # The user started what runs in this process: more code of its project may run, too. The files
-    # of one folder have one project.
-    running = _running()
-    folders = {file.parent: file for file in running}
-    if path in running or any(project_of(file) in around for file in folders.values()):
+    # The user started what runs in this process, so more code of the same projects may run.
+    running = _running_files()
+    # All files of one folder have one project.
+    file_by_folder = {file.parent: file for file in running}
+    projects = map(project_of, file_by_folder.values())
+    if path in running or any(project in path_and_folders for project in projects):
         return None
-    line = _exported(CODE_VARIABLE, str(project_of(path)), os.pathsep, environment)
+    line = _export_line(CODE_VARIABLE, str(project_of(path)), os.pathsep, environment)
     return f"which you have not allowed; to allow it: {line}"
 
 
 def project_of(file: Path) -> Path:
-    """What to trust with a file: the nearest folder with settings, else the file's own folder."""
-    # The home is no project: trust in a file there would be trust in all of the user's folders.
-    file, home = file.resolve(), Path.home()
-    around = [folder for folder in file.parents if folder not in {home, Path("/")}]
-    project = next((folder for folder in around if (folder / SETTINGS_FILE).is_file()), file.parent)
-    return project if project in around else file
+    """What to trust with a file: the nearest folder with settings, else the file's own folder.
+
+    The home and the root are no projects, and a file in one of them is trusted alone: trust in the
+    home would be trust in all of the user's folders.
+    """
+    file = file.resolve()
+    folders = [folder for folder in file.parents if folder not in {Path.home(), Path("/")}]
+    for folder in folders:
+        if (folder / SETTINGS_FILE).is_file():
+            return folder
+    return file.parent if file.parent in folders else file
 
 
-def _running() -> set[Path]:
+def _running_files() -> set[Path]:
     """The user's own files whose code runs in this process, without a command's script."""
     installed = sys.prefix + os.sep
-    # As texts: there may be thousands.
-    files = (
-        (str(getattr(module, "__file__", None) or ""), module)
-        for module in tuple(sys.modules.values())
-    )
-    return {
-        Path(file).resolve()
-        for file, module in files
-        if file.startswith(os.sep) and not file.startswith(installed) and is_own_module(module)
-    }
+    files = set()
+    for module in tuple(sys.modules.values()):
+        # Compared as a text, since there may be thousands of modules.
+        file = str(getattr(module, "__file__", None) or "")
+        is_outside = file.startswith(os.sep) and not file.startswith(installed)
+        if is_outside and is_own_module(module):
+            files.add(Path(file).resolve())
+    return files
 
 
 # --- what the user allows --------------------------------------------------------------------
@@ -257,7 +277,7 @@ def _running() -> set[Path]:
 @dataclass(frozen=True, slots=True)
 class _Trust:
     keys: set[tuple[str, str]]
-    """`NAME@HOST`, and the folder whose settings may ask for it; "" for any."""
+    """Pairs of `NAME@HOST` and the folder whose settings may send it there; "" for any folder."""
     paths: set[Path]
     """Folders and files whose code may run."""
 
@@ -272,11 +292,7 @@ def own_directory(environment: Mapping[str, str]) -> Path | None:
 
 
 def remember(entry: str, environment: Mapping[str, str]) -> None:
-    """Adds a line to the user's file.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Adds a line to the user's file of permissions."""
     directory = own_directory(environment)
     # A folder's name may hold a line end, followed by an entry that the user never allowed.
     if directory is None or "\n" in entry:
@@ -287,13 +303,14 @@ def remember(entry: str, environment: Mapping[str, str]) -> None:
         lines.write(os.fsencode(f"{entry}\n"))
 
 
-def _read(environment: Mapping[str, str]) -> _Trust:
+def _read_trust(environment: Mapping[str, str]) -> _Trust:
     directory = own_directory(environment)
     try:
-        # By the locale, as paths are: under ASCII, one that was read as UTF-8 has no bytes.
+        # Decoded by the locale, as paths are: under ASCII, a path that was read as UTF-8 could not
+        # be encoded again.
         text = "" if directory is None else os.fsdecode((directory / "trust").read_bytes())
     except OSError:
-        text = ""  # so it allows nothing
+        text = ""  # a missing file allows nothing
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]
     lines += environment.get(KEYS_VARIABLE, "").split(",")
     lines += environment.get(CODE_VARIABLE, "").split(os.pathsep)
@@ -308,7 +325,7 @@ def _read(environment: Mapping[str, str]) -> _Trust:
     return trust
 
 
-def _exported(variable: str, entry: str, separator: str, environment: Mapping[str, str]) -> str:
+def _export_line(variable: str, entry: str, separator: str, environment: Mapping[str, str]) -> str:
     """The shell line that allows an entry until the shell ends."""
     value = environment.get(variable)
     return f"export {variable}={shlex.quote(f'{value}{separator}{entry}' if value else entry)}"
@@ -334,9 +351,8 @@ def warn_of_secrets(
                 variable=name,
             )
     secrets = _secret_variables(endpoints, environment, named)
-    if common := sorted(
-        name for name, secret in secrets.items() if secret and not searchable(secret)
-    ):
+    common = sorted(name for name, secret in secrets.items() if secret and not searchable(secret))
+    if common:
         log_warning(
             f"{', '.join(common)}: too short or too common a value to be looked for in texts, which"
             " keep it; if it is a real secret, take a longer one",
@@ -362,7 +378,8 @@ def known_secrets(
 def _secret_variables(
     endpoints: Iterable[Endpoint], environment: Mapping[str, str], named: Collection[str]
 ) -> dict[str, str]:
-    # Every variable with a telling name is secret too: litellm reads providers' keys from there.
+    """Variable → its value, for all variables that are named or look like secrets."""
+    # litellm reads the keys of APIs from variables that no endpoint names.
     keys = {name for endpoint in endpoints for name in endpoint.variables}
     return secrets_of(environment, named=keys.union(named))
 
@@ -373,8 +390,9 @@ def _credentials(url: str) -> set[str]:
     texts = set()
     if address.username is not None:
         user, password = address.username, address.password
-        # Beside a password, the user's name is not secret; alone, it may be a token.
+        # A user's name beside a password is not secret; without one, it may be a token.
         secret = user if password is None else password
+        # As the header `Authorization` has it.
         sent = b64encode(f"{unquote(user)}:{unquote(password or '')}".encode()).decode()
         texts |= {secret, unquote(secret), sent, sent.rstrip("=")}
     for parameter in address.query.split("&"):

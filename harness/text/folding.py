@@ -60,7 +60,7 @@ def _forms() -> tuple[re.Pattern[str], dict[str, str]]:
 
 
 def composed(text: str) -> str:
-    """The text in Unicode's composed form (NFC), but for floods of accents, which stay."""
+    """The text in Unicode's composed form (NFC), except that a flood of accents stays as it is."""
     pieces = (piece[0] for piece in _PIECE.finditer(text))
     return "".join(
         piece if len(piece) > _PIECE_CHARS else unicodedata.normalize("NFC", piece)
@@ -82,8 +82,8 @@ def folded(text: str, language: str | None = None) -> str:
         spaceless = _WRAPPED.sub("", _JOINERS.sub("", _DROPPED.sub("", text)))
         has_gaps = len(spaceless) < len(text)
         text = spaceless
-        other_forms, forms = _forms()
-        text = other_forms.sub(lambda letter: forms.get(letter[0], letter[0]), text)
+        replaced_letters, forms = _forms()
+        text = replaced_letters.sub(lambda letter: forms.get(letter[0], letter[0]), text)
     if language in {"tr", "az"}:
         text = text.replace("İ", "i").replace("I", "ı")
     # In German, folding ß would make `Maße` the same as `Masse`.

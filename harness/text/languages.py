@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # fmt: off
 Language = Literal[
@@ -20,7 +20,7 @@ Language = Literal[
     "sq", "sr", "st", "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "ug", "uk",
     "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
 ]
-"""The languages that can be told, by ISO 639-1."""
+"""The languages that we recognize, by ISO 639-1."""
 # fmt: on
 
 UNSPACED = (
@@ -38,62 +38,50 @@ MARKS = "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.categor
 Trait = Literal[
     "no-blanks", "no-stops", "no-capitals", "capital-nouns", "inflected-names", "decimal-point"
 ]
-"""Something that its writing has or lacks, as `languages.tsv` tells of the languages we know."""
+"""A trait of a language's writing."""
+
+
+class _LanguageRow(NamedTuple):
+    stemmer: str
+    traits: list[str]
+    scripts: list[str]
+    numerals: list[str]
+    ordinals: list[list[str]]
 
 
 @cache
-def _table() -> dict[str, tuple[str, list[str], list[str]]]:
+def _table() -> dict[str, _LanguageRow]:
+    """The rows of `languages.tsv`, by code."""
     lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
     rows = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
-    return {code: (name, traits.split(), words.split()) for code, name, traits, words in rows}
+    table = {}
+    for code, stemmer, *lists in rows:
+        traits, scripts, numerals, ordinals = map(str.split, lists)
+        forms = [ordinal.split("/") for ordinal in ordinals]
+        table[code] = _LanguageRow(stemmer, traits, scripts, numerals, forms)
+    return table
 
 
 def has_trait(language: str | None, trait: Trait) -> bool:
     """Whether a language has it; False if the language or its trait is not known."""
-    return language in _table() and trait in _table()[language][1]
+    return language in _table() and trait in _table()[language].traits
 
 
 def numerals(language: str | None) -> list[str]:
     """The words for zero, one, two and so on; empty if they are not known."""
-    return _table()[language][2] if language in _table() else []
+    return _table()[language].numerals if language in _table() else []
+
+
+def ordinals(language: str) -> list[list[str]]:
+    """The words for first, second and so on, each in its forms; empty if they are not known."""
+    return _table()[language].ordinals if language in _table() else []
 
 
 def stemmers() -> tuple[str, ...]:
-    """The languages whose words a search takes back to stems, by their names in stores."""
-    return tuple(sorted(name for name, _, _ in _table().values() if name))
+    """The names that stores have for the languages whose words they take back to stems."""
+    return tuple(sorted(row.stemmer for row in _table().values() if row.stemmer))
 
 
-# First word of the Unicode names of a script's letters → the languages that it writes.
-_WRITES: dict[str, str] = {
-    "CJK": "zh ja ko",
-    "HIRAGANA": "ja",
-    "KATAKANA": "ja",
-    "HANGUL": "ko",
-    "GREEK": "el",
-    "CYRILLIC": "az ba be bg bs kk ku ky mk mn ro ru sr tg tk tt ug uk uz",
-    "ARABIC": "ar az fa ha kk ku ky ms ps sw tg tk ug ur uz",
-    "HEBREW": "he",
-    "ARMENIAN": "hy",
-    "GEORGIAN": "ka",
-    "ETHIOPIC": "am om",
-    "THAI": "th",
-    "DEVANAGARI": "hi mr ne sa",
-    "BENGALI": "as bn",
-    "GURMUKHI": "pa",
-    "GUJARATI": "gu",
-    "ORIYA": "or",
-    "TAMIL": "ta",
-    "TELUGU": "te",
-    "KANNADA": "kn",
-    "MALAYALAM": "ml",
-    "SINHALA": "si",
-    "LAO": "lo",
-    "TIBETAN": "dz",
-    "MYANMAR": "my sa",
-    "KHMER": "km",
-}
-# Languages of these scripts that are also written in Latin letters.
-_ALSO_LATIN = "az ba bs ha kk ku ky mn ms om ro sr sw tg tk tt ug uz"
 # Fewer Latin letters may be a name or a brand in a text of any language.
 _LEAST_LATIN_LETTERS = 12
 
@@ -107,15 +95,17 @@ def fits_script(text: str, language: Language) -> bool | None:
         scripts["KATAKANA"] = kana + scripts.pop("CJK")  # Han among kana is Japanese
     script, count = scripts.most_common(1)[0]
     # A name or a term in other letters stands in many texts.
-    if count < 0.8 * len(letters) or not letters:
+    if not letters or count < 0.8 * len(letters):
         return None
     if script == "LATIN":
-        is_other = language in " ".join(_WRITES.values()).split() and language not in _ALSO_LATIN
-        return False if is_other and count >= _LEAST_LATIN_LETTERS else None
-    languages = _WRITES.get(script, language).split()
-    if language not in languages:
+        other_scripts = _table()[language].scripts
+        is_never_latin = bool(other_scripts) and "LATIN" not in other_scripts
+        return False if is_never_latin and count >= _LEAST_LATIN_LETTERS else None
+    languages = [code for code, row in _table().items() if script in row.scripts]
+    if languages and language not in languages:
         return False
-    return True if languages == [language] and script in _WRITES else None
+    # A script that several languages share does not say which of them this is.
+    return True if languages == [language] else None
 
 
 _UNSPACED = re.compile(f"[{UNSPACED}]+")

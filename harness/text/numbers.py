@@ -10,7 +10,7 @@ text and its language decide, or else both readings count. Fractions such as `1/
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -36,15 +36,22 @@ _UNIT = re.compile(
     r"\s?(°\s?[CF]|‰|[€$£¥₽₹₩]|(?:[kcm\u00b5\u03bcn]?m|[km\u00b5\u03bc]?g|[cm]?l|t|h|min"
     r"|[m\u00b5\u03bc]?s|[kMGT]?(?:Wh?|Hz|V|B)|KB|[KMGT]iB)(?!\w))"
 )
+_CURRENCIES = tuple("€$£¥₽₹₩")
 _WIDE_COMMA = re.compile("(?<=[０-９])，(?=[０-９])")
 # `14.30 Uhr`, `kl. 14.30`, `klo 14.30`: no fraction.
 _TIME_OF_DAY = re.compile(r"(\bklo |\bkl\. ?)?\b(\d\d?)\.([0-5]\d)\b(?(1)|(?=\s?Uhr\b))")
 # Groups of digits: 1-000-000, or as in India 1-00-000.
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
-WORD = "word"
-"""In place of the unit of a number before a word that is no unit we know."""
-TIMES = "times"
-"""In place of the unit of a number before a power of ten, such as `million`."""
+WORD = "word"  # in place of the unit of a number before a word that is no unit we know
+TIMES = "times"  # in place of the unit of a number before a power of ten, such as `million`
+
+
+class NumberReading(NamedTuple):
+    """One way to read a number."""
+
+    value: Value
+    unit: str
+    """In Latin letters; or a currency's sign, `%`, `WORD` or `TIMES`; empty without a unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +59,8 @@ class Number:
     """A number in a text."""
 
     text: str
-    readings: frozenset[tuple[Value, str]]
-    """(value, unit or an empty text) for each way to read it; empty if it is several numbers."""
+    readings: frozenset[NumberReading]
+    """Empty if it is several numbers for certain."""
     parts: frozenset[Value] = frozenset()
     """The numbers that it may be instead, if it may be several: `1,2,3`, `12 000`, a date."""
 
@@ -62,7 +69,7 @@ def values_in(text: str) -> frozenset[Value]:
     """The likeliest values of the numbers in a text: 1,024 is rather 1024 than 1.024."""
     values: set[Value] = set()
     for number in numbers(text, "en"):
-        values.update(value for value, _ in number.readings)
+        values.update(reading.value for reading in number.readings)
         values.update(number.parts)
     return frozenset(values)
 
@@ -90,73 +97,92 @@ def _words_behind() -> _WordsBehind:
 def numbers(text: str, language: str | None = None) -> list[Number]:
     """The numbers in a text, without the numbers of list items and references."""
     lines = [line for line in _MARK.sub(" ", text).split("\n") if re.search(r"\d", line)]
-    plain = (_WIDE_COMMA.sub(",", line.replace("．", ".")) for line in lines)
-    matches_by_line = [list(_NUMBER.finditer(_TIME_OF_DAY.sub(r"\1\2:\3", line))) for line in plain]
-    mark = _decimal_mark((match[0] for line in matches_by_line for match in line), language)
-    read_numbers = []
-    for matches in matches_by_line:
-        # In `5 to 10 percent`, the word behind the 5 does not stand for a unit.
-        has_percent = bool(_words_behind().percent.search(matches[0].string))
-        sign = ""
-        for match in matches:
-            written = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
-            # A minus is a match of its own, before the match of its number.
-            if not written[-1].isalnum():
-                sign = written
-                continue
-            dates = _dates(written)
-            readings = dates or _readings(written, mark)
-            may_be_several = dates or " " in written or not readings
-            parts = _parts(written) if may_be_several else frozenset[Value]()
-            if not readings and not parts:  # marks in an order that no place writes
-                readings = {written}
-            if sign:
-                readings = {-value if isinstance(value, Decimal) else value for value in readings}
-            with_units = frozenset(_with_units(readings, match, has_percent=has_percent))
-            read_numbers.append(Number(sign + match[0], with_units, parts))
-            sign = ""
-    return read_numbers
+    matches_by_line = [list(_NUMBER.finditer(_plain(line))) for line in lines]
+    written = [match[0] for matches in matches_by_line for match in matches]
+    decimal_mark = _decimal_mark(written, language)
+    return [
+        number for matches in matches_by_line for number in _line_numbers(matches, decimal_mark)
+    ]
+
+
+def _plain(line: str) -> str:
+    """The line with ASCII marks in its numbers, and a colon in its times of day."""
+    line = _WIDE_COMMA.sub(",", line.replace("．", "."))
+    return _TIME_OF_DAY.sub(r"\1\2:\3", line)
+
+
+def _line_numbers(matches: Sequence[re.Match[str]], decimal_mark: str) -> Iterator[Number]:
+    # In `5 to 10 percent`, the word behind the 5 does not stand for a unit.
+    has_percent = bool(_words_behind().percent.search(matches[0].string))
+    minus = ""
+    for match in matches:
+        written = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
+        # A minus is a match of its own, before the match of its number.
+        if not written[-1].isalnum():
+            minus = written
+            continue
+        dates = _dates(written)
+        values = dates or _values(written, decimal_mark)
+        parts: set[Value] = set()
+        if dates:
+            parts = _date_parts(dates)
+        elif " " in written or not values:
+            parts = _parts(written)
+        if not values and not parts:  # marks in an order that no place writes
+            values = {written}
+        if minus:
+            values = {-value if isinstance(value, Decimal) else value for value in values}
+        readings = _with_units(values, match, has_percent=has_percent)
+        yield Number(minus + match[0], frozenset(readings), frozenset(parts))
+        minus = ""
 
 
 def _with_units(
-    readings: Collection[Value], match: re.Match[str], *, has_percent: bool
-) -> Iterator[tuple[Value, str]]:
-    """(value, unit) for each reading, by the signs and words around the number."""
+    values: Collection[Value], match: re.Match[str], *, has_percent: bool
+) -> set[NumberReading]:
+    """Each value with its unit, by the signs and words around the number."""
+    sign_before = match.string[max(0, match.start() - 2) : match.start()].strip()[-1:]
+    exponent = _exponent(match, is_money=sign_before in _CURRENCIES)
+    if exponent:
+        large = {NumberReading(v.scaleb(exponent), "") for v in values if isinstance(v, Decimal)}
+        # `3 million` is 3,000,000, and also a three before a word.
+        return large | {NumberReading(value, TIMES) for value in values}
+    unit = _unit(match, sign_before, has_percent=has_percent)
+    return {NumberReading(value, unit) for value in values}
+
+
+def _unit(match: re.Match[str], sign_before: str, *, has_percent: bool) -> str:
+    """The unit of a number that no power of ten follows."""
     line = match.string
     end = match.end()
-    sign_before = line[max(0, match.start() - 2) : match.start()].strip()[-1:]
-    money = sign_before if sign_before and sign_before in "€$£¥₽₹₩" else ""
-    if exponent := _exponent(line, end, is_money=bool(money)):
-        # `3 million` is 3,000,000, and also a three before a word.
-        yield from ((v.scaleb(exponent), "") for v in readings if isinstance(v, Decimal))
-        yield from ((value, TIMES) for value in readings)
-        return
-    unit = money
     if sign_before in {"%", "٪"} or _words_behind().percent.match(line[end : end + 20].lstrip()):
-        unit = "%"
-    elif short_unit := _UNIT.match(line, end):
-        unit = "".join(short_unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
-    elif spelt_unit := _words_behind().units.match(line, end):
-        unit = str(spelt_unit.lastgroup)
-    elif not money and not has_percent and line[end : end + 2].strip()[:1].isalpha():
-        unit = WORD
-    yield from ((value, unit) for value in readings)
+        return "%"
+    if short_unit := _UNIT.match(line, end):
+        return "".join(short_unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
+    if spelt_unit := _words_behind().units.match(line, end):
+        return str(spelt_unit.lastgroup)
+    if sign_before in _CURRENCIES:
+        return sign_before
+    is_before_word = line[end : end + 2].strip()[:1].isalpha()
+    return WORD if is_before_word and not has_percent else ""
 
 
-def _exponent(line: str, end: int, *, is_money: bool) -> int:
+def _exponent(match: re.Match[str], *, is_money: bool) -> int:
     """The exponent of a power of ten behind a number: `3 million`, `$5m`, `7B`; 0 for none."""
-    letter = re.match(r"[mMbB](?!\w)", line[end : end + 2])
+    line = match.string
+    letter = re.match(r"[mMbB](?!\w)", line[match.end() : match.end() + 2])
     # Without money, `5m` are meters.
     if letter and (is_money or letter[0].isupper()):
         return {"m": 6, "b": 9}[letter[0].lower()]
-    power = _words_behind().powers.match(line, end)
+    power = _words_behind().powers.match(line, match.end())
     return int(str(power.lastgroup)[1:]) if power else 0
 
 
 def _dates(written: str) -> set[Value]:
     """`2024-04-03` for `2024-04-03`, `3.4.2024` or `2024年4月3日`; for `3/4/2024`, both orders."""
     groups = re.split(r"\D", written.rstrip("日"))
-    if len(groups) != 3 or written.count(",") or max(map(len, groups)) != 4:
+    # The first group of `.5.2024` is empty.
+    if len(groups) != 3 or not groups[0] or "," in written or max(map(len, groups)) != 4:
         return set()
     year, month, day = map(int, groups if len(groups[0]) == 4 else groups[::-1])
     orders = {(month, day), (day, month)} if "/" in written else {(month, day)}
@@ -165,7 +191,9 @@ def _dates(written: str) -> set[Value]:
 
 def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
     """The mark before fractions, if the language and all unambiguous numbers agree; else empty."""
-    marks_seen = {"." if has_trait(language, "decimal-point") else ","} if language else set()
+    marks_seen: set[str] = set()
+    if language:
+        marks_seen.add("." if has_trait(language, "decimal-point") else ",")
     for number in numbers:
         marks = re.findall(f"[{_DECIMAL_MARKS}]", number)
         groups = re.split(r"\D", number)
@@ -176,38 +204,45 @@ def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
     return marks_seen.pop() if len(marks_seen) == 1 else ""
 
 
-def _parts(written: str) -> frozenset[Value]:
-    """The numbers between marks that may part several; of a date, the year and a certain day."""
-    if dates := _dates(written):
-        orders = [{Decimal(date[:4]), Decimal(date[-2:])} for date in map(str, dates)]
-        return frozenset(set.intersection(*orders))
+def _date_parts(dates: Iterable[Value]) -> set[Value]:
+    """The year of a date, and its day unless day and month may be the other way round."""
+    orders: list[set[Value]] = [{Decimal(d[:4]), Decimal(d[-2:])} for d in map(str, dates)]
+    return set.intersection(*orders)
+
+
+def _parts(written: str) -> set[Value]:
+    """The numbers between marks that may part several; empty without such a mark."""
     parts = re.split(f"[, {_GROUP_MARKS}]", written)
-    return frozenset[Value]().union(*map(_readings, parts)) if parts[1:] else frozenset()
+    return set[Value]().union(*map(_values, parts)) if parts[1:] else set()
 
 
-def _readings(written: str, mark: str = "") -> set[Value]:
-    """The values that a number may have; `mark` stands before fractions, or is not known."""
+def _values(written: str, decimal_mark: str = "") -> set[Value]:
+    """The values that a number may have; without a `decimal_mark`, any mark may be the decimal one.
+
+    Empty if its marks part several numbers.
+    """
     groups = re.split(r"\D", written)
     marks = re.findall(r"\D", written)
     whole = Decimal("".join(groups))
     if not marks:
         return {whole}
+    *earlier_marks, last_mark = marks
     fraction = Decimal(f"{''.join(groups[:-1])}.{groups[-1]}")
-    if len({*marks[:-1]} - {marks[-1]}) == 1 and marks[-1] in _DECIMAL_MARKS:
+    if len({*earlier_marks} - {last_mark}) == 1 and last_mark in _DECIMAL_MARKS:
         # 1,024.5 and 1.024,5: the last mark is the only one of its kind.
-        is_one = marks[-1] not in marks[:-1] and _THOUSANDS.fullmatch("-".join(groups[:-1]))
-        return {fraction} if is_one else set()
+        groups_thousands = _THOUSANDS.fullmatch("-".join(groups[:-1]))
+        return {fraction} if groups_thousands and last_mark not in earlier_marks else set()
     are_thousands = bool(_THOUSANDS.fullmatch("-".join(groups)))
     # A version, such as 3.11.2, is compared as a text.
-    if {*marks} == {"."} and marks[1:] and not are_thousands:
+    if {*marks} == {"."} and earlier_marks and not are_thousands:
         return {written}
     # `2,5` is a fraction, `1 200` a whole number, and `1,200` either.
-    readings: set[Value] = set()
-    if not marks[1:] and marks[0] in _DECIMAL_MARKS:
-        readings.add(fraction)
+    values: set[Value] = set()
+    if not earlier_marks and last_mark in _DECIMAL_MARKS:
+        values.add(fraction)
     # U+066B is the decimal mark of Arabic, and groups nothing.
-    if len({*marks}) == 1 and are_thousands and marks[0] != "\u066b":
-        readings.add(whole)
-    if mark and len(readings) == 2:
-        return {fraction if marks[0] == mark else whole}
-    return readings
+    if len({*marks}) == 1 and are_thousands and last_mark != "\u066b":
+        values.add(whole)
+    if decimal_mark and len(values) == 2:
+        return {fraction if last_mark == decimal_mark else whole}
+    return values

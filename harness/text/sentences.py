@@ -33,7 +33,7 @@ _ENDED = re.compile(
     rf"(?:\s?[{_CLOSING}“‘«]|[⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
 )
 _OPENING = "\"'“‘«([*_¿¡"
-# What a stop behind does not end: a number before its item, an abbreviation before a number.
+# A stop ends no sentence behind the number of an item, nor behind an abbreviation before a number.
 _NUMBERING = re.compile(r"\W*\d{1,3}[.)]\s*")
 _BEFORE_NUMBER = re.compile(
     r"(?:^|[\s(])(?:approx|art|ca|cf|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
@@ -90,29 +90,34 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
     ends = {*accumulate(map(len, pieces)), *(stop.end() for stop in _STOP.finditer(text))}
     start = end = 0
     for place in sorted(ends):
-        if place < end:  # inside what belongs to the sentence before
+        if place < end:  # within the closing marks of the sentence before
             continue
         belongs = _BELONGS.match(text, place)
         end = belongs.end() if belongs else place
-        before, following = text[max(start, end - 20) : end], text[end : end + 12].lstrip(_OPENING)
-        last = before.rstrip().rstrip(_CLOSING)[-1:]
-        # In doubt two sentences stay together: half a sentence is the worse mistake. Japanese と
-        # behind a quotation says who spoke.
-        if end > start and not (
-            (last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()))
-            or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))
-            or (following[:1] == "と" and before.rstrip()[-1:] in "」』")
-            or _NUMBERING.fullmatch(text, start, end)
-            or (last == "." and _is_ordinal(before, following, language))
-        ):
+        if end == start or _NUMBERING.fullmatch(text, start, end):
+            continue
+        before = text[max(start, end - 20) : end]
+        if _is_end(before, text[end : end + 12].lstrip(_OPENING), language):
             yield end
             start = end
 
 
-def _is_ordinal(before: str, following: str, language: Language | None) -> bool:
-    if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
+def _is_end(before: str, following: str, language: Language | None) -> bool:
+    """Whether a sentence ends where `before` does, with `following` behind it."""
+    last = before.rstrip().rstrip(_CLOSING)[-1:]
+    # In doubt two sentences stay together: half a sentence is the worse mistake.
+    if last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()):
+        return False
+    if following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before):
+        return False
+    # Japanese と behind a quotation says who spoke.
+    if following[:1] == "と" and before.rstrip()[-1:] in "」』":
+        return False
+    if last != ".":
         return True
-    return bool(_MONTH.match(following) and _DAY.search(before))
+    if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
+        return False
+    return not (_MONTH.match(following) and _DAY.search(before))
 
 
 def _cut(text: str, ends: list[int]) -> list[str]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
-from typing import Literal
+from typing import Literal, TypeVar
 
 from harness.trace.event_forms import without_fields
 from harness.trace.events import Chat, Embed, EndpointEvent, ReplyAgain, Request, place_of
@@ -24,6 +24,9 @@ UNRELIABLE = "unreliable"
 the attribute of a call that lists its figures with that error."""
 
 _NS_PER_HOUR = 3_600_000_000_000
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 PriceBasis = Literal["tokens", "price list", "hours"]
 """The prices in the endpoint's settings, with the cached part of prompts at full price; the price
@@ -41,11 +44,9 @@ class Call(Chat, name=Chat.NAME):
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     # The part of its queue spent waiting for a turn among calls to the same model.
     turns: tuple[Interval, ...] = ()
-    # The part of its queue spent waiting for room in memory for its model.
-    room: tuple[Interval, ...] = ()
+    room: tuple[Interval, ...] = ()  # the part of its queue spent waiting for room in memory
     node_span: int | None = None  # the outermost node call around it; None outside of nodes
-    # Phases and figures whose times the process saw too late, since it stood still.
-    unreliable: frozenset[str] = frozenset()
+    unreliable: frozenset[str] = frozenset()  # phases and figures that the process saw too late
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
@@ -75,12 +76,13 @@ class Call(Chat, name=Chat.NAME):
 
 def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     """Every call in a run's spans, in the order they began; some two kilobytes each."""
-    nodes: dict[int, str] = {}
-    outermost: dict[int, int] = {}  # by span: the node call around it in which no other lies
+    # All of these have the id of a span as key.
+    nodes: dict[int, str] = {}  # → the node that it is in
+    node_spans: dict[int, int] = {}  # → the span of the outermost node call around it
     calls: dict[int, Call] = {}
-    phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
-    waits: dict[tuple[int, str], tuple[Interval, ...]] = {}
-    unreliable: dict[int, set[str]] = {}
+    phases: dict[int, dict[str, tuple[Interval, ...]]] = {}  # call → name of a phase → its times
+    waits: dict[tuple[int, str], tuple[Interval, ...]] = {}  # (call, `room` or `turns`) → its times
+    unreliable: dict[int, set[str]] = {}  # call → its phases and figures in doubt
     # One pass is enough: a span comes after its parent, and a call's phases after the call.
     for span in spans:
         # 1. A phase of a call; most spans are.
@@ -89,8 +91,8 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 if span.attributes.get("source") == UNRELIABLE:
                     unreliable.setdefault(span.parent, set()).add(span.name)
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
-                of_call, name = phases[span.parent], intern(span.name)
-                of_call[name] = (*of_call.get(name, ()), interval)
+                call_phases, name = phases[span.parent], intern(span.name)
+                call_phases[name] = (*call_phases.get(name, ()), interval)
                 if place := place_of(span.attributes):
                     key = span.parent, "room" if place == "memory" else "turns"
                     waits[key] = (*waits.get(key, ()), interval)
@@ -99,15 +101,15 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
-            # Taken from the span around it, so that nested node calls have the outermost's.
-            outermost[span.id] = outermost.get(span.parent or 0, span.id)
+            # The parent's if it has one, so that spans in nested node calls have the outermost.
+            node_spans[span.id] = node_spans.get(span.parent or 0, span.id)
         # 3. A call, whose phases are still to come.
         if span.name == Chat.NAME:
             phases[span.id] = {}
             doubtful = span.attributes.get(UNRELIABLE)
             if isinstance(doubtful, list | tuple):
                 unreliable[span.id] = {*map(str, doubtful)}
-            # A figure in doubt is left out here, so that it reads as unknown everywhere.
+            # A figure in doubt is left out here, so that it is unknown to every reader.
             left_out = {"label", "track", *unreliable.get(span.id, ())}
             attributes = {k: value for k, value in span.attributes.items() if k not in left_out}
             calls[span.id] = Call.read(
@@ -115,13 +117,13 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 attributes=without_fields(Call, attributes),
                 node=nodes.get(span.id),
                 phases=phases[span.id],
-                node_span=outermost.get(span.id),
+                node_span=node_spans.get(span.id),
             )
-    for (number, name), parts in waits.items():
-        # Computed only now, since phases may come after the call was read.
-        calls[number].learn(**{name: parts})
-    for number, figures in unreliable.items():
-        calls[number].learn(unreliable=frozenset(figures))
+    # 4. What was known only from the phases, after the call was read.
+    for (call_id, name), times in waits.items():
+        calls[call_id].learn(**{name: times})
+    for call_id, figures in unreliable.items():
+        calls[call_id].learn(unreliable=frozenset(figures))
     return [*calls.values()]
 
 
@@ -174,80 +176,69 @@ class CallGroup:
 
     name: str | None  # the model's tag, the node or the role; None for calls that have none
     calls: int  # all attempts
-    # Calls that were not made because a limit of the run was reached; in no other figure.
-    refused: int
+    refused: int  # calls that a limit of the run did not let begin; in no other figure
     failed: int
     cancelled: int
     unfinished: int  # attempts that were under way when the run was killed
     from_cache: int  # calls that an earlier call's reply answered: no model was asked
-    # Calls that a model answered, by its name in the reply; without those that have no name.
-    answered_by: Mapping[str, int]
+    answered_by: Mapping[str, int]  # name of the model in the reply → answered calls
     cut: int  # replies cut at a limit of output or context
     uncounted: int  # answered calls whose server counted no tokens: their tokens are in no figure
-    # Calls with latencies in no figure, since the process stood still when their tokens arrived.
-    unreliable: int
-    # Time to first token, from sending the request: earlier waits, for a place or for the model's
-    # load, are not in it.
-    ttft: Percentiles | None
-    # Inter-token latency: percentiles of the calls' means. Replies in one piece have none.
-    itl_mean: Percentiles | None
+    unreliable: int  # calls whose latencies are in no figure, since the process stood still
+    ttft: Percentiles | None  # time to first token, without waits before the request is sent
+    itl_mean: Percentiles | None  # inter-token latency, of the calls' means
     itl_max_ns: int | None  # the longest wait between two tokens of one reply
     duration: Percentiles | None
     input_tokens: int  # prompt tokens, cached ones included
-    # Prompt tokens that a prefix cache saved; None if no server reports it.
-    cached_tokens: int | None
-    # Share of the prompt tokens, from 0 to 1, in calls whose server reports it.
-    cached_share: float | None
-    # Dollars that caching saved by the providers' price lists, minus the cost of writing to their
-    # caches; None if unknown.
+    cached_tokens: int | None  # prompt tokens from a prefix cache; None if never reported
+    cached_share: float | None  # from 0 to 1, of the calls whose server reports it
+    # By the providers' price lists, minus the cost of writing to their caches; None if unknown.
     cache_saved_usd: float | None
     output_tokens: int  # completion tokens, reasoning included
-    # Tokens that a draft model proposed (speculative decoding); None if no server reports it.
-    draft_tokens: int | None
+    draft_tokens: int | None  # proposed by a draft model; None if never reported
     accepted_tokens: int | None  # proposed tokens that the model accepted
     accepted_share: float | None  # the accepted share, from 0 to 1; None if nothing was proposed
     advisory_schemas: int  # calls whose schema was only described in the prompt
     ignored_schemas: int  # calls whose schema the server ignored
-    # Fields that were left out of some calls, since the model or its server refuses them.
-    dropped: tuple[str, ...]
-    # Tokens after the first, over their time: without loading, queueing, prefill and the reasoning
-    # that was not streamed.
+    dropped: tuple[str, ...]  # fields that the model or its server refuses, left out of calls
+    # Tokens after the first, over their time; without reasoning that was not streamed.
     decode_tokens_per_s: float | None
     # The part around the server's engine: client, network, front end. If the server does not report
     # both its queue and its prefill, it is included in one of them.
     overhead_ns: int
-    # The part spent waiting for a place, as far as known: a wait that a server does not report is
-    # in prefill.
-    queue_ns: int
+    queue_ns: int  # waits for a place; a wait that a server does not report is in prefill
     load_ns: int
     prefill_ns: int
     decode_ns: int
 
 
+def grouped(items: Iterable[T], by: Callable[[T], K]) -> dict[K, list[T]]:
+    """Key → the items for which `by` returns it, in their order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(by(item), []).append(item)
+    return groups
+
+
 def group_calls(
     calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
 ) -> tuple[CallGroup, ...]:
-    """A group for each name that `by` returns, in the order of their first calls."""
-    groups: dict[str | None, list[Call]] = {}
-    for call in calls:
-        groups.setdefault(by(call), []).append(call)
-    # Taken over, since it would take as long to make again.
+    """A group for each name that `by` returns, in order; `whole` is that of all calls, if known."""
+    groups = grouped(calls, by)
+    # The only group has the figures of `whole`, which take long to compute.
     if whole and len(groups) == 1:
         return (replace(whole, name=next(iter(groups))),)
     return tuple(call_group(members, name=name) for name, members in groups.items())
 
 
 def answered_by_model(calls: Iterable[Call]) -> dict[str, list[Call]]:
-    """The calls that a model answered, by their endpoints' tags."""
-    answered: dict[str, list[Call]] = {}
-    for call in calls:
-        if call.status == "ok" and not call.from_cache:
-            answered.setdefault(call.model, []).append(call)
-    return answered
+    """Tag of an endpoint → the calls that its model answered."""
+    answered = (call for call in calls if call.status == "ok" and not call.from_cache)
+    return grouped(answered, by=lambda call: call.model)
 
 
 def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
-    """The figures of these calls; of those that were refused, only their number."""
+    """The figures of these calls; calls that were refused are only counted."""
     refused = sum(call.was_refused for call in calls)
     calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]
@@ -257,8 +248,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     cached = known_sum(call.cached_tokens for call in done)
     drafted = known_sum(call.draft_tokens for call in done)
     accepted = known_sum(call.accepted_tokens for call in done)
-    saved_usd = [call.cache_saved_usd for call in done]
-    saved = [usd for usd in saved_usd if usd is not None]
+    saved_usd = [call.cache_saved_usd for call in done if call.cache_saved_usd is not None]
     schemas = [call.schema for call in done]
     return CallGroup(
         name=name,
@@ -279,7 +269,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         input_tokens=sum(call.input_tokens or 0 for call in done),
         cached_tokens=cached,
         cached_share=_share(cached, known_prompt_tokens),
-        cache_saved_usd=sum(saved) if saved else None,
+        cache_saved_usd=sum(saved_usd) if saved_usd else None,
         output_tokens=sum(call.output_tokens or 0 for call in done),
         draft_tokens=drafted,
         accepted_tokens=accepted,
@@ -293,14 +283,14 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
 
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
-    timed: list[tuple[int, int]] = []  # (decode time, decoded tokens) of each call
+    """Decoded tokens a second of the calls whose decode phase is known; None without such calls."""
+    total_ns = total_tokens = 0
     for call in done:
-        decode_ns = call.phase_ns("decode")
-        tokens = call.decode_tokens
+        decode_ns, tokens = call.phase_ns("decode"), call.decode_tokens
         if decode_ns > 0 and "decode" not in call.unreliable and tokens is not None:
-            timed.append((decode_ns, tokens))
-    seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
-    return sum(tokens for _, tokens in timed) / seconds if timed else None
+            total_ns += decode_ns
+            total_tokens += tokens
+    return total_tokens / (total_ns / 1e9) if total_ns else None
 
 
 def known_sum(counts: Iterable[int | None]) -> int | None:
@@ -320,8 +310,7 @@ class ModelCost:
     model: str
     basis: tuple[PriceBasis, ...]  # the source of the price; empty if unknown
     usd: float | None
-    # Calls whose cost is not included: they failed on the way, or are not in the price list.
-    unpriced_calls: int
+    unpriced_calls: int  # calls that failed on the way, or are not in the price list
     output_tokens: int
     # None when either is unknown or there are no tokens.
     usd_per_million_output_tokens: float | None
@@ -350,10 +339,7 @@ def cost_of(
     prices = {price.model: price for price in endpoints}
     models = tuple(
         _model_cost(
-            model,
-            [call for call in calls if call.model == model],
-            prices.get(model),
-            run_ns=run_ns,
+            model, [call for call in calls if call.model == model], prices.get(model), run_ns=run_ns
         )
         for model in dict.fromkeys(call.model for call in calls)
     )
@@ -378,23 +364,23 @@ def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> 
 def _model_cost(
     model: str, calls: Sequence[Request], prices: EndpointEvent | None, *, run_ns: int
 ) -> ModelCost:
-    by_basis: dict[PriceBasis, float] = {}
+    usd_by_basis: dict[PriceBasis, float] = {}
     unpriced = sum(not (call.was_refused or call.was_free) for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:
-            basis, charged = charge
-            by_basis[basis] = by_basis.get(basis, 0.0) + charged
+            basis, usd_of_call = charge
+            usd_by_basis[basis] = usd_by_basis.get(basis, 0.0) + usd_of_call
             unpriced -= 1
     if prices is not None and prices.usd_per_hour is not None:
-        if not by_basis:
-            unpriced = 0  # the hours are all there is to pay
-        by_basis["hours"] = prices.usd_per_hour * run_ns / _NS_PER_HOUR
-    usd = sum(by_basis.values()) if by_basis else None
+        if not usd_by_basis:
+            unpriced = 0  # The hours are all there is to pay.
+        usd_by_basis["hours"] = prices.usd_per_hour * run_ns / _NS_PER_HOUR
+    usd = sum(usd_by_basis.values()) if usd_by_basis else None
     tokens = sum(call.output_tokens or 0 for call in calls if call.status == "ok")
     return ModelCost(
         model=model,
-        basis=tuple(by_basis),
+        basis=tuple(usd_by_basis),
         usd=usd,
         unpriced_calls=unpriced,
         output_tokens=tokens,
@@ -416,12 +402,12 @@ def charges_of_replies(
 def _charge(
     call: Request | ReplyAgain, prices: EndpointEvent | None
 ) -> tuple[PriceBasis, float] | None:
-    """What one call cost by its tokens: by the settings, else by the list."""
+    """What one call cost by its tokens, in dollars: by the settings, else by the price list."""
     prompt_tokens = call.input_tokens
     reply_tokens = 0 if isinstance(call, Embed) else call.output_tokens
     per_input = prices.usd_per_million_input_tokens if prices else None
     per_output = prices.usd_per_million_output_tokens if prices else None
-    # Settings with only one of the two prices are ignored: the sum would pass for the whole.
+    # One of the two prices alone is ignored: it would give a part of the cost as the whole.
     if per_input is None or per_output is None:
         return None if call.cost_usd is None else ("price list", call.cost_usd)
     if prompt_tokens is None or reply_tokens is None:

@@ -18,8 +18,7 @@ from harness.trace.timeline import Lane, TimelineDrawing, on_lane, slice_title, 
 
 _BATCH = 500
 
-Event = dict[str, object]
-"""One element of `traceEvents`."""
+Event = dict[str, object]  # one element of `traceEvents`
 
 
 def write_chrome_trace(journal: Journal, path: Path) -> None:
@@ -62,13 +61,13 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "cat": item.name,
                 "args": drawing.arguments(item, lane),
             }
-            # Arrows at the span's very beginning: what lies inside it begins later.
+            # Arrows are at the very beginning of the span, since spans inside it begin later.
             for end in drawing.arrows(item):
                 place = threads.place(end.mark or lane, item.start_ns)
                 if end.mark:
                     yield {"ph": "i", "s": "t", **place, "name": end.name}
                 yield {
-                    # Without `bp`, it would end at the next slice, not at the one around it.
+                    # Without `bp`, the arrow would end at the next slice, not at this one.
                     **({"ph": "s"} if end.leaves else {"ph": "f", "bp": "e"}),
                     **place,
                     "id": end.number,
@@ -102,13 +101,12 @@ class _Threads:
     def __init__(self, origin_ns: int) -> None:
         # A process is the only kind of group in this format. Importers require small numbers.
         self._processes: dict[str, int] = {}
-        self.named = 0
-        """How many lanes have their names: all below this number."""
+        self.named = 0  # lanes with smaller numbers have their names
         self._origin_ns = origin_ns
 
     def place(self, lane: Lane, time_ns: int) -> Event:
-        """Where and when an event is drawn."""
-        # Microseconds since the run's start: an epoch would lose its fraction.
+        """The fields that say where and when an event is drawn."""
+        # Microseconds from the run's start: as Unix time, a float would lose its fraction.
         ts = (time_ns - self._origin_ns) / 1000
         return {"pid": self._processes[lane.track], "tid": lane.number + 1, "ts": ts}
 
@@ -126,12 +124,12 @@ class _Threads:
         yield _metadata("thread_sort_index", process, thread, sort_index=lane.index)
 
 
-def _metadata(what: str, process: int, thread: int, **arguments: object) -> Event:
-    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": arguments}
+def _metadata(kind: str, process: int, thread: int, **arguments: object) -> Event:
+    return {"ph": "M", "pid": process, "tid": thread, "name": kind, "args": arguments}
 
 
 def _json(value: Event | list[Event]) -> bytes:
-    # For Perfetto's importer, a quote after a backslash never ends a text, though that may be its
-    # last character: see `ScanString` in `src/trace_processor/util/json_parser.h`.
+    # For Perfetto's importer, a quote after a backslash never ends a text, even if the backslash is
+    # the text's last character: see `ScanString` in `src/trace_processor/util/json_parser.h`.
     data = dump_json(value)
     return data.replace(b"\\\\", b"\\u005c") if b'\\\\"' in data else data

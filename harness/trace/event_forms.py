@@ -1,9 +1,10 @@
 """The form of events: from their fields to the attributes of a record, and back.
 
-An event's name is its class's, in small words and without `Event`; its fields are its attributes,
-in order. A field that has its default is not written. A field that a span learns later has the
-default None, and is added by `Span.set`. An attribute that is missing or of another type, as in a
-damaged journal, reads as the default, else as None or empty; where a text should be, as a text.
+An event's name is the name of its class, in small words and without `Event`; its fields are its
+attributes, in order. A field that has its default is not written. A field that a span learns later
+has the default None, and is added by `Span.set`. If an attribute is missing or has another type, as
+in a damaged journal, its field has the default, else None or an empty value; a field of type `str`
+has the value as a text.
 """
 
 from __future__ import annotations
@@ -39,14 +40,12 @@ from harness.trace.records import (
     error_class,
 )
 
-# The default of what one writer leaves out, and another writes even if it is None.
+# The default of a field that some writers leave out, and that others write even if it is None.
 UNSAID: Any = object()
-
 NO_ATTRIBUTES: Attributes = {}
 
-NAMES: set[str] = set()  # of all events
-
-# Characters. Hashes are longer, and differ in every call.
+NAMES: set[str] = set()  # the names of all events
+# Longer texts are not interned: hashes have more characters, and differ in every call.
 _LONGEST_WORD = 40
 
 
@@ -59,16 +58,16 @@ class Text:
         self._source = source
 
     def read(self) -> str:
-        """The text, or the error of its maker: tracing never raises into the run."""
+        """The text; if its source raises, the error, since tracing never raises into the run."""
         try:
             return self._source if isinstance(self._source, str) else self._source()
-        except Exception as error:  # noqa: BLE001 - whatever its maker raises
+        except Exception as error:  # noqa: BLE001 - whatever its source raises
             return f"<{describe(error)}>"
 
 
 def words_of(cls: type) -> str:
     """A class's name in small words."""
-    # Some have this ending because another class has the rest of the name.
+    # Some classes have this ending because another class has the name without it.
     name = cls.__name__.removesuffix("Event")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
@@ -94,29 +93,32 @@ class Event:
 
     @classmethod
     def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
-        """The event of a record of any name, with what else is known of it."""
-        event, (_, empty, types) = object.__new__(cls), _form(cast("Any", cls))
-        # 1. The record's own fields. 2. Its attributes, so far as they have a field of their type.
+        """The event of a record of any name; `known` has further fields, before its attributes."""
+        event = object.__new__(cls)
+        form = _form(cast("Any", cls))
+        # 1. The fields of the record itself.
         values = record._asdict() | known
+        # 2. The attributes that have a field of their type.
         for name, value in record.attributes.items():
-            if name not in types or name in known:
+            if name not in form.types or name in known:
                 continue
-            if isinstance(value, types[name]):
+            if isinstance(value, form.types[name]):
                 values[name] = value if type(value) is not list else tuple(value)
-            elif types[name] == (str,) and empty[name] is not None:
+            elif form.types[name] == (str,) and form.missing[name] is not None:
                 values[name] = str(value)
         event.learn(**values)
         return event
 
     def learn(self, **values: object) -> None:
-        """Sets fields, while the event is being read; what is not set is read off the class."""
-        _, empty, _ = _form(cast("Any", type(self)))
+        """Sets fields while the event is being read; `_form` has set the others on the class."""
+        missing = _form(cast("Any", type(self))).missing
         for name, value in values.items():
-            # One by one, since objects whose dictionary nobody asks for share its keys: with a
-            # third of the memory. A short text, such as a model's tag, is one for all.
-            if name in empty and value is not empty[name]:
+            if name in missing and value is not missing[name]:
+                # One object for all equal short texts, such as a model's tag.
                 if isinstance(value, str) and len(value) <= _LONGEST_WORD:
                     value = intern(value)  # noqa: PLW2901 - the same text
+                # One by one, since objects whose `__dict__` is not used share its keys, and take a
+                # third of the memory.
                 object.__setattr__(self, name, value)
 
 
@@ -173,27 +175,32 @@ def _types(hint: object) -> tuple[type, ...]:
 
 
 class _Form(NamedTuple):
-    """The fields of an event, by their names."""
+    """The fields of a class of events, by name."""
 
-    defaults: dict[str, object]  # not written
-    empty: dict[str, object]  # what they read as without a value
-    types: dict[str, tuple[type, ...]]  # that are read
+    defaults: dict[str, object]  # field → the value that is not written
+    missing: dict[str, object]  # field → its value if the record has none
+    types: dict[str, tuple[type, ...]]  # field → the types of attributes that it is read from
 
 
 @cache
 def _form(cls: type[Event]) -> _Form:
-    form, hints = _Form({}, {"attributes": NO_ATTRIBUTES}, {}), get_type_hints(cls)
+    form = _Form(defaults={}, missing={"attributes": NO_ATTRIBUTES}, types={})
+    hints = get_type_hints(cls)
     for part in fields(cast("Any", cls)):
         types = _types(hints[part.name])
         if part.init:
             form.defaults[part.name], form.types[part.name] = part.default, types
         if part.default is not MISSING:
-            form.empty[part.name] = None if part.default is UNSAID else part.default
+            missing = None if part.default is UNSAID else part.default
         elif NoneType in types or object in types:
-            form.empty[part.name] = None
+            missing = None
+        elif list in types:
+            missing = ()
         else:
-            form.empty[part.name] = () if list in types else "None" if str in types else types[0]()
-        setattr(cls, part.name, form.empty[part.name])  # once for all: there may be 100,000
+            missing = "None" if str in types else types[0]()
+        form.missing[part.name] = missing
+        # On the class, not on each event: there may be 100,000.
+        setattr(cls, part.name, missing)
     return form
 
 
@@ -206,8 +213,8 @@ def written(event: Event | tuple[Any, ...]) -> tuple[str, dict[str, object]]:
         for name, default in _form(cast("Any", type(event))).defaults.items()
         if (value := getattr(event, name)) is not default
     }
-    # `pop` comes before the joining, so `more` is gone from the left side as well.
-    return event.NAME, values | values.pop("more") if "more" in values else values
+    more = values.pop("more", {})
+    return event.NAME, values | more
 
 
 def without_fields(kind: type[Event], attributes: Attributes) -> Attributes:
@@ -216,9 +223,9 @@ def without_fields(kind: type[Event], attributes: Attributes) -> Attributes:
     return {name: value for name, value in attributes.items() if name not in types} or NO_ATTRIBUTES
 
 
-def said_by(event: Event) -> dict[str, object]:
-    """What an event says, by the names of attributes: whatever is not as without a value."""
+def attributes_of(event: Event) -> dict[str, object]:
+    """The attributes of an event that was read, without those that its record did not have."""
     form = _form(cast("Any", type(event)))
     values = {name: getattr(event, name) for name in form.types}
-    values = {name: value for name, value in values.items() if value is not form.empty[name]}
+    values = {name: value for name, value in values.items() if value is not form.missing[name]}
     return values | {**event.attributes}

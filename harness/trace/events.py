@@ -28,9 +28,9 @@ Happening = str | Event | tuple[Any, ...]
 Sha256 = Text | str | None
 """The digest of a text: a `Text` where it is written, a str or None where it is read."""
 
-_ONE_OF = "one of "  # so does the form of a question begin that only some texts answer
-
-# Journals of earlier versions have reasons in words alone; so do these begin.
+# The form of a question that only some texts answer begins so.
+_ONE_OF = "one of "
+# How a reason for waiting begins in journals of earlier versions, which have no `place_of`.
 _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
     "max_parallel": "endpoint", "slots": "slots", "KV cache": "cache"
 }  # fmt: skip
@@ -65,8 +65,7 @@ class PipelineEvent(InstantEvent):
     # The file that names the run for as long as its batch goes on from it; empty without one, None
     # in records of earlier versions.
     batch_state: str | None = None
-    # The node that was named as its result; None if that is simply the last one.
-    result: str | None = None
+    result: str | None = None  # the node named as its result; None for the last one
 
 
 class InputEvent(InstantEvent):
@@ -98,8 +97,7 @@ class NodeAttempt(SpanEvent, name="node"):
     concurrency_wait_ns: int | None = None
     place_wait_ns: int | None = None
     attempt: int | None = None
-    # Labels of calls that an earlier part of the run made, which have no flows here.
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # labels of calls of earlier parts, which have no flows here
     traceback: str | None = None
 
     @property
@@ -147,7 +145,7 @@ class QuestionEvent(InstantEvent):
 
     @staticmethod
     def choices_of(form: str) -> str | None:
-        """They, with commas between them, which may be in them too; None for another form."""
+        """The choices, joined by commas, which they may contain too; None for another form."""
         return form.removeprefix(_ONE_OF) if form.startswith(_ONE_OF) else None
 
 
@@ -177,13 +175,10 @@ class Request(SpanEvent):
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
-    # Whether an earlier call's reply answered it; then there are no figures of a model.
-    from_cache: bool = False
+    from_cache: bool = False  # whether an earlier call's reply answered it: no model was asked
     was_connected: bool = True  # whether its server was reached, as far as is known
-    # Whether its server refused a request of it before it did any work.
-    took_no_tokens: bool = False
-    # The code of the error that ended it: `call.unreachable`; None in older journals.
-    error_code: str | None = None
+    took_no_tokens: bool = False  # whether its server refused it before any work
+    error_code: str | None = None  # such as `call.unreachable`; None in older journals
 
     @property
     def was_refused(self) -> bool:
@@ -225,7 +220,7 @@ class Rerank(Embed):
 
 
 class SchemaProbe(OtherRequest):
-    """Lies in the call that it precedes, as the next one does."""
+    """Whether a server enforces schemas; like a `ToolProbe`, in the call that it precedes."""
 
 
 class ToolProbe(OtherRequest):
@@ -254,8 +249,7 @@ class Chat(Request):
     replica: str | None = None
     cache_saved_usd: float | None = None
     schema: str | None = None
-    # Fields left out of the request, since the model or its server refuses them.
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # fields that the model or its server refuses, left out
     reasoning_tokens: int | None = None
     # Reasoning that no piece of the stream brought: its time is in prefill, not in decode.
     unstreamed_tokens: int | None = None
@@ -265,8 +259,7 @@ class Chat(Request):
     connecting_ns: int | None = None
     finish_reason: str | None = None
     reply_sha256: Sha256 = None
-    # From sending the request to the first token; the waits before sending are not in it.
-    ttft_ns: int | None = None
+    ttft_ns: int | None = None  # from sending the request to the first token
     itl_mean_ns: int | None = None
     itl_p95_ns: int | None = None
     itl_p99_ns: int | None = None
@@ -293,13 +286,15 @@ class Queue(SpanEvent):
 
 
 def place_of(phase: Attributes) -> object:
-    """What a wait was for; None for a phase that does not wait for a place."""
+    """The `PlaceOf` of a wait, from a phase's attributes; None if it is no wait for a place."""
     reason = phase.get("reason")
     if "place_of" in phase or reason is None:
         return phase.get("place_of")
-    # Journals of earlier versions; whatever else they waited for was memory.
-    places = (place for start, place in _PLACES_BY_REASON.items() if str(reason).startswith(start))
-    return next(places, "memory")
+    # A journal of an earlier version.
+    for start, place in _PLACES_BY_REASON.items():
+        if str(reason).startswith(start):
+            return place
+    return "memory"
 
 
 class RetryEvent(InstantEvent):
@@ -388,9 +383,10 @@ class Evict(InstantEvent):
 
     @property
     def makes_room(self) -> bool:
-        """Whether it left memory for another; journals of earlier versions say it in words."""
+        """Whether it left memory for another model."""
         if "room_for" in self.attributes or "model" not in self.attributes:
             return self.room_for is not None
+        # A journal of an earlier version has no `room_for`.
         return self.reason.startswith("room for ")
 
 
@@ -540,11 +536,13 @@ Worker = NamedTuple("Worker", [("label", str), ("track", str), ("process", int)]
 # --- reading --------------------------------------------------------------------------------------
 
 # Spans of calls are left out, since there may be millions: `calls_of` keeps them.
-_KEPT = NAMES - {Chat.NAME, Queue.NAME}
+_KEPT = NAMES - {Chat.NAME, Queue.NAME} | {
+    *map(name_of, (AskSlots, Hold, McpStart, Novelty, OpenMemory, WaitForRoom))
+}
 
 
 class Events:
-    """The events among the items of a journal, by their kinds, in the order of the journal."""
+    """The events among the items of a journal: `events[RetryEvent]` has all retries in order."""
 
     def __init__(self, items: Iterable[object] = ()) -> None:
         self._records: dict[tuple[type, str], list[Any]] = {}
@@ -553,13 +551,18 @@ class Events:
             pass
 
     def noted(self, items: Iterable[object]) -> Iterator[SpanRecord]:
-        """The spans among the items; the events are kept in passing."""
+        """The spans among the items. Keeps the records of all events that pass."""
         for item in items:
             if isinstance(item, SpanRecord | Instant):
                 if item.name in _KEPT:
                     self._records.setdefault((type(item), item.name), []).append(item)
                 if type(item) is SpanRecord:
                     yield item
+
+    def times_of(self, event: type) -> list[Interval]:
+        """When the spans of one event lasted, without those of its subclasses."""
+        spans = self._records.get((SpanRecord, name_of(event)), ())
+        return [Interval(start_ns=span.start_ns, end_ns=span.end_ns) for span in spans]
 
     def __getitem__(self, kind: type[E]) -> list[E]:
         """All events of a kind, with those of its subclasses."""
@@ -570,7 +573,8 @@ class Events:
                 for name, event in kinds.items()
                 for record in self._records.get((kind.RECORDS[0], name), ())
             ]
-            # Read kind by kind; their ids put them back in the order in which they began.
-            by_id = len(kinds) > 1 and issubclass(kind, SpanEvent)
-            self._read[kind] = sorted(read_events, key=attrgetter("id")) if by_id else read_events
+            if len(kinds) > 1 and issubclass(kind, SpanEvent):
+                # Several kinds were read one after the other. Ids count in the order of starts.
+                read_events.sort(key=attrgetter("id"))
+            self._read[kind] = read_events
         return self._read[kind]

@@ -24,13 +24,13 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length_ns(intervals: Iterable[Interval]) -> int:
-    """The total time that at least one of them covers."""
+    """The length of the time that at least one of the intervals covers."""
     return sum(stretch.duration_ns for stretch in union(intervals))
 
 
-def common(some: Iterable[Interval], beside: Iterable[Interval]) -> list[Interval]:
-    """The stretches where one of the first overlaps with one of the second."""
-    return [part for parts in parts_within(union(some), beside) for part in parts]
+def common(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
+    """The stretches that lie both in one of `some` and in one of `others`."""
+    return [part for parts in parts_within(union(some), others) for part in parts]
 
 
 def parts_within(
@@ -42,33 +42,33 @@ def parts_within(
     parts = []
     for window in windows:
         inside: list[Interval] = []
-        # The stretch before the first that begins in the window may reach into it.
-        at = max(0, bisect_right(starts, window.start_ns) - 1)
-        while at < len(joined) and joined[at].start_ns < window.end_ns:
-            start_ns = max(window.start_ns, joined[at].start_ns)
-            end_ns = min(window.end_ns, joined[at].end_ns)
+        # The last stretch that begins before the window may reach into it.
+        index = max(0, bisect_right(starts, window.start_ns) - 1)
+        while index < len(joined) and joined[index].start_ns < window.end_ns:
+            start_ns = max(window.start_ns, joined[index].start_ns)
+            end_ns = min(window.end_ns, joined[index].end_ns)
             if start_ns < end_ns:
                 inside.append(Interval(start_ns=start_ns, end_ns=end_ns))
-            at += 1
+            index += 1
         parts.append(inside)
     return parts
 
 
 def without(some: Iterable[Interval], removed: Iterable[Interval]) -> list[Interval]:
-    """The parts of the first outside of the second, in order."""
-    mine = union(some)
-    if not mine:
+    """The parts of `some` outside of `removed`, in order."""
+    stretches = union(some)
+    if not stretches:
         return []
-    ends = (edge for gap in union(removed) for edge in (gap.start_ns, gap.end_ns))
-    # The gaps between what is removed; all else lies outside of `mine` or is removed.
-    edges = [mine[0].start_ns, *ends, mine[-1].end_ns]
+    inner_edges = (edge for part in union(removed) for edge in (part.start_ns, part.end_ns))
+    # Each gap between removed parts goes from an even edge to the next odd one.
+    edges = [stretches[0].start_ns, *inner_edges, stretches[-1].end_ns]
     gaps = zip(edges[::2], edges[1::2], strict=True)
-    return common(mine, [Interval(start_ns=a, end_ns=b) for a, b in gaps if a < b])
+    return common(stretches, [Interval(start_ns=a, end_ns=b) for a, b in gaps if a < b])
 
 
 def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
-    """Stretches in order, each with how many of the intervals lie over it; 1 at least."""
-    # At one moment, ends (-1) come before beginnings: stretches that only touch do not overlap.
+    """Stretches in order, each with the number of intervals that cover it; 1 at least."""
+    # At one moment, ends (-1) come before starts (+1): intervals that only touch do not overlap.
     edges = sorted(
         (time_ns, step)
         for stretch in intervals
@@ -85,21 +85,22 @@ def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
-    """The most intervals that lie over one moment."""
+    """The most intervals that cover one moment."""
     return max((depth for _, depth in depths(intervals)), default=0)
 
 
 def mean_depths(intervals: Sequence[Interval]) -> list[float]:
-    """For each interval, the mean number that lies over it, itself included: 1 at least."""
+    """For each interval, the mean number of intervals that cover it, itself included."""
     levels = depths(intervals)
     starts = [stretch.start_ns for stretch, _ in levels]
+    # The depth, added up over time, until the start of each stretch.
     areas = [0, *accumulate(stretch.duration_ns * depth for stretch, depth in levels)]
 
     def area_until(time_ns: int) -> int:
-        at = bisect_right(starts, time_ns) - 1
-        stretch, depth = levels[at]
-        # After the stretch's end is a gap, where nothing is added.
-        return areas[at] + depth * (min(time_ns, stretch.end_ns) - stretch.start_ns)
+        index = bisect_right(starts, time_ns) - 1
+        stretch, depth = levels[index]
+        # Between the end of the stretch and the next one, the depth is 0.
+        return areas[index] + depth * (min(time_ns, stretch.end_ns) - stretch.start_ns)
 
     return [
         (area_until(stretch.end_ns) - area_until(stretch.start_ns)) / stretch.duration_ns

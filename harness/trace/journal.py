@@ -27,21 +27,22 @@ from harness.trace.secrets import Redactor
 from harness.trace.tracer import Entry, RecordMaker, Sink
 
 Durability = Literal["exit", "node", "sync"]
-"""When records are on the disk, safe from a kill and from a loss of power: at the run's end; when
-`persisted` returns, which the graph awaits after every node; or each at once."""
+"""When records are on the disk, safe from a kill and from a loss of power. `exit`: at the run's
+end. `node`: when `persisted` returns, which the graph awaits after every node. `sync`: at once."""
 
 OnFailure = Literal["stop", "continue"]
 """What the run does if the journal cannot be written, for example on a full disk: begin no further
-call, or continue without it."""
+call, or continue without a journal."""
 
 
 # With a shorter pause, the thread would disturb a busy event loop.
 _EVERY_S = 0.025
 # Entries taken together: a span that begins and ends among them becomes one record.
 _BATCH = 4096
-# Records made, and records written, before other threads may run: a tenth of a millisecond each,
-# for which an event loop that wakes up has to wait.
-_BREATH_MADE, _BREATH_WRITTEN = 256, 64
+# So many records are made, and so many written, before other threads may run. Each of both takes a
+# tenth of a millisecond, for which an event loop that wakes up has to wait.
+_MADE_AT_ONCE = 256
+_WRITTEN_AT_ONCE = 64
 # With more entries waiting, the code that adds entries must help writing.
 _BACKLOG = 50_000
 
@@ -59,7 +60,7 @@ class JournalWriter:
         observers: Sequence[Sink] = (),
     ) -> None:
         self.path = path
-        # Why the journal stopped before the run did, if it did (a full disk, say).
+        # Why the journal ends before the run, such as a full disk; None if it does not.
         self.failure: OSError | None = None
         self._maker = maker
         self._redactor = redactor
@@ -69,18 +70,18 @@ class JournalWriter:
         self._descriptor: int | None = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600
         )
-        # The file's name has to be on the disk as well, before anybody relies on what is in it.
+        # Whether the file's name is on the disk. Until then, a loss of power loses all of the file.
         self._is_name_synced = durability == "exit"
         self._process_id = os.getpid()
         self._entries: deque[Entry] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()  # those that wait for the disk
+        self._waiting: deque[asyncio.Future[None]] = deque()  # of callers of `persisted`
         self._is_open = False
-        # Held while writing. Reentrant, since making a record may end a span, at the least by
-        # collecting garbage; the loop around it writes what that adds.
+        # Held while writing. Reentrant, since making a record may end a span, if only by collecting
+        # garbage, and so call `flush`; the loop of the outer `flush` writes the new entry.
         self._lock = threading.RLock()
         self._is_writing = False
         self._lines_written = 0
-        # The queue's own method, for speed: this is all that traced code pays.
+        # The queue's own method, for speed: traced code does nothing else.
         self.append = self._append_durably if durability == "sync" else self._entries.append
 
     def start(self) -> None:
@@ -127,19 +128,20 @@ class JournalWriter:
         return os.getpid() != self._process_id
 
     def _write_for_waiting(self) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        # Wakes all of them: `persisted` has this called only for the first that waits.
+        """Writes all entries to the disk, and wakes everyone who waits in `persisted`."""
+        futures_by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        # `persisted` submits this once for all who wait, so it takes all of their futures.
         with suppress(IndexError):
             while True:
                 future = self._waiting.popleft()
-                by_loop.setdefault(future.get_loop(), []).append(future)
+                futures_by_loop.setdefault(future.get_loop(), []).append(future)
         try:
             self.flush()
-            if by_loop:
+            if futures_by_loop:
                 self._sync()
         finally:
-            # All waiters of a loop at once: waking the loop is what takes long.
-            for loop, futures in by_loop.items():
+            # All futures of a loop in one call, since waking the loop is what takes long.
+            for loop, futures in futures_by_loop.items():
                 # The loop may be closed by now.
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(resolve, futures)
@@ -155,7 +157,7 @@ class JournalWriter:
             self._entries.clear()
             return
         with self._lock:
-            # Called by what making a record has set off: the loop below writes that too.
+            # Making a record below has added an entry, and called this: the loop writes it.
             if self._is_writing:
                 return
             if self._descriptor is None:
@@ -165,7 +167,7 @@ class JournalWriter:
                 while self._entries:
                     records = self._take_records()
                     self._write(_merged(records))
-                    # All of them, those that were merged or are never written (`Piece`) too.
+                    # Observers get also records that were merged, or that are never written.
                     self._observe(records)
             finally:
                 self._is_writing = False
@@ -176,23 +178,23 @@ class JournalWriter:
             entry = self._entries.popleft()
             try:
                 records += self._maker.records(entry)
-            except Exception as error:  # noqa: BLE001 - one that cannot be made must not cost others
+            except Exception as error:  # noqa: BLE001 - one bad record must not cost the others
                 _warn("a record is missing", code="trace.record-missing", error=describe(error))
-            if number % _BREATH_MADE == 0:
+            if number % _MADE_AT_ONCE == 0:
                 time.sleep(0)
         return records
 
     def _write(self, records: Sequence[Record]) -> None:
-        for start in range(0, len(records), _BREATH_WRITTEN):
+        for start in range(0, len(records), _WRITTEN_AT_ONCE):
             if self._descriptor is None or self.failure is not None:
                 return
-            data = self._lines(records[start : start + _BREATH_WRITTEN])
+            data = self._lines(records[start : start + _WRITTEN_AT_ONCE])
             try:
-                # One call may write only a part of it, such as before a disk is full.
+                # A call may write only a part of the data, such as before a disk is full.
                 while data:
                     data = data[os.write(self._descriptor, data) :]
                 if not os.fstat(self._descriptor).st_nlink:
-                    # Writing goes on as if it were there, and all of it is lost at the end.
+                    # The file was deleted. Writing to it still works, but all of it will be lost.
                     raise FileNotFoundError(ENOENT, "it was deleted", str(self.path))
             except OSError as error:
                 self._fail(error)
@@ -209,8 +211,9 @@ class JournalWriter:
             sealed = b"".join([seal(line, n) for n, line in enumerate(lines, first)])
             self._lines_written += len(lines)
             return sealed
-        except Exception as error:  # noqa: BLE001 - as above: find the one record to leave out
+        except Exception as error:  # noqa: BLE001 - one bad record must not cost the others
             if len(records) > 1:
+                # One by one, to leave out only the record that cannot be encoded.
                 return b"".join(self._lines([record]) for record in records)
             _warn("a record is missing", code="trace.record-missing", error=describe(error))
             return b""
@@ -253,7 +256,7 @@ class JournalWriter:
 
 
 class _Flusher:
-    """Writes what has gathered in all open journals of the process, in one thread for all."""
+    """Flushes all open journals of the process again and again, in one thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -289,29 +292,29 @@ class _Flusher:
 _flusher = _Flusher()
 
 
-def _begin_anew() -> None:
-    # A forked child has no thread of its parent's, and may have its lock taken.
+def _replace_flusher() -> None:
+    # A forked child does not have its parent's thread, and the lock may be held for ever.
     global _flusher  # noqa: PLW0603
     _flusher = _Flusher()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_replace_flusher)
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:
-    """What is written: one record in place of the two of a span that began and ended among them."""
+    """The records to write: a span that began and ended among them has one record, not two."""
     merged: list[Record] = []
-    begun: dict[int, int] = {}
+    positions: dict[int, int] = {}  # span → the position of its beginning
     for record in records:
+        # Pieces of replies are for observers alone.
         if type(record) is Piece:
             continue
         if type(record) is SpanStarted:
-            begun[record.id] = len(merged)
-        elif type(record) is SpanEnded and record.id in begun:
-            place = begun[record.id]
-            started = merged[place]
+            positions[record.id] = len(merged)
+        elif type(record) is SpanEnded and record.id in positions:
+            started = merged[positions[record.id]]
             assert isinstance(started, SpanStarted)
-            merged[place] = joined(started, record)
+            merged[positions[record.id]] = joined(started, record)
             continue
         merged.append(record)
     return merged

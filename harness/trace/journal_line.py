@@ -66,7 +66,7 @@ def line_start(record: type[Record]) -> bytes:
 
 
 def encode(record: Record) -> bytes:
-    """One line of a journal, with its newline. For odd values see `dump_json`."""
+    """One line of a journal, with its newline. `dump_json` says what becomes of odd values."""
     values = _VALUES.get(type(record), _values)
     return dump_json(values(record)) + b"\n"
 
@@ -83,9 +83,7 @@ def _values(record: Record) -> dict[str, object]:
     }
 
 
-# Quick forms of `_values` for nearly all lines of a long journal: half the time or less.
-
-
+# Nearly all lines of a long journal have a function of their own, which takes half the time.
 def _span_values(span: SpanRecord) -> dict[str, object]:
     number, parent, name, start_ns, end_ns, status, error, attributes = span
     values: dict[str, object] = {
@@ -128,10 +126,10 @@ def sealed_number(line: bytes) -> int | None:
 
 
 def decode(line: bytes, *, number: int | None = None) -> Record:
-    """The record on one line of `seal`; `number` says which of its file, from 1, if that is known.
+    """The record on a line that `seal` made; `number`, from 1, is its place in the file, if known.
 
-    Fields that a later version added are left out. Raises ValueError for what is no record, or was
-    changed or moved since it was written.
+    Fields that a later version added are left out. Raises ValueError if the line is no record, or
+    was changed or moved since it was written.
     """
     try:
         values = orjson.loads(line)
@@ -168,17 +166,17 @@ def dump_json(value: object) -> bytes:
         return orjson.dumps(_cleaned(value, ()), option=_OPTIONS)
 
 
-def _cleaned(value: object, around: tuple[int, ...]) -> object:
-    """A copy that orjson accepts; `around` is the `id` of every container it lies in."""
+def _cleaned(value: object, containers: tuple[int, ...]) -> object:
+    """A copy that orjson accepts; `containers` has the `id` of every container around the value."""
     if not isinstance(value, Mapping | list | tuple):
         return _cleaned_scalar(value)
-    # It contains itself, or is nested as deeply as no person would read.
-    if id(value) in around or len(around) == _DEEPEST:
+    # The value contains itself, or is nested too deeply for a person to read.
+    if id(value) in containers or len(containers) == _DEEPEST:
         return "…"
-    around = (*around, id(value))
+    containers = (*containers, id(value))
     if isinstance(value, Mapping):
-        return {_cleaned_text(_described(k)): _cleaned(v, around) for k, v in value.items()}
-    return [_cleaned(item, around) for item in value]
+        return {_cleaned_text(_described(k)): _cleaned(v, containers) for k, v in value.items()}
+    return [_cleaned(item, containers) for item in value]
 
 
 def _cleaned_scalar(value: object) -> object:

@@ -27,7 +27,7 @@ from glob import escape
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import BinaryIO, cast, get_args
+from typing import Any, BinaryIO, cast, get_args
 
 from harness.errors import JournalInvalid
 from harness.trace.journal_line import decode, line_start, sealed_number
@@ -57,31 +57,36 @@ Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 """The records between a journal's first and last; flows are kept apart."""
 
 _ITEMS: tuple[type[Item], ...] = get_args(Item)
-
 # Bytes read at once: a third of the time of the usual 8 KiB, with long texts in it.
 _BUFFER = 1 << 18
-
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
-
 # How a packed file begins (RFC 1952); a journal's lines begin with a brace.
 _GZIP = b"\x1f\x8b"
 
 
 class _Packed(gzip.GzipFile):
-    """At damage in its text a line ends, so that it is no record, and nothing follows."""
+    """A packed journal. If it is damaged, it ends with an incomplete line, which is no record."""
 
-    _is_over = False
+    _is_damaged = False
 
     def read(self, size: int | None = -1) -> bytes:
+        if self._is_damaged:
+            return b""
         try:
-            # Unlike `read`, this does not lose what comes before the damage.
-            return b"" if self._is_over else self.read1(-1 if size is None else size)
+            # Unlike `read`, `read1` does not lose the text before the damage.
+            return self.read1(-1 if size is None else size)
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            self._is_over = True
+            self._is_damaged = True
             return b"\n"
 
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever holds bytes
+        # From Python 3.14 on, this no longer calls `read` by itself.
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._is_over = False
+        self._is_damaged = False
         return super().seek(offset, whence)
 
 
@@ -218,7 +223,8 @@ class Journal:
 
 def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
     for beside in paths_beside(path):
-        number, started = part_of(beside, path), beginning_of(beside)
+        number = part_of(beside, path)
+        started = beginning_of(beside)
         # Another run may have a name that looks like a part's of this one.
         if started is None or started.run_id != run_id:
             continue
@@ -268,8 +274,8 @@ class JournalFile:
             self.path.open("rb") if packed is None else io.BytesIO(packed) as ends,
         ):
             for number, line in enumerate(islice(file, self._lines), start=1):
-                # Not parsed, which is what takes time. Damage is found all the same: by the
-                # checksum, and the indexed lines were decoded when the file was opened.
+                # These lines are not parsed, since that takes time. Damage is noticed all the same,
+                # by the checksum; the indexed lines were decoded when the file was opened.
                 if line.startswith(left_out) and (
                     line.startswith(_INDEXED) or sealed_number(line) == number
                 ):
@@ -314,14 +320,14 @@ class JournalFile:
                         self.flows += [Flow(name, source, target) for source in sources]
                     case RunEnded() as ended:
                         self.ended = ended
-        # The last may be cut off by a crash, or is being written.
+        # The last line may be cut off by a crash, or is being written.
         return number if line.endswith(b"\n") else number - 1
 
     def _end_of(self, started: SpanStarted, file: BinaryIO) -> SpanEnded:
         # 0 is where the file's first record is, and no span's end.
         offset = self._ends[started.id] if started.id < len(self._ends) else 0
         if offset == 0:
-            # A thread may begin a span when the run is over.
+            # A thread may begin a span after the run's last record.
             last_ns = max(self.last_ns, started.time_ns)
             return SpanEnded(started.id, last_ns, "unfinished")
         file.seek(offset)
@@ -388,11 +394,11 @@ def paths_beside(journal: Path) -> list[Path]:
 
 def part_of(path: Path, journal: Path) -> int | None:
     """Which part of a run a file is by its name, from 1; None if it is not a further part."""
-    named = _BESIDE.fullmatch(path.stem)
-    return int(named["part"]) if named and named["run"] == journal.stem else None
+    match = _BESIDE.fullmatch(path.stem)
+    return int(match["part"]) if match and match["run"] == journal.stem else None
 
 
 def journal_of(path: Path) -> Path:
     """The journal that a file of a run belongs to, by its name; maybe the file itself."""
-    beside = _BESIDE.fullmatch(path.stem)
-    return path.with_name(beside["run"] + JOURNAL_SUFFIX) if beside else path
+    match = _BESIDE.fullmatch(path.stem)
+    return path.with_name(match["run"] + JOURNAL_SUFFIX) if match else path

@@ -48,9 +48,7 @@ class NodeRecord:
     status: NodeStatus
     error: str | None  # its error, or the reason why it was skipped
     times: tuple[Interval, ...]  # its times of execution; empty if it never began in this run
-    # Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
-    # model answered.
-    calls: int
+    calls: int  # of models; without those of nested nodes. Tokens are of answered calls.
     input_tokens: int
     output_tokens: int
     cost_usd: float | None  # of the calls whose price is known; None when there is none
@@ -92,84 +90,83 @@ class RecordedNodes:
 
     def __init__(self) -> None:
         self._nodes: dict[_Key, _NodeParts] = {}
-        self._inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
+        self._node_around: dict[int, _Key] = {}  # span → the innermost node call that it is in
         self._endpoints: list[EndpointEvent] = []
-        self._again: list[ReplyAgain] = []
+        self._reused_replies: list[ReplyAgain] = []
 
     def note(self, item: Item) -> None:
         """Adds an item, in the order of the journal."""
-        nodes, inside = self._nodes, self._inside
+        nodes, node_around = self._nodes, self._node_around
         if attempt := NodeAttempt.of(item):
-            key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
-            nodes.setdefault(key, _NodeParts()).begin(attempt)
+            key = node_around[attempt.id] = attempt.node or attempt.caption, attempt.item
+            nodes.setdefault(key, _NodeParts()).add_attempt(attempt)
         elif type(item) is SpanRecord:
             # Phases are most of the spans, and no call lies in them.
-            if item.parent in inside and item.name not in PHASES:
-                inside[item.id] = inside[item.parent]
+            if item.parent in node_around and item.name not in PHASES:
+                node_around[item.id] = node_around[item.parent]
         elif type(item) is NodeOutput:
-            nodes.setdefault((item.node, item.item), _NodeParts()).keep(item)
+            nodes.setdefault((item.node, item.item), _NodeParts()).add_output(item)
         elif skip := Skip.of(item):
             nodes.setdefault((skip.node, skip.item), _NodeParts()).skipped = str(skip.detail)
         elif endpoint := EndpointEvent.of(item):
             self._endpoints.append(endpoint)
         elif reply := ReplyAgain.of(item):
-            self._again.append(reply)
+            self._reused_replies.append(reply)
 
     def label_around(self, span: int) -> str | None:
         """The label of the innermost node call that a span is in."""
-        return label_of(*self._inside[span]) if span in self._inside else None
+        return label_of(*self._node_around[span]) if span in self._node_around else None
 
     def records(self, calls: Iterable[Call], *, latest: bool = False) -> tuple[NodeRecord, ...]:
         """What `node_records` returns; `calls` are all of the run."""
         nodes, calls = self._nodes, [*calls]
         for call in calls:
-            if call.id in self._inside:
-                nodes[self._inside[call.id]].calls.append(call)
-        for reply in self._again:
-            if reply.span in self._inside:
-                nodes[self._inside[reply.span]].again.append(reply)
+            if call.id in self._node_around:
+                nodes[self._node_around[call.id]].calls.append(call)
+        for reply in self._reused_replies:
+            if reply.span in self._node_around:
+                nodes[self._node_around[reply.span]].reused_replies.append(reply)
         endpoints = self._endpoints
         charges = charges_of(calls, endpoints)
         return tuple(
-            _record(key, parts, charges, endpoints, since=parts.made_before_ns if latest else 0)
+            _record(key, parts, charges, endpoints, since_ns=parts.made_before_ns if latest else 0)
             for key, parts in nodes.items()
-            if not _is_part(key, nodes)
+            if not _is_generated(key, nodes)
         )
 
 
 @dataclass(slots=True)
 class _NodeParts:
-    spans: list[NodeAttempt] = field(default_factory=list)
+    attempts: list[NodeAttempt] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    again: list[ReplyAgain] = field(default_factory=list)
+    reused_replies: list[ReplyAgain] = field(default_factory=list)
     output: NodeOutput | None = None
-    skipped: str | None = None
+    skipped: str | None = None  # why it was skipped
 
-    def begin(self, span: NodeAttempt) -> None:
-        self.spans.append(span)
-        # The items of the attempt before do not count any more.
+    def add_attempt(self, attempt: NodeAttempt) -> None:
+        self.attempts.append(attempt)
+        # What the attempt before gave does not count any more.
         self.output = self.skipped = None
 
-    def keep(self, output: NodeOutput) -> None:
+    def add_output(self, output: NodeOutput) -> None:
         # The value is left out: there may be many, and large ones.
         self.output = output._replace(value=None)
         self.skipped = output.skipped
 
     @property
     def made_before_ns(self) -> int:
-        """When it had been made, before the last time; 0 if it was made once."""
-        ends_ns = [span.end_ns for span in self.spans if span.status == "ok"]
+        """The end of the second-to-last successful attempt; 0 without one."""
+        ends_ns = [attempt.end_ns for attempt in self.attempts if attempt.status == "ok"]
         return ends_ns[-2] if len(ends_ns) > 1 else 0
 
     @property
     def status(self) -> NodeStatus:
-        last = self.spans[-1] if self.spans else None
         if self.output is not None and self.skipped is None:
-            # Be it by its default, when it had failed.
-            return "done" if last else "reused"
-        if last is None or self.output is not None:
+            # A node that failed and has a default is done, too.
+            return "done" if self.attempts else "reused"
+        if self.output is not None or not self.attempts:
             return "skipped"
-        return attempt_status(last)
+        return attempt_status(self.attempts[-1])
 
 
 def attempt_status(span: NodeAttempt | SpanRecord | SpanEnded) -> NodeStatus:
@@ -177,11 +174,11 @@ def attempt_status(span: NodeAttempt | SpanRecord | SpanEnded) -> NodeStatus:
     return _BY_ERROR.get(error_class(span.error), _BY_SPAN[span.status])
 
 
-def _is_part(key: _Key, nodes: Mapping[_Key, _NodeParts]) -> bool:
-    """Whether it is one item of what a single call generates, item by item."""
+def _is_generated(key: _Key, nodes: Mapping[_Key, _NodeParts]) -> bool:
+    """Whether it is one of the items that a single call generates."""
     node, item = key
     # An item of a mapped node has attempts of its own.
-    return item is not None and not nodes[key].spans and (node, None) in nodes
+    return item is not None and not nodes[key].attempts and (node, None) in nodes
 
 
 def _record(
@@ -190,29 +187,27 @@ def _record(
     charges: Mapping[int, float],
     endpoints: Sequence[EndpointEvent],
     *,
-    since: int,
+    since_ns: int,
 ) -> NodeRecord:
-    """The figures of a call of a node since a time: 0, or when it was made before."""
-    output, last = parts.output, parts.spans[-1] if parts.spans else None
-    calls = [call for call in parts.calls if call.start_ns >= since]
-    # A stored reply may be of the time before, and then nothing else here says what it took.
-    paid = [call for call in calls if since or not call.from_cache]
-    answered = [call for call in paid if call.status == "ok"]
-    # Likewise of a reply that an earlier part of the run got.
-    again = [reply for reply in parts.again if since and reply.time_ns >= since]
-    charged = [charges[call.id] for call in paid if call.id in charges]
-    charged += charges_of_replies(again, endpoints)
-    took: list[Call | ReplyAgain] = [*answered, *again]
+    """A call of a node, with the figures of its time from `since_ns` on: 0 is all of it."""
+    output, attempts = parts.output, parts.attempts
+    calls = [call for call in parts.calls if call.start_ns >= since_ns]
+    # Without the time before, only the replies that are used again show what they took then.
+    replies = [reply for reply in parts.reused_replies if since_ns and reply.time_ns >= since_ns]
+    paid = [call for call in calls if since_ns or not call.from_cache]
+    costs_usd = [charges[call.id] for call in paid if call.id in charges]
+    costs_usd += charges_of_replies(replies, endpoints)
+    answered: list[Call | ReplyAgain] = [*(call for call in paid if call.status == "ok"), *replies]
     return NodeRecord(
         node=key[0],
         item=key[1],
         status=parts.status,
-        error=parts.skipped or (last.error if last else None),
-        times=tuple(Interval(start_ns=span.start_ns, end_ns=span.end_ns) for span in parts.spans),
-        calls=sum(not call.was_refused for call in calls) + len(again),
-        input_tokens=sum(call.input_tokens or 0 for call in took),
-        output_tokens=sum(call.output_tokens or 0 for call in took),
-        cost_usd=sum(charged) if charged else None,
+        error=parts.skipped or (attempts[-1].error if attempts else None),
+        times=tuple(Interval(start_ns=span.start_ns, end_ns=span.end_ns) for span in attempts),
+        calls=sum(not call.was_refused for call in calls) + len(replies),
+        input_tokens=sum(reply.input_tokens or 0 for reply in answered),
+        output_tokens=sum(reply.output_tokens or 0 for reply in answered),
+        cost_usd=sum(costs_usd) if costs_usd else None,
         models=models_by_role(parts.calls),
         digest=output.digest if output else None,
         inputs=output.inputs if output else {},
@@ -223,12 +218,13 @@ def _record(
 def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
     """The models that were asked, by role, as `NodeRecord.models` has them."""
     roles: dict[str, dict[str, None]] = {}
-    # Failed attempts come last: who would have answered is known by the others.
+    # Calls that failed come last: other calls may show the server's name of their model.
     for call in sorted(calls, key=lambda call: call.model_id is None):
-        served, names = call.model_id, roles.setdefault(call.role or "no role", {})
-        named = f"{call.model} ({served})" if served and served != call.model else call.model
-        if served or not any(name.startswith(f"{named} (") for name in names):
-            names[named] = None
+        names = roles.setdefault(call.role or "no role", {})
+        if call.model_id and call.model_id != call.model:
+            names[f"{call.model} ({call.model_id})"] = None
+        elif call.model_id or not any(name.startswith(f"{call.model} (") for name in names):
+            names[call.model] = None
     return {role: tuple(sorted(models)) for role, models in roles.items()}
 
 
@@ -282,29 +278,30 @@ def critical_path(
 
 
 def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int, list[NodeAttempt]]:
-    """Span → the calls whose outputs it took, and its own attempt before."""
+    """Span → the attempts whose outputs it took, and the attempt before it at the same call."""
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[NodeAttempt]] = {}
-    # 1. What this part of the run made.
+    # 1. Outputs of this part of the run.
     for flow in flows:
         # An `output`, or the `condition` of a `when=`, shows which node waited for which. Spans are
         # numbered as they begin, so a source has the smaller number.
         is_edge = flow.name in {"output", "condition"} and flow.source in by_id
         if is_edge and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])
-    calls: dict[str, list[NodeAttempt]] = {}  # by label, and by node for those of all its items
+    # Label of a call → its attempts; name of a node → the attempts at all its items.
+    attempts: dict[str, list[NodeAttempt]] = {}
     for span in nodes:
         for name in {span.caption, span.node}:
-            calls.setdefault(name, []).append(span)
+            attempts.setdefault(name, []).append(span)
     for span in nodes:
-        # 2. Its own attempt before.
+        # 2. The attempt before.
         if span.attempt:
-            before = [earlier for earlier in calls[span.caption] if earlier.end_ns <= span.start_ns]
+            before = [a for a in attempts[span.caption] if a.end_ns <= span.start_ns]
             sources.setdefault(span.id, []).extend(before[-1:])
-        # 3. What an earlier part of the run made, which has a label here, and no flow.
+        # 3. Outputs of an earlier part of the run, to which no flow leads.
         for name in span.needs:
-            earlier = (call for call in calls.get(name, ()) if call.end_ns <= span.start_ns)
-            sources.setdefault(span.id, []).extend(earlier)
+            before = [a for a in attempts.get(name, ()) if a.end_ns <= span.start_ns]
+            sources.setdefault(span.id, []).extend(before)
     return sources
 
 
@@ -313,12 +310,13 @@ def _chain(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> list[NodeAtte
     sources = sources_of(nodes, flows)
     chain: dict[int, NodeAttempt] = {}
     last = _last(nodes)
-    while last is not None and last.id not in chain:  # as in a journal that was tampered with
+    # In a journal that was tampered with, the chain may lead back into itself.
+    while last is not None and last.id not in chain:
         chain[last.id] = last
         last = _last(sources.get(last.id, ()))
     return [*chain.values()][::-1]
 
 
 def _last(spans: Iterable[NodeAttempt]) -> NodeAttempt | None:
-    """The record that ended last; among several cut off together, the one that ran longest."""
+    """The span that ended last; of several that a kill ended together, the one that ran longest."""
     return max(spans, key=lambda span: (span.end_ns, -span.start_ns, -span.id), default=None)

@@ -82,16 +82,13 @@ def _double(field: int, number: float) -> bytes:
 
 
 # --- Packets ------------------------------------------------------------------------------------
-# Texts of one kind that get a number: a viewer holds all of them.
+# The most texts of one kind that get a number: a viewer holds all of them.
 _MOST = 10_000
-# Characters. Longer texts in attributes are mostly hashes, and do not recur.
+# Texts of more characters get no number: in attributes, they are mostly hashes and do not recur.
 _SHORT = 40
-
-_ROOT = 1
-"""The uuid of the group around all others."""
+_ROOT = 1  # the uuid of the group around all others
 # The most tracks of one kind; with so many, ranks still have 32 bits.
 _MOST_TRACKS = 10**8
-
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
 # start afresh or go on.
 _TIMESTAMP = _tag(8, 0)
@@ -189,21 +186,21 @@ class _Packets:
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
             name = f"{on_lane(counter.name, lane)} {counter.unit}"
-            # unit_name; below, y_axis_share_key.
-            about = _text(6, counter.unit)
+            description = _text(6, counter.unit)  # unit_name
             if scale := _OF_A_SCALE.fullmatch(counter.unit):
-                # Scores on one track share an axis, which a counter at the scale's end draws out.
-                about += _text(7, counter.unit)
+                # Scores on one track share an axis. A counter with the highest score of the scale
+                # makes the axis reach that far.
+                description += _text(7, counter.unit)  # y_axis_share_key
                 first = self._drawing.lanes.track(lane.track)
                 is_drawn = (first.number, "scale", counter.unit) in self._counters
                 if counter.name != "scale" and not is_drawn:
-                    end = counter._replace(name="scale", value=float(scale[1]))
-                    yield from self._count(end, first)
-            uuid, packet = self._tracks.add(name, lane.track, _message(8, about))
+                    highest = counter._replace(name="scale", value=float(scale[1]))
+                    yield from self._count(highest, first)
+            uuid, packet = self._tracks.add(name, lane.track, _message(8, description))
             self._counters[key] = _TRACK + _varint(uuid)
             yield packet
         value = counter.value
-        # counter_value, double_counter_value
+        # The fields counter_value and double_counter_value.
         number = _integer(30, value) if isinstance(value, int) else _double(44, value)
         yield self._packet(counter.time_ns, _COUNTER + self._counters[key] + number)
 
@@ -244,8 +241,9 @@ class _Tracks:
     def __init__(self) -> None:
         self._uuids = count(_ROOT + 1)
         self._groups: dict[str, int] = {}
-        self.uuid_fields: list[bytes] = []
-        """The field `track_uuid` of the events on each lane, by the lane's number."""
+        self.uuid_fields: list[
+            bytes
+        ] = []  # number of a lane → the field `track_uuid` of its events
 
     def root(self, name: str) -> bytes:
         """The packet of the group around all others: viewers sort tracks without one by name."""
@@ -268,10 +266,10 @@ class _Tracks:
         if around:
             yield from self._group(around)
         self._groups[track] = uuid = next(self._uuids)
-        # parent_uuid; below, sibling_order_rank: by kind, then by appearance.
-        place = _integer(5, self._groups.get(around, _ROOT))
+        parent_uuid = _integer(5, self._groups.get(around, _ROOT))
+        # sibling_order_rank: by kind, then in the order in which tracks appear.
         rank = _integer(12, track_rank(track) * _MOST_TRACKS + uuid)
-        yield _descriptor(uuid, track, _IN_GIVEN_ORDER + place + rank)
+        yield _descriptor(uuid, track, _IN_GIVEN_ORDER + parent_uuid + rank)
 
     def add(self, name: str, group: str, fields: bytes) -> tuple[int, bytes]:
         """A new track in a group: its uuid, and the packet that describes it."""
@@ -291,7 +289,7 @@ class _Interned:
         self._fields: dict[str, bytes] = {}
 
     def field(self, tag: bytes, text: str) -> bytes | None:
-        """The field that refers to a text, with the kind's `tag`; None if there are too many."""
+        """The field with this `tag` that refers to a text; None if too many texts have a number."""
         reference = self._fields.get(text)
         if reference is None and len(self._fields) < _MOST:
             number = len(self._fields) + 1

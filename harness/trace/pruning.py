@@ -39,8 +39,8 @@ Keep = Literal["failed", "unfinished"]
 """Runs to keep by how they ended: badly, or so that they can be resumed."""
 
 KeptBecause = Literal["going", "batch", "cannot be read", "failed", "unfinished"]
-"""Why a run stays: it is going, or has just ended; a batch goes on from it; its journal, or the
-record that says so, is damaged; or as `Keep`."""
+"""Why a run stays. `going`: it is going, or has just ended. `batch`: a batch goes on from it.
+`cannot be read`: its journal is damaged, or the record whether a batch needs it. Others: `Keep`."""
 
 ENDS: dict[Keep, frozenset[str]] = {
     "failed": frozenset({"FAIL", "ERROR", "KILLED"}),
@@ -48,8 +48,8 @@ ENDS: dict[Keep, frozenset[str]] = {
 }
 
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
-# A run that ended so lately may get its line in the audit log yet.
-_JUST_S = 60.0
+# For so long after its end, a run may still get its line in the audit log.
+_JUST_ENDED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +57,13 @@ class StoredRun:
     """A run's files; without its journal, what is left of one."""
 
     journal: Path
-    final: str | None
-    """As `AuditLine`; None if the audit log lacks it."""
+    final: str | None  # as `AuditLine`; None if the audit log lacks it
     paths: tuple[Path, ...]
     size_bytes: int
-    changed_s: float
-    """When its journal changed last, in Unix time."""
-    kept: KeptBecause | None = None
-    """Why it stays, whatever its age and size; None if it may go."""
-    batch_state: str | None = None
-    """The file for whose sake it stays."""
-    is_readable: bool = True
-    """Whether its journal begins as one. If not, only its age removes it."""
+    changed_s: float  # when its journal changed last, in Unix time
+    kept: KeptBecause | None = None  # why it stays, whatever its age and size; None if it may go
+    batch_state: str | None = None  # the file for whose sake it stays
+    is_readable: bool = True  # whether its journal begins as one; if not, only its age removes it
 
     @property
     def run_id(self) -> str:
@@ -90,54 +85,64 @@ def stored_runs(
     finals = {line.run_id: line.final for line in listed}
     for run_id, paths in _files_by_run(directory).items():
         journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
-        # Files that are left of a run whose journal is gone are a run, too.
-        is_left = journal not in paths
+        # The remaining files of a run whose journal is gone count as a run, too.
+        is_remainder = journal not in paths
         try:
-            stats = [path.lstat() for path in paths]
-            started = None if is_left else beginning_of(journal)
+            stats = {path: path.lstat() for path in paths}
+            started = None if is_remainder else beginning_of(journal)
         except OSError:
-            continue  # just removed
+            continue  # It was just removed.
         except JournalInvalid as error:
             if error.code != JournalInvalid.code:
-                continue  # of a later version
+                continue  # A later version wrote it.
             started = None
-        named = started.run_id if started is not None else _ID.fullmatch(run_id) and run_id
-        if named != run_id:
+        # A file without the name of its run, or without a name as runs have it, is a user's.
+        has_name = _ID.fullmatch(run_id) if started is None else started.run_id == run_id
+        if not has_name:
             continue
-        changed = (
-            s.st_mtime
-            for p, s in zip(paths, stats, strict=True)
-            if is_left or p == journal or part_of(p, journal)
-        )
+        changes_s = [
+            stat.st_mtime
+            for path, stat in stats.items()
+            if is_remainder or path == journal or part_of(path, journal)
+        ]
         run = StoredRun(
             journal=journal,
             final=finals.get(run_id),
             paths=tuple(paths),
-            size_bytes=sum(stat.st_size for stat in stats),
-            changed_s=max(changed),
-            is_readable=is_left or started is not None,
+            size_bytes=sum(stat.st_size for stat in stats.values()),
+            changed_s=max(changes_s),
+            is_readable=is_remainder or started is not None,
         )
-        kept, state = (None, None) if is_left else _why_kept(run, keep)
-        yield replace(run, kept=kept, batch_state=state)
+        if is_remainder:
+            yield run
+        else:
+            kept, state = _why_kept(run, keep)
+            yield replace(run, kept=kept, batch_state=state)
 
 
 def runs_to_remove(
     runs: Sequence[StoredRun], *, older_s: float | None, size_bytes: int | None, now_s: float
 ) -> tuple[list[StoredRun], list[StoredRun]]:
-    """Runs that changed longer ago than `older_s`, then the oldest until the rest has the size.
+    """Chooses runs that changed longer ago than `older_s`; then the oldest, down to `size_bytes`.
 
     Returns:
-        Those that go, and those that are kept in their place.
+        The runs to remove; and the runs that would go, but have a reason to stay.
     """
-    total = sum(run.size_bytes for run in runs)
+    total_bytes = sum(run.size_bytes for run in runs)
     removed: list[StoredRun] = []
     kept: list[StoredRun] = []
     for run in sorted(runs, key=lambda run: run.changed_s):
         is_old = older_s is not None and now_s - run.changed_s > older_s
-        if is_old or (size_bytes is not None and total > size_bytes):
-            reason = run.kept or (None if is_old or run.is_readable else "cannot be read")
-            (removed if reason is None else kept).append(replace(run, kept=reason))
-            total -= run.size_bytes if reason is None else 0
+        if not is_old and (size_bytes is None or total_bytes <= size_bytes):
+            continue
+        reason = run.kept
+        if reason is None and not is_old and not run.is_readable:
+            reason = "cannot be read"
+        if reason is None:
+            removed.append(run)
+            total_bytes -= run.size_bytes
+        else:
+            kept.append(replace(run, kept=reason))
     return removed, kept
 
 
@@ -153,15 +158,15 @@ def remove_run(run: StoredRun) -> bool:
         with writing(run.journal):
             _unlink(run.paths)
         return True
-    with _held(run) as is_held:
-        if is_held:
-            # Drawn after the run's last record, and so perhaps after its files were listed.
-            drawn = [run.journal.with_suffix(ending) for ending, _ in TIMELINES.values()]
+    with _locked(run) as is_unchanged:
+        if is_unchanged:
+            # Timelines are drawn after the run's last record, perhaps after its files were listed.
+            timelines = [run.journal.with_suffix(ending) for ending, _ in TIMELINES.values()]
             with writing(run.journal):
-                # The journal first: without it the run is gone, as a whole. What a kill leaves of
-                # the others is a run without a journal, and goes as such.
-                _unlink([run.journal, *run.paths, *drawn])
-        return is_held
+                # The journal first: if the process is killed in between, the remaining files count
+                # as a run without a journal, and are removed next time.
+                _unlink([run.journal, *run.paths, *timelines])
+        return is_unchanged
 
 
 def can_pack(run: StoredRun) -> bool:
@@ -170,21 +175,22 @@ def can_pack(run: StoredRun) -> bool:
     try:
         return is_ended and any(not is_packed(path) for path in run.journals)
     except OSError:
-        return False  # just removed
+        return False  # It was just removed.
 
 
 def pack_run(run: StoredRun) -> int | None:
-    """Packs a run's journals with gzip, each as a whole; its bytes then. None if it goes on.
+    """Packs a run's journals with gzip; returns the bytes of its files then, or None if it goes on.
 
     Raises:
         InvalidInput: A journal cannot be written.
     """
-    with _held(run) as is_held:
-        if not is_held:
+    with _locked(run) as is_unchanged:
+        if not is_unchanged:
             return None
         for path in run.paths:
+            # A process that was killed while it packed leaves such a file.
             if path.match(f".*{JOURNAL_SUFFIX}.*.partial"):
-                path.unlink(missing_ok=True)  # of a kill
+                path.unlink(missing_ok=True)
         # A further part gets a file of its own, so that a packed run is resumed like any other.
         for path in run.journals:
             if is_packed(path):
@@ -217,8 +223,8 @@ def _files_by_run(directory: Path) -> dict[str, list[Path]]:
 
 
 def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | None, str | None]:
-    """Why a run stays, and the file for whose sake it does."""
-    if run.final == "GOING" or (run.final is None and time.time() - run.changed_s < _JUST_S):
+    """Why a run stays, and the file of the batch that needs it; None for each if it may go."""
+    if run.final == "GOING" or (run.final is None and time.time() - run.changed_s < _JUST_ENDED_S):
         return "going", None
     try:
         state = _batch_state(run)
@@ -228,8 +234,8 @@ def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | Non
         state = ""
     if _is_needed(state, run.run_id):
         return "batch", state
-    final = run.final or "KILLED"  # for all that is known
-    ending = next((name for name in keep if final in ENDS[name]), None)
+    # A run without a line in the audit log was probably killed.
+    ending = next((name for name in keep if (run.final or "KILLED") in ENDS[name]), None)
     return (ending if run.is_readable or ending is None else "cannot be read"), None
 
 
@@ -246,20 +252,22 @@ def _batch_state(run: StoredRun) -> str | None:
 
 
 def _is_needed(state: str | None, run_id: str) -> bool:
+    """Whether a batch goes on from the run, or may; `state` as `_batch_state` returns it."""
     if not state:
         return state is None
     path = Path(path_in_locale(state))
     try:
         return bool(orjson.loads(path.read_bytes())["run"] == run_id)
     except FileNotFoundError:
-        return not path.parent.is_dir()  # it may be on another machine
+        # Without its folder, it may be on another machine.
+        return not path.parent.is_dir()
     except (OSError, ValueError, KeyError, TypeError):
         return True
 
 
 @contextmanager
-def _held(run: StoredRun) -> Iterator[bool]:
-    """Holds a run; False if it is going, gone, has another end than was read, or has no lock."""
+def _locked(run: StoredRun) -> Iterator[bool]:
+    """Locks a run; gives False if it cannot be locked, is going or gone, or has changed since."""
     try:
         lock = RunLock(run.journal)
     except (InvalidInput, OSError):

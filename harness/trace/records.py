@@ -18,17 +18,15 @@ from harness.errors import message_of
 SCHEMA_VERSION = 1
 
 Attributes = Mapping[str, object]
-"""The variable facts of a span or instant: JSON values under short names, with units in the
-name."""
+"""The variable facts of a span or instant: JSON values, under short names with units."""
 
 SpanStatus = Literal["ok", "error", "cancelled", "unfinished"]
 """`cancelled` covers Ctrl-C and a sibling's failure: the span itself did not fail. `unfinished`:
 the process was killed first, or a thread outlived the run."""
 
 RunEnd = Literal["ok", "error", "cancelled", "waiting", "stopped"]
-"""How a run, or a part of it, came to its end. `waiting`: a person has to answer before the rest
-can go on. `stopped`: a limit was reached. What is done is kept in either case, and nothing failed.
-"""
+"""How a run, or a part of it, ended. `waiting`: a person has to answer before it can go on.
+`stopped`: a limit was reached. In both cases nothing failed, and what is done is kept."""
 
 RunState = RunEnd | Literal["unfinished"]
 """The status of a run that may have no end: `unfinished` if it was killed or is still going."""
@@ -59,25 +57,20 @@ class RunStarted(NamedTuple):
     """The first record of every file of a run: its journal, and those beside it."""
 
     schema: int
-    run_id: str
-    """`YYYYMMDDTHHMMSSZ-` and 12 hexadecimal digits."""
+    run_id: str  # `YYYYMMDDTHHMMSSZ-` and 12 hexadecimal digits
     name: str
-    wall_ns: int
-    """Unix time, in nanoseconds, at the moment the process's clock showed `time_ns`."""
+    wall_ns: int  # Unix time, in nanoseconds, at the moment the process's clock showed `time_ns`
     time_ns: int
     process_id: int
+    # In a part that resumes the run: the end of the part before, on the clock of the first part.
     joined_ns: int | None = None
-    """In a part that resumes the run: the run's last moment before it, on the clock of the first
-    part."""
-    part: int = 0
-    """Which part of the run: 0 is the first, 1 the first that resumed it."""
+    part: int = 0  # which part of the run: 0 is the first, 1 the first that resumed it
 
 
 class SpanStarted(NamedTuple):
     """The beginning of a span."""
 
-    id: int
-    """Unique in its process, counted from 1."""
+    id: int  # unique in its process, counted from 1
     parent: int | None
     name: str
     time_ns: int
@@ -90,10 +83,8 @@ class SpanEnded(NamedTuple):
     id: int
     time_ns: int
     status: SpanStatus = "ok"
-    error: str | None = None
-    """Class and message of the exception that left the span."""
-    attributes: Attributes = _NONE
-    """Attributes that became known during the span."""
+    error: str | None = None  # class and message of the exception that left the span
+    attributes: Attributes = _NONE  # attributes that became known during the span
 
 
 class SpanRecord(NamedTuple):
@@ -103,8 +94,7 @@ class SpanRecord(NamedTuple):
     parent: int | None
     name: str
     start_ns: int
-    end_ns: int
-    """On the run's clock; the run's last moment for a span that never ended."""
+    end_ns: int  # on the run's clock; the run's last moment for a span that never ended
     status: SpanStatus = "ok"
     error: str | None = None
     attributes: Attributes = _NONE
@@ -125,18 +115,14 @@ class Instant(NamedTuple):
 
 
 class CounterSet(NamedTuple):
-    """A quantity took a value, which holds until the next record of the same name and place."""
+    """A quantity's new value, until the next record with the same name, and span or track."""
 
-    name: str
-    """Fixed for the quantity."""
-    unit: str
-    """What the value counts: `points`, `tokens`, `bytes`."""
+    name: str  # fixed for the quantity
+    unit: str  # what the value counts: `points`, `tokens`, `bytes`
     time_ns: int
     value: float
-    span: int | None = None
-    """The span that set it; it is drawn on that span's track."""
-    track: str | None = None
-    """The track it is drawn on instead."""
+    span: int | None = None  # the span that set it; it is drawn on that span's track
+    track: str | None = None  # the track it is drawn on instead
 
 
 class Flow(NamedTuple):
@@ -161,16 +147,14 @@ class Content(NamedTuple):
     Stored once a process.
     """
 
-    sha256: str
-    """Hexadecimal digest of the UTF-8 text."""
+    sha256: str  # hexadecimal digest of the UTF-8 text
     text: str
 
 
 class Piece(NamedTuple):
     """A piece of a reply's text, for observers that hear texts; it is never written."""
 
-    span: int
-    """The call's span."""
+    span: int  # the call's span
     text: str
 
 
@@ -181,25 +165,23 @@ class NodeOutput(NamedTuple):
     used are the same.
     """
 
+    # The node's path: `findings`, or in a nested pipeline the calls that lead to it,
+    # `answer[3]/brief#2/findings`: item 3 of `answer` called `brief` for the second time.
     node: str
-    """The node's path: `findings`, or in a nested pipeline the calls that lead to it,
-    `answer[3]/brief#2/findings`: item 3 of `answer` called `brief` for the second time."""
-    item: int | None
-    """Which item of a mapped node, counted from 0; None for a plain node."""
+    item: int | None  # which item of a mapped node, counted from 0; None for a plain node
+    # The value as JSON, or as an `orjson.Fragment` of it where it is written; None when the run
+    # records no texts, and when the node was skipped.
     value: object
-    """The value as JSON, or as an `orjson.Fragment` of it where it is written; None when the run
-    records no texts, and when the node was skipped."""
+    # Parameter → the digest of its value; empty when the run records no digests.
     inputs: Mapping[str, str] = _NO_INPUTS
-    """Parameter → the digest of its value; empty when the run records no digests."""
     code: str | None = None
-    skipped: str | None = None
-    """Why there is no value: the node was skipped."""
+    skipped: str | None = None  # why there is no value: the node was skipped
+    # Digest of the value before secrets were taken out of it. If it is None, or not the digest of
+    # the recorded value, that is not what the node returned, and no resumed run can use it.
     digest: str | None = None
-    """Digest of the value before secrets were taken out of it. If it is None, or not the digest of
-    the recorded value, that is not what the node returned, and no resumed run can use it."""
+    # Name → digest of each model, rubric and setting that the call used; None if it could not use
+    # any, or an earlier version wrote the record.
     uses: Mapping[str, str] | None = None
-    """Name → digest of each model, rubric and setting that the call used; None if it could not
-    use any, or an earlier version wrote the record."""
 
 
 class RunEnded(NamedTuple):
@@ -211,23 +193,13 @@ class RunEnded(NamedTuple):
 
 
 Record = (
-    RunStarted
-    | SpanStarted
-    | SpanEnded
-    | SpanRecord
-    | Instant
-    | CounterSet
-    | Flow
-    | Flows
-    | Content
-    | Piece
-    | NodeOutput
-    | RunEnded
-)
+    RunStarted | SpanStarted | SpanEnded | SpanRecord | Instant | CounterSet | Flow | Flows
+    | Content | Piece | NodeOutput | RunEnded
+)  # fmt: skip
 
 
 def last_moment(record: Record) -> int:
-    """The latest time a record speaks of, in nanoseconds; 0 if of none."""
+    """The latest time in a record, in nanoseconds; 0 if it has none."""
     match record:
         case SpanRecord(end_ns=time_ns):
             return time_ns
@@ -289,7 +261,7 @@ def node_of_all(path: str) -> str:
 
 
 def figures(attributes: Attributes) -> Iterator[tuple[str, str]]:
-    """Attributes for display: without unknown ones, times in milliseconds."""
+    """Names and values of attributes for display: times in milliseconds, and without None."""
     for name, value in attributes.items():
         if name.endswith("_ns") and isinstance(value, int):
             yield name.removesuffix("_ns"), f"{value / 1e6:,.1f} ms"
@@ -301,11 +273,7 @@ def figures(attributes: Attributes) -> Iterator[tuple[str, str]]:
 class OpenSpan:
     """A span without an end: the run was killed, is still going, or a thread outlived it."""
 
-    name: str
-    """The span's fixed phrase."""
-    title: str
-    """The title in the timeline."""
-    start_ns: int
-    """The time from the run's start to the beginning."""
-    open_ns: int
-    """How long it had taken by the last record."""
+    name: str  # the span's fixed phrase
+    title: str  # the title in the timeline
+    start_ns: int  # the time from the run's start to the beginning
+    open_ns: int  # how long it had taken by the last record

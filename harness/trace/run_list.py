@@ -29,8 +29,7 @@ from harness.trace.journal_reader import (
 from harness.trace.records import RunEnded, RunStarted
 from harness.trace.run_trace import ID_TIME, TIMELINES, is_going
 
-AUDIT_LOG = "runs.jsonl"
-"""The file's name, beside the journals."""
+AUDIT_LOG = "runs.jsonl"  # the file's name, beside the journals
 LATEST = "latest"
 PRUNED = "PRUNED"
 """The end in a line that takes a run out of the list; the audit log keeps the lines before it."""
@@ -45,8 +44,7 @@ class AuditLine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     run_id: str | None = None
-    timestamp: str | None = None
-    """When it began: ISO 8601, UTC."""
+    timestamp: str | None = None  # when it began: ISO 8601, UTC
     pipeline: str | None = None
     task: str = ""
     producer_model: str | None = None
@@ -54,19 +52,13 @@ class AuditLine(BaseModel):
     run_duration_s: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-    wiggum_scores: tuple[float, ...] = ()
-    """The composite of each round of the last loop."""
-    evaluation: dict[str, float] = {}
-    """Name of each score of an evaluation → its mean."""
-    tenant: str | None = None
-    """The tenant that a session made the run for."""
-    stop_reason: str | None = None
-    """Why that loop ended."""
-    final: str | None = None
-    """How the run ended; KILLED or GOING for a run that has no line in the log."""
+    wiggum_scores: tuple[float, ...] = ()  # the composite of each round of the last revise loop
+    evaluation: dict[str, float] = {}  # name of each score of an evaluation → its mean
+    tenant: str | None = None  # the tenant that a session made the run for
+    stop_reason: str | None = None  # why the last loop ended
+    final: str | None = None  # how the run ended; KILLED or GOING without a line in the log
     error: str | None = None
-    is_gone: bool = False
-    """Whether the run has a line in the log, and its journal is gone."""
+    is_gone: bool = False  # whether the run has a line in the log, and its journal is gone
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
@@ -75,24 +67,25 @@ def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
     Raises:
         InvalidInput: The audit log cannot be read.
     """
-    ended: dict[object, AuditLine] = {}
+    ended: dict[object, AuditLine] = {}  # the latest run first
     pruned: set[str | None] = set()
+    # The latest line comes first, and is the one that counts for a run.
     for number, line in enumerate(read_audit_log(directory / AUDIT_LOG)):
         if line.final == PRUNED:
             pruned.add(line.run_id)
-        # The last line of a run counts; one without an id is a run of its own.
         elif line.run_id not in pruned:
+            # A line without an id is a run of its own.
             ended.setdefault(number if line.run_id is None else line.run_id, line)
-        # No more is read than the last runs need.
+        # Lines are parsed only until the last runs are known.
         if len(ended) == latest:
             break
-    listed = [
+    lines = [
         line.model_copy(update={"is_gone": True}) if _is_gone(line, directory) else line
         for line in reversed(ended.values())
     ]
-    since = _began(min(line.timestamp or "" for line in listed)) if len(ended) == latest else ""
-    listed = _with_unended(listed, directory, since=since)
-    return listed if latest is None else listed[-latest:]
+    since = _id_time(min(line.timestamp or "" for line in lines)) if len(ended) == latest else ""
+    lines = _with_unended(lines, directory, since=since)
+    return lines if latest is None else lines[-latest:]
 
 
 def _is_gone(line: AuditLine, directory: Path) -> bool:
@@ -103,8 +96,9 @@ def append_line(path: Path, line: bytes) -> None:
     """Adds a line to the audit log, whole."""
     # In one write, so that lines of parallel runs do not mix.
     with open(path, "a+b", buffering=0, opener=private) as file:
+        # A full disk may have cut off the line before.
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-            line = b"\n" + line  # after a line that a full disk cut off
+            line = b"\n" + line
         while line:
             line = line[file.write(line) :]
 
@@ -116,14 +110,15 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
         InvalidInput: The file cannot be read.
     """
     try:
-        *lines, _ = path.read_bytes().split(b"\n")  # what comes after the last end was cut off
+        # The bytes after the last newline are a line that was cut off.
+        *lines, _ = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         return
     except OSError as error:
         raise InvalidInput(
             f"cannot be read ({error.strerror})", code="audit.unreadable", path=path
         ) from error
-    # Parsed from the end, one by one: most readers need the last runs alone.
+    # Parsed from the end, one by one, since most readers need only the last runs.
     for number, line in reversed([*enumerate(lines, start=1)]):
         try:
             if line.strip():
@@ -138,20 +133,22 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
             )
 
 
-def _began(timestamp: str) -> str:
-    """When a run began, as its id says it; empty if that is unknown, and so before all others."""
+def _id_time(timestamp: str) -> str:
+    """The time with which the id of a run begins; empty, which sorts first, if it is unknown."""
     try:
         return f"{datetime.fromisoformat(timestamp).astimezone(UTC):{ID_TIME}}"
     except ValueError:
         return ""
 
 
-def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> list[AuditLine]:
-    """Adds a line for each run that was killed or is still going, placed by when it began."""
-    parts: dict[Path, list[Path]] = {}
+def _with_unended(lines: list[AuditLine], directory: Path, *, since: str) -> list[AuditLine]:
+    """Adds a line for each run that was killed or is still going, by the time of its start.
+
+    Runs whose ids begin before `since` are left out.
+    """
+    parts: dict[Path, list[Path]] = {}  # journal of a run → its files
     for name in sorted(os.listdir(directory)) if directory.is_dir() else ():  # noqa: PTH208 - names
-        # Ids begin with their time, so their names tell it without opening a file; others may be
-        # of any time.
+        # An id begins with its time. A run with another name may be of any time.
         is_before = _ID.match(name) is not None and name < since
         if name.endswith(JOURNAL_SUFFIX) and not is_before:
             file = directory / name
@@ -159,7 +156,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
     for path, files in parts.items():
         try:
             last = max(files, key=lambda file: part_of(file, path) or 0)
-            # Parts without their journal are no run; and most runs ended, so few are read whole.
+            # Parts without their journal are no run. Most runs ended, so few are read whole.
             if path not in files or not _is_run(path) or _has_end(last):
                 continue
             journal = Journal(path)
@@ -173,18 +170,19 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
                 final="GOING" if is_going(path) else "KILLED",
             )
         except (JournalInvalid, OSError):
-            continue  # not a run's, or `trace check` has more to say of it
-        # The run's last part has no end, so the line of an earlier part does not count.
-        listed = [other_line for other_line in listed if other_line.run_id != line.run_id]
-        began = line.timestamp or ""
-        listed.insert(sum((line.timestamp or "") <= began for line in listed), line)
-    return listed
+            continue  # It is no run, or `trace check` says what is wrong with it.
+        # The last part of the run has no end, so the line of an earlier part does not count.
+        lines = [ended for ended in lines if ended.run_id != line.run_id]
+        start = line.timestamp or ""
+        lines.insert(sum((ended.timestamp or "") <= start for ended in lines), line)
+    return lines
 
 
 def _has_end(path: Path) -> bool:
     """Guesses whether a file's run ended without being killed; nearly always right."""
+    # Only runs that ended are packed.
     if is_packed(path):
-        return True  # no other is packed
+        return True
     with path.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
         return line_start(RunEnded) in file.read()
@@ -237,19 +235,19 @@ def _journal_named(run: str, directory: Path) -> Path:
         )
     if run == LATEST:
         return next(iter(journals.values()))
-    meant = [run] if run in journals else [name for name in journals if run in name]
-    if len(meant) > 1:
+    matches = [run] if run in journals else [name for name in journals if run in name]
+    if len(matches) > 1:
         raise InvalidInput(
-            f"'{run}' could be any of {', '.join(meant[:5])}; give more of the id",
+            f"'{run}' could be any of {', '.join(matches[:5])}; give more of the id",
             code="run.ambiguous",
         )
-    if not meant:
+    if not matches:
         raise InvalidInput(
             f"there is no run '{run}' in '{directory}'; "
             f"{did_you_mean(run, [*journals][-3:])} (the latest; see harness runs)",
             code="run.not-found",
         )
-    return journals[meant[0]]
+    return journals[matches[0]]
 
 
 def _journal_beside(path: Path) -> Path:
@@ -281,7 +279,7 @@ def _journal_beside(path: Path) -> Path:
 
 
 def _is_run(path: Path) -> bool:
-    # The audit log lies there too, and further parts of runs.
+    # In the folder there are also the audit log, and further parts of runs.
     return path.name != AUDIT_LOG and "." not in path.stem
 
 

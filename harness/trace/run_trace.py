@@ -104,11 +104,11 @@ class RunTrace(Tracer):
         if resume is None:
             directory.mkdir(parents=True, exist_ok=True)
             moment = datetime.fromtimestamp(started.wall_ns // 1_000_000_000, tz=UTC)
-            # Unique, and sortable by time.
+            # An id is unique, and ids sort by time.
             started = started._replace(run_id=f"{moment:{ID_TIME}}-{token_hex(6)}")
             self.journal_path = directory / f"{started.run_id}{JOURNAL_SUFFIX}"
             self._begin(self.journal_path, started, observers)
-            # Locked only now that the file exists; nothing else knows its name yet.
+            # The file must exist to be locked; no other process knows its name yet.
             self._lock = RunLock(self.journal_path)
         else:
             self.journal_path = resume
@@ -120,15 +120,15 @@ class RunTrace(Tracer):
             except BaseException:
                 self._lock.release()
                 raise
-            # Measured by wall clocks, which may have been set in the meantime.
+            # Wall clocks may have been set in the meantime, so the difference may be below 0.
             away_s = max(0, started.wall_ns - earlier.last_wall_ns) / 1e9
             self._take(
                 Instant(None, "resumed", started.time_ns, {"part": self.part, "away_s": away_s})
             )
             if chosen.durability != "exit":
-                # This part builds on records that a killed part may not have put on the disk.
-                for written in earlier.paths:
-                    sync_path(written)
+                # A part that was killed may not have put its records on the disk.
+                for path in earlier.paths:
+                    sync_path(path)
         self.timeline_paths = {
             form: self.journal_path.with_suffix(TIMELINES[form][0]) for form in chosen.timelines
         }
@@ -201,7 +201,7 @@ class RunTrace(Tracer):
             status, error_text = self._end or (status_of(error), describe(error))
             self._take(RunEnded(self.now_ns(), status, error_text))
             self._journal.close()
-            # A forked child leaves the block too, and would write over its parent's files.
+            # A forked child leaves the block too, and must not write over its parent's files.
             if not self._journal.is_forked:
                 self._draw()
         finally:
@@ -215,7 +215,7 @@ class RunTrace(Tracer):
         for form, path in list(self.timeline_paths.items()):
             try:
                 TIMELINES[form][1](journal, path)
-            except Exception as error:  # noqa: BLE001 - it can be drawn again, and not be run again
+            except Exception as error:  # noqa: BLE001 - a timeline can be drawn again, a run cannot
                 del self.timeline_paths[form]
                 log_warning(
                     "a timeline is missing",
@@ -248,13 +248,13 @@ class RunLock:
     def __init__(self, journal: Path) -> None:
         # Opened for writing, although nothing is written: over NFS, no other file can be locked.
         self._descriptor: int | None = os.open(journal, os.O_RDWR)
-        self.is_certain = True
-        """Whether the file could be locked."""
+        self.is_certain = True  # whether the file could be locked
         try:
             # Advisory (`man 2 flock`): everyone can still read and write the file.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The file may have been replaced or deleted since it was opened.
             if not os.fstat(self._descriptor).st_nlink:
-                raise BlockingIOError  # it was replaced or deleted after it was opened
+                raise BlockingIOError
         except BlockingIOError as error:
             self.release()
             raise InvalidInput(
@@ -263,7 +263,7 @@ class RunLock:
                 path=journal,
             ) from error
         except OSError as error:
-            # In some network directories nothing can be locked: the run goes on without it.
+            # In some network directories nothing can be locked: the run goes on without a lock.
             self.is_certain = False
             log_warning(
                 "the run's journal cannot be locked, so another process could resume it",

@@ -26,12 +26,10 @@ from harness.trace.journal_line import dump_json
 
 REDACTED = "[redacted]"
 
-SHORTEST = 6
-"""Characters of a secret that is not known, where its name or place tells it."""
-
-# Characters. Replacing every occurrence of something shorter would garble ordinary texts.
+SHORTEST = 6  # characters of a secret that is not known, where its name or place tells it
+# Characters of a known secret. To replace shorter values everywhere would garble ordinary texts.
 _SHORTEST_KNOWN = 8
-# What people put where a client wants a key and the server wants none, and examples have for one.
+# Words that people give as a key to a client whose server needs none, and that examples have.
 _PLACEHOLDERS = """
 a abc abc123 abcd anything api apikey change changeme cpp default demo dev development dummy empty
 example fake foo goes here ignored in insert is it key keys litellm llama llamacpp llamafile lm
@@ -44,11 +42,9 @@ unused used value vllm with xinference your
 # Fields of a record whose values are the journal's own words, or digests of what a node was given:
 # under a parameter's name they might look like secrets, and without them no run could be resumed.
 _CLOSED = ("kind", "status", "inputs", "code", "digest")
-
 _COMMON = frozenset(_PLACEHOLDERS.split())
-
 # --- names -----------------------------------------------------------------------------------
-# What a name of variables, attributes, headers and parameters ends in, if it is a secret's.
+# A variable, attribute, header or parameter whose name ends in one of these is a secret.
 _WORD = (
     r"(?:authorization|(?:api|access|secret|private|account|subscription)[-_ ]?key"
     r"|(?:access|refresh|auth|session)[-_]?token|secret|passw(?:or)?d|passphrase)"
@@ -118,13 +114,14 @@ _KINDS = tuple(
         ),
     )
 )
-"""What a text must hold, folded, and what to look for then; its first group stays."""
+"""Pairs of hints and a pattern: only a folded text with one of the hints is searched for the
+pattern. The first group of a match stays, and the rest is replaced."""
 
-# Most lines hold none of these, and to look for them is thirty times faster than to match.
+# Most lines have no hint, and to look for hints is thirty times faster than to match patterns.
 _HINTS = tuple(dict.fromkeys(hint for hints, _ in _KINDS for hint in hints))
 _FOLDING = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ-:", b"abcdefghijklmnopqrstuvwxyz_=")
-# All that is in no hint. Letters stay, be they in one or not: they are what words differ by.
-_NO_MATTER = bytes(
+# The bytes that are in no hint, except letters, without which other words would look like hints.
+_IGNORED = bytes(
     {*range(256)}
     - {*string.ascii_letters.encode(), *b"-:"}
     - {byte for hint in _HINTS for byte in hint}
@@ -132,19 +129,19 @@ _NO_MATTER = bytes(
 
 
 class Redactor:
-    """Replaces secrets in texts: the given ones that are `searchable`, and others."""
+    """Replaces secrets in texts: the known `secrets` that are `searchable`, and unknown ones."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
-        # As a journal has them: what is no valid Unicode is written as `?`.
+        # As a journal has them: characters that are no valid Unicode are written as `?`.
         values = {secret.strip().encode("utf-8", "replace").decode() for secret in secrets}
         self._values = set(filter(searchable, values))
         forms: set[str] = set()
         for value in self._values:
-            # As it is, as a URL has it, as JSON text has it, and JSON text within that.
+            # The value itself, and as it is in a URL, in JSON, and in JSON within JSON.
             escaped = _escaped(value)
             forms |= {value, quote(value, safe=""), quote_plus(value), *escaped}
             forms.update(*map(_escaped, escaped))
-        # The longest first: a secret may contain another.
+        # The longest first, since a secret may contain another.
         self._forms = sorted(forms, key=len, reverse=True)
         self._encoded_forms = [form.encode() for form in self._forms]
 
@@ -162,7 +159,7 @@ class Redactor:
         return text
 
     def clean_line(self, line: bytes) -> bytes:
-        """A record's line without its secrets; its own words and times stay as they are."""
+        """A record's line without its secrets; the words of the journal and times stay."""
         if not self.finds_any(line):
             return line
         record = orjson.loads(line)
@@ -175,7 +172,7 @@ class Redactor:
         return line if cleaned == record else dump_json(cleaned) + b"\n"
 
     def finds_any(self, lines: bytes) -> bool:
-        """Whether lines may hold a secret; one look at many lines mostly says no."""
+        """Whether lines may hold a secret. Quick, so that many lines are looked at together."""
         return _any_in(self._encoded_forms, lines) or _any_in(_HINTS, _folded(lines))
 
     def clean_values(self, value: object) -> object:
@@ -197,7 +194,7 @@ class Redactor:
 
 def searchable(value: str) -> bool:
     """Whether a value is looked for in texts: it is not short, and not made of common words."""
-    # `OPENAI_API_KEY=ollama` must not take every "ollama" out of what a model writes.
+    # `OPENAI_API_KEY=ollama` must not take every "ollama" out of a model's replies.
     words = re.split(r"[\s_.:/-]+", value.strip().lower().strip("<>[](){}*._-"))
     is_placeholder = all(
         word in _COMMON or len(set(word)) <= 1 or "1234567890".startswith(word) for word in words
@@ -206,7 +203,7 @@ def searchable(value: str) -> bool:
 
 
 def secrets_of(environment: Mapping[str, str], *, named: Iterable[str]) -> dict[str, str]:
-    """The variables that are secret: by what their names say, or `named`."""
+    """The variables that are secret by their names, or that are `named`."""
     names = {*named}
     return {n: value for n, value in environment.items() if n in names or _is_variable(n, value)}
 
@@ -236,8 +233,8 @@ def _escaped(text: str) -> set[str]:
 
 
 def _folded(text: bytes) -> bytes:
-    """Only the characters that hints have, in one form each: few hints find many spellings."""
-    return text.translate(_FOLDING, _NO_MATTER)
+    """Letters and the characters of hints, in one form each: few hints find many spellings."""
+    return text.translate(_FOLDING, _IGNORED)
 
 
 def _any_in(needles: Iterable[bytes], text: bytes) -> bool:

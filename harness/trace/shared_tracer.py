@@ -12,26 +12,25 @@ from harness.trace.tracer import Entry, Span, Tracer, span_under_way
 
 
 class SharedTracer(Tracer):
-    """Takes down in the trace of the run whose span is under way.
+    """Records events in the trace of the run whose span is under way.
 
-    What happens outside of all runs' spans, such as a new value of a server's counter, goes to each
-    run that is open. Of a span there, runs have a copy if they asked for its id.
+    Events outside of all runs' spans, such as a new value of a server's counter, go to each run
+    that is open. A span there is recorded by the runs that ask for its id, each in a copy.
     """
 
     def __init__(self, *, clock: Clock = monotonic) -> None:
         super().__init__(clock=clock)
-        self._take = self._note
-        self._runs: dict[Tracer, int] = {}
-        """When each was opened."""
+        self._take = self._update_copies
+        self._runs: dict[Tracer, int] = {}  # open run → when it was opened
         self._has_runs = asyncio.Event()
+        # (track, name) → the latest value of the counter, and its unit.
         self._counters: dict[tuple[str, str], tuple[float, str]] = {}
-        """(track, name) → the latest value of the counter, and its unit."""
+        # Open span of this tracer → its copies in the tracers of runs.
         self._copies: dict[Span, dict[Tracer, Span]] = {}
-        """Each open span of this tracer → its copies in the other tracers."""
 
     @contextmanager
     def heard_by(self, run: Tracer) -> Iterator[None]:
-        """Inside the block, the run is open; it is told first what the counters stand at."""
+        """Inside the block, the run is open; first it gets the current values of all counters."""
         run.stalls = self.stalls
         self._runs[run] = self.now_ns()
         self._has_runs.set()
@@ -43,7 +42,7 @@ class SharedTracer(Tracer):
             for copies in self._copies.values():
                 copy = copies.pop(run, None)
                 if copy is not None and copy.end_ns is None:
-                    # The run is over, and no longer waits for what goes on.
+                    # The span goes on, but the run is over and no longer waits for it.
                     copy.end(at_ns=self.now_ns(), status="cancelled")
             del self._runs[run]
             if not self._runs:
@@ -73,7 +72,7 @@ class SharedTracer(Tracer):
         run = self._run
         if run is None or span.tracer is not self:
             return span.id
-        # A run asks only if something of its own waits for the span, such as the load of a model.
+        # A run asks for the id if it waits for the span, such as the load of a model.
         copies = self._copies.setdefault(span, {})
         if run not in copies:
             copy = copies[run] = span.copied(run, start_ns=max(span.start_ns, self._runs[run]))
@@ -85,23 +84,23 @@ class SharedTracer(Tracer):
         self, event: Happening, /, *, start_ns: int, end_ns: int, **attributes: object
     ) -> None:
         """See `Tracer.completed_span`."""
-        for run in self._hearers:
+        for run in self._receivers:
             run.completed_span(event, start_ns=start_ns, end_ns=end_ns, **attributes)
 
     def instant(
         self, event: Happening, /, *, at_ns: int | None = None, **attributes: object
     ) -> None:
         """See `Tracer.instant`."""
-        for run in self._hearers:
+        for run in self._receivers:
             run.instant(event, at_ns=at_ns, **attributes)
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
-        """See `Tracer.counter`; one with a track goes to all runs that are open, now or later."""
-        hearers = self._hearers
+        """See `Tracer.counter`; with a track, it goes to all runs that are open, now or later."""
+        receivers = self._receivers
         if track is not None:
             self._counters[track, name] = value, unit
-            hearers = tuple(self._runs)
-        for run in hearers:
+            receivers = tuple(self._runs)
+        for run in receivers:
             run.counter(name, value, unit=unit, track=track)
 
     @property
@@ -122,17 +121,17 @@ class SharedTracer(Tracer):
         return None if span is None or span.tracer not in self._runs else span.tracer
 
     @property
-    def _hearers(self) -> tuple[Tracer, ...]:
+    def _receivers(self) -> tuple[Tracer, ...]:
         run = self._run
         return tuple(self._runs) if run is None else (run,)
 
-    def _note(self, entry: Entry) -> None:
-        """Hears of its own spans: when one begins, and when it ends."""
+    def _update_copies(self, entry: Entry) -> None:
+        """Takes the beginnings and ends of this tracer's own spans."""
         if not isinstance(entry, Span):
             return
         if entry.end_ns is None:
-            # The copies of a span that has ended may be asked for until the next span begins.
-            self._copies = {span: of for span, of in self._copies.items() if span.end_ns is None}
+            # Runs may ask for a span that has ended until the next one begins.
+            self._copies = {s: copies for s, copies in self._copies.items() if s.end_ns is None}
             self._copies[entry] = {}
             return
         for copy in self._copies[entry].values():

@@ -8,19 +8,14 @@ from operator import attrgetter
 from harness.trace.clock import Clock
 from harness.trace.records import Interval
 
-BEAT_NS = 10_000_000
-"""The time from one beat to the next."""
-
-# A beat that comes so much late was held up: by the loop, and not by the timer.
+BEAT_NS = 10_000_000  # the time from one beat to the next
+# The loop stood still if a beat is later than this; a timer is not that late.
 LEAST_STALL_NS = 8_000_000
-
-# So long after a stall, what arrived in it may still lie unread.
+# For so long after a stall, data that arrived in it may still be unread.
 _AFTERWARDS_NS = 10_000_000
-
 _MOST_KEPT = 20_000
-
+# A duration is wrong if its ends may be wrong by a larger share of it.
 _MOST_DOUBT = 0.1
-"""The share of a duration that its ends may be in doubt by."""
 
 
 class Stalls:
@@ -48,14 +43,13 @@ class Stalls:
         return stall
 
     def stop(self) -> None:
-        """There will be no more beats: nothing is in doubt from here on."""
+        """Expects no more beats: a missing beat is no stall from here on."""
         self._last_ns = None
 
     def falsify(self, measured: Interval, *, from_sending: bool = False) -> bool:
-        """Whether a duration that was measured may be wrong by more than a tenth.
+        """Whether a measured duration may be wrong by more than a tenth.
 
-        It began when something was seen to arrive or, `from_sending`, when this process had sent
-        something.
+        Its end is an arrival. So is its start, unless it is measured `from_sending` something.
         """
         doubt_ns = self._early_ns(measured.end_ns)
         if not from_sending:
@@ -63,7 +57,7 @@ class Stalls:
         return doubt_ns > _MOST_DOUBT * measured.duration_ns
 
     def falsify_gaps(self, measured: Interval, *, longest_ns: int) -> bool:
-        """Whether the longest wait between two arrivals in this time may be wrong by as much."""
+        """Whether the longest wait between two arrivals in this time may be wrong by a tenth."""
         stalls = self._known()
         first = bisect_right(stalls, measured.start_ns - _AFTERWARDS_NS, key=attrgetter("end_ns"))
         until = bisect_right(stalls, measured.end_ns, key=attrgetter("start_ns"))
@@ -75,16 +69,16 @@ class Stalls:
         return 0 if self._last_ns is None else max(0, self._clock() - self._last_ns - BEAT_NS)
 
     def _early_ns(self, stamped_ns: int) -> int:
-        """By how much what was seen to arrive at this time may have arrived earlier."""
+        """By how much data with this time of arrival may have arrived earlier."""
         # Data that arrives while the event loop is blocked gets its time only afterwards.
         stalls = self._known()
-        at = bisect_right(stalls, stamped_ns, key=attrgetter("start_ns"))
-        if at and stamped_ns <= stalls[at - 1].end_ns + _AFTERWARDS_NS:
-            return stamped_ns - stalls[at - 1].start_ns
+        count = bisect_right(stalls, stamped_ns, key=attrgetter("start_ns"))
+        if count and stamped_ns <= stalls[count - 1].end_ns + _AFTERWARDS_NS:
+            return stamped_ns - stalls[count - 1].start_ns
         return 0
 
     def _known(self) -> list[Interval]:
-        """All stalls, with the one that goes on if the next beat is overdue."""
+        """All stalls; the last of them still goes on if the next beat is overdue."""
         overdue_ns, last_ns = self.overdue_ns, self._last_ns
         if last_ns is None or overdue_ns < LEAST_STALL_NS:
             return self._stalls

@@ -1,13 +1,13 @@
 """What both timeline formats share: where each span is drawn, its labels and its arrows.
 
 A timeline draws nested slices, and slices that overlap without nesting cannot share a line
-(Perfetto drops the second). So a track has as many lanes as it needs. A span is drawn under its
-parent where it lies inside it and nothing drawn there before is in its way; else on the first lane
-of its track that is free from then on. On every lane any two spans are therefore disjoint or
+(Perfetto drops the second). So a track has as many lanes as it needs. A span is drawn in its
+parent's slice if it lies inside and overlaps no slice drawn there before; else on the first lane of
+its track that is free from its start on. On every lane any two spans are therefore disjoint or
 nested, and a span is nested only in its ancestors.
 
-Spans come roughly in the order they began. A late one, such as a phase known only afterwards, may
-get a lane of its own needlessly, never a wrong one.
+Spans come roughly in the order they began. A span that comes late, such as a phase known only
+afterwards, may get a lane of its own without need, but never a wrong one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from harness.trace.records import Content, CounterSet, Flow, Instant, SpanRecord
 _NOWHERE = -1
 
 _ITEM = re.compile(r"\[\d+\]\Z")
-
-# All slices that end no other slice, which are most, share this one list.
-_OVER: list[int] = []
-
-_SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
-
-# In this order; with many rows, nodes take many screens.
+# Most slices end no other slice: their lanes share this one list.
+_NO_ENDS: list[int] = []
+# Unit of a counter → the unit that is shown, and the factor.
+_SHOWN_UNITS = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
+# The order of tracks by the first word of their names. Nodes take many screens if there are many
+# rows, so what is of interest in every run comes before them.
 _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
 
 
@@ -40,38 +39,34 @@ _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
 class Lane:
     """One line of the timeline."""
 
-    number: int
-    """Counted from 0 over all lanes, in the order they were needed."""
-    track: str
-    """The name people read."""
-    index: int
-    """0 for a track's first lane, counted up for spans that overlap."""
-    ended: list[int] = field(default_factory=lambda: _OVER)
-    """When the slices end that the last placed one has closed, innermost first: for a format that
-    draws a slice by its two ends."""
-    free_ns: int | None = None
-    """Nothing drawn so far reaches beyond."""
+    number: int  # counted from 0 over all lanes, in the order they were needed
+    track: str  # the name people read
+    index: int  # 0 for a track's first lane, counted up for spans that overlap
+    # The ends of the slices that were closed to place the last one, innermost first: for a format
+    # that draws a slice by its two ends.
+    ended: list[int] = field(default_factory=lambda: _NO_ENDS)
+    free_ns: int | None = None  # no slice drawn so far ends later
+    # The slices in which another may still be nested, outermost first.
     open: list[_Slice] = field(default_factory=list)
-    """The slices in which another may still be nested, outermost first."""
 
 
 class _Slice:
-    """A slice that is drawn, as far as the places of later ones depend on it."""
+    """What the places of later slices need to know of a slice that is drawn."""
 
     __slots__ = ("end_ns", "free_ns", "id", "until_ns")
 
     def __init__(self, number: int, start_ns: int, end_ns: int) -> None:
         self.id = number
         self.end_ns = end_ns
-        # A span without length still covers the moment it happened at: viewers nest there too.
+        # A span without length covers one moment, at which viewers nest slices, too.
         self.until_ns = end_ns if end_ns > start_ns else start_ns + 1
-        self.free_ns = start_ns  # nothing inside it reaches beyond
+        self.free_ns = start_ns  # no slice inside it ends later
 
 
 class Lanes:
     """Gives each span its lane. Keeps four bytes a span, and the open slices.
 
-    `root_track` is that of spans for which neither they nor a span around them name one.
+    Spans are on the `root_track` if neither they nor a span around them name a track.
     """
 
     def __init__(self, root_track: str) -> None:
@@ -86,16 +81,17 @@ class Lanes:
         own_track = attributes.get("track")
         placed = _Slice(number, start_ns, end_ns)
         lane = None if parent is None else self.lane_of(parent)
-        # A span without a track of its own is drawn where its parent is, or beside it.
+        is_nested = False
         if lane is not None and (own_track is None or own_track == lane.track):
-            track, is_nested = lane.track, _nest(lane, placed, start_ns, parent)
+            # A span without a track of its own is drawn in its parent's slice, or beside it.
+            track = lane.track
+            is_nested = _nest(lane, placed, start_ns, parent)
         else:
             track = self._root_track if own_track is None else str(own_track)
-            is_nested = False
         if lane is None or not is_nested:
             lane = self._free_lane(track, start_ns)
-            # The lane is free from here on, so all that was open on it has ended.
-            lane.ended = [s.end_ns for s in reversed(lane.open)] if lane.open else _OVER
+            # The lane is free from here on, so all slices that were open on it have ended.
+            lane.ended = [s.end_ns for s in reversed(lane.open)] if lane.open else _NO_ENDS
             lane.open = [placed]
             lane.free_ns = placed.until_ns
         if number >= len(self._lane_of):
@@ -105,7 +101,7 @@ class Lanes:
         return lane
 
     def lane_of(self, span: int) -> Lane | None:
-        """The place of the span with this id; None if it has no place."""
+        """The lane of the span with this id; None if it was not placed."""
         number = self._lane_of[span] if span < len(self._lane_of) else _NOWHERE
         return None if number == _NOWHERE else self._lanes[number]
 
@@ -133,49 +129,44 @@ class Lanes:
         return self._add(track)
 
     def _add(self, track: str) -> Lane:
-        of_track = self._tracks.setdefault(track, [])
-        lane = Lane(len(self._lanes), track, len(of_track))
+        lanes_of_track = self._tracks.setdefault(track, [])
+        lane = Lane(len(self._lanes), track, len(lanes_of_track))
         self._lanes.append(lane)
-        of_track.append(lane)
+        lanes_of_track.append(lane)
         return lane
 
 
 def _nest(lane: Lane, placed: _Slice, start_ns: int, parent: int | None) -> bool:
-    """Places a slice in its parent's, if that is open and has room."""
+    """Places a slice in its parent's slice if that is open on the lane and has room; else False."""
     stack = lane.open
-    depth = len(stack)
-    while depth:
+    depth = len(stack) - 1
+    while depth >= 0 and stack[depth].id != parent:
         depth -= 1
-        around = stack[depth]
-        if around.id == parent:
-            if not (
-                around.free_ns <= start_ns < around.until_ns and placed.end_ns <= around.end_ns
-            ):
-                return False
-            if depth + 1 < len(stack):
-                lane.ended = [s.end_ns for s in reversed(stack[depth + 1 :])]
-                del stack[depth + 1 :]
-            else:
-                lane.ended = _OVER
-            around.free_ns = placed.until_ns
-            stack.append(placed)
-            return True
-    return False
+    if depth < 0:
+        return False
+    around = stack[depth]
+    if not around.free_ns <= start_ns < around.until_ns or placed.end_ns > around.end_ns:
+        return False
+    # The slices that were open in the parent's have ended.
+    closed = stack[depth + 1 :]
+    lane.ended = [s.end_ns for s in reversed(closed)] if closed else _NO_ENDS
+    del stack[depth + 1 :]
+    around.free_ns = placed.until_ns
+    stack.append(placed)
+    return True
 
 
+# The arrow from a node, or from what the node does, to its call.
 _CALL = "call"
-"""The arrow from a node, or what it does, to its call."""
 
 
 class ArrowEnd(NamedTuple):
-    """One end of an arrow, at the beginning of the slice that is drawn or on a mark."""
+    """One end of an arrow: at the beginning of the slice that is drawn, or on a mark."""
 
-    number: int
-    """The number of the arrow, from 1; both of its ends have it."""
+    number: int  # the number of the arrow, from 1; both of its ends have it
     name: str
     leaves: bool
-    mark: Lane | None = None
-    """The lane of the mark that it leaves from, when the slice begins; None for the slice."""
+    mark: Lane | None = None  # the lane of the mark that it leaves from; None for the slice
 
 
 class TimelineDrawing:
@@ -186,17 +177,17 @@ class TimelineDrawing:
         self._journal = journal
         texts = islice(journal.items(Content), _MOST_TEXTS)
         self._excerpts = {c.sha256: _excerpt(c.text) for c in texts if type(c) is Content}
-        self._leaving: dict[int, list[ArrowEnd]] = {}
-        self._arriving: dict[int, list[tuple[int, Flow]]] = {}
-        self._drawn: dict[int, tuple[int, int]] = {}  # of sources: start and end
+        self._leaving: dict[int, list[ArrowEnd]] = {}  # span → the ends of arrows that leave it
+        self._arriving: dict[int, list[tuple[int, Flow]]] = {}  # span → number and flow of arrows
+        self._drawn: dict[int, tuple[int, int]] = {}  # span that arrows leave → its start and end
         for number, flow in enumerate(journal.flows, start=1):
-            ends = self._leaving.setdefault(flow.source, [])
+            leaving = self._leaving.setdefault(flow.source, [])
             if flow.name != _CALL:
-                ends.append(ArrowEnd(number, flow.name, leaves=True))
+                leaving.append(ArrowEnd(number, flow.name, leaves=True))
             self._arriving.setdefault(flow.target, []).append((number, flow))
 
     def items(self) -> Iterator[tuple[SpanRecord | Instant | CounterSet, Lane]]:
-        """In the order they began; counters of the whole run's activity come last."""
+        """Everything to draw, in the order of the journal; counters of the whole run come last."""
         summary = SummaryTracks()
         items = self._journal.items(SpanRecord, Instant, CounterSet)
         for item in chain(items, summary.counters()):
@@ -209,21 +200,22 @@ class TimelineDrawing:
                 yield item, self.lanes.of(item.span)
 
     def arrows(self, span: SpanRecord) -> Iterable[ArrowEnd]:
-        """The ends at a span, which was placed last."""
+        """The ends of arrows at a span, which must be the last one placed."""
         has_any = span.id in self._arriving or span.id in self._leaving
         return self._ends(span) if has_any else ()
 
     def _ends(self, span: SpanRecord) -> Iterator[ArrowEnd]:
         own_lane = self.lanes.lane_of(span.id)
         for number, (name, source, _) in self._arriving.get(span.id, ()):
+            # An arrow must not run backwards in time.
             if source not in self._drawn or self._drawn[source][0] > span.start_ns:
-                continue  # it would run backwards in time
+                continue
             lane = self.lanes.lane_of(source)
             goes_on = self._drawn[source][1] > span.start_ns
-            # Perfetto draws an arrow from the end of its source. So one that leaves while its
-            # source goes on, as every call does, leaves from a mark of its own.
+            # Perfetto draws an arrow from the end of its source's slice. An arrow that leaves while
+            # its source goes on, as at every call, leaves from a mark instead.
             if name == _CALL or (goes_on and lane is not own_lane):
-                # This arrow gets a new number: the one that left with its source leads nowhere.
+                # It gets a new number: the arrow that left with its source leads nowhere.
                 number += len(self._journal.flows)  # noqa: PLW2901
                 yield ArrowEnd(number, name, leaves=True, mark=lane)
             yield ArrowEnd(number, name, leaves=False)
@@ -237,10 +229,10 @@ class TimelineDrawing:
         The span must be the last one placed on the lane.
         """
         arguments: dict[str, object] = {"span": span.id, **span.attributes}
-        # Alone on its lane, it is not drawn in its parent.
+        # A slice without others around it does not show its parent.
         if span.parent is not None and len(lane.open) == 1:
             arguments["parent"] = span.parent
-        # Both are visible.
+        # The timeline shows both by itself.
         arguments.pop("track", None)
         arguments.pop("label", None)
         if span.status != "ok":
@@ -248,7 +240,7 @@ class TimelineDrawing:
         if span.error:
             arguments["error"] = span.error
         if span.name == "chat":
-            for name in _IN_MS:
+            for name in _ALSO_IN_MS:
                 if isinstance(value := arguments.get(f"{name}_ns"), int):
                     arguments[f"{name}_ms"] = round(value / 1e6, 1)
         if self._excerpts:
@@ -256,14 +248,14 @@ class TimelineDrawing:
                 if name.endswith("_sha256") and isinstance(value, str) and value in self._excerpts:
                     del arguments[name]
                     arguments[name.removesuffix("_sha256")] = self._excerpts[value]
-                    # The command that prints all of it; a part of the id is enough to name a run.
+                    # The command that prints the whole text; a part of an id names a run.
                     run_id = self._journal.started.run_id
                     arguments["whole"] = f"harness trace show {span.id} {run_id[-12:]}"
         return arguments
 
 
-# The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
-# prefill would be one blue, overhead and load one olive.
+# The titles of phases. Perfetto takes a slice's color from a hash of its title: with their names as
+# titles, queue and prefill would be one blue, overhead and load one olive.
 _PHASE_TITLES = {
     "overhead": "overhead",
     "queue": "queue",
@@ -274,7 +266,7 @@ _PHASE_TITLES = {
 
 
 def slice_title(span: SpanRecord) -> str:
-    """The title of a slice, and how it ended if not well; of a phase always the same."""
+    """The title of a slice, with the status of a span that did not end well; of a phase its own."""
     name = title(span)
     if name in _PHASE_TITLES and name == span.name:
         return _PHASE_TITLES[name]
@@ -288,15 +280,15 @@ def on_lane(name: str, lane: Lane) -> str:
 
 def shown_counter(counter: CounterSet) -> CounterSet:
     """The value as people read it: percent in place of a share, MB in place of bytes."""
-    if counter.unit not in _SHOWN:
+    if counter.unit not in _SHOWN_UNITS:
         return counter
-    unit, factor = _SHOWN[counter.unit]
+    unit, factor = _SHOWN_UNITS[counter.unit]
     return counter._replace(unit=unit, value=round(counter.value * factor, 2))
 
 
 def track_rank(track: str) -> int:
     """The place of a track among the others, by the first word of its name."""
-    # Nodes of a nested pipeline last, for formats that cannot draw them in their `track_around`.
+    # Nodes of nested pipelines come last, for formats that cannot draw them in `track_around`.
     kind = track.partition(" ")[0]
     return _KINDS.index(kind) if kind in _KINDS and not track_around(track) else len(_KINDS)
 
@@ -304,40 +296,44 @@ def track_rank(track: str) -> int:
 def track_around(track: str) -> str:
     """The track that another is drawn in, folded; empty for most.
 
-    A nested pipeline's `node rows[3]/words/draft` is drawn in `node rows[3]`, that in `node rows`.
+    `node rows[3]/words/draft` of a nested pipeline is drawn in `node rows[3]`, which is drawn in
+    `node rows`.
     """
+    # Other tracks may look alike: the tag of a model may have a slash.
     if not track.startswith("node "):
-        return ""  # such as a model, whose tag may look like it
+        return ""
     call, slash, _ = track.partition("/")
-    node = _ITEM.sub("", call)
-    return call if slash else node if node != track else ""
+    if slash:
+        return call
+    node = _ITEM.sub("", track)
+    return "" if node == track else node
 
 
-_IN_MS = ("ttft", "itl_mean")
-"""Figures of a call that people read first, in milliseconds too."""
-
+# Figures of a call that people read first; they are shown in milliseconds, too.
+_ALSO_IN_MS = ("ttft", "itl_mean")
 _MOST_TEXTS = 100_000
-_LONGEST, _HEAD = 110, 35
-"""Characters of a text that a slice shows, and how many of them are its first: prompts begin alike
-and differ at their ends. With this little, the files of 10,000 calls grow by a fifth."""
+# Characters of a text that a slice shows: with so few, the files of 10,000 calls grow by a fifth.
+# Only a third is of the text's beginning, since prompts begin alike and differ at their ends.
+_EXCERPT_CHARS = 110
+_HEAD_CHARS = 35
 
 
 def _excerpt(text: str) -> str:
-    if len(text) <= _LONGEST:
+    if len(text) <= _EXCERPT_CHARS:
         return text
-    # 5 for the mark and its spaces.
-    return f"{text[:_HEAD]} […] {text[_HEAD + 5 - _LONGEST :]}"
+    # The mark and its spaces take 5 characters.
+    return f"{text[:_HEAD_CHARS]} […] {text[_HEAD_CHARS + 5 - _EXCERPT_CHARS :]}"
 
 
 # --- counters of a whole run's activity, at the top of its timeline -------------------------------
 
 _IN_FLIGHT, _RATE, _WAITING = "calls", "decoding", "nodes"
 _UNITS = {_IN_FLIGHT: "in flight", _RATE: "tokens/s", _WAITING: "waiting for a place"}
-"""Timelines show both in one: `calls in flight`."""
+"""Counter → its unit; timelines show both in one, such as `calls in flight`."""
 
 
 class SummaryTracks:
-    """Adds up spans. Keeps 16 bytes for each beginning and end of one that counts."""
+    """Counts the spans under way. Keeps 16 bytes for each start and end of a span that counts."""
 
     def __init__(self) -> None:
         self._times = {name: array("q") for name in _UNITS}
@@ -345,7 +341,7 @@ class SummaryTracks:
         self._tokens: dict[int, int] = {}
 
     def add(self, span: SpanRecord) -> None:
-        """A span, a call before its phases; only calls, their decoding and nodes count."""
+        """Adds a span; a call comes before its phases. Calls, their decoding and nodes count."""
         match span.name:
             case "chat" if span.attributes.get("from_cache") is not True:
                 self._put(_IN_FLIGHT, span.start_ns, span.end_ns, 1.0)
@@ -368,9 +364,9 @@ class SummaryTracks:
             following = [time_ns for time_ns, _ in edges[1:]]
             for (time_ns, step), next_ns in zip_longest(edges, following):
                 value += step
-                # Only the last value at one moment, and only if it shows: viewers draw every
-                # change.
-                if time_ns != next_ns and (level := round(value, 1)) != drawn:
+                # Viewers draw every value: only the last one at a moment, and visible changes.
+                level = round(value, 1)
+                if time_ns != next_ns and level != drawn:
                     drawn = level
                     yield CounterSet(name, unit, time_ns, drawn, None, None)
 

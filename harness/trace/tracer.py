@@ -45,8 +45,9 @@ from harness.trace.stalls import Stalls
 
 Sink = Callable[[Record], None]
 """Takes each record as it is made. It must not raise, and must be quick: one thread writes the
-journals of all runs of a process. If one has a true `hears_text`, each piece of a reply is a
-`Piece`. If one has `of_run`, that makes the sink of each run, so that it serves many."""
+journals of all runs of a process. A sink with a true attribute `hears_text` also gets each piece of
+a reply, as a `Piece`. A sink with a method `of_run` serves several runs: it returns a sink for
+each."""
 
 ContentPolicy = Literal["full", "hash", "none"]
 """What is recorded of prompts, completions, drafts and outputs: the texts and their hashes, the
@@ -56,11 +57,11 @@ T = TypeVar("T")
 
 _NO_ATTRIBUTES: Attributes = {}
 _NO_INPUTS: Mapping[str, str] = {}
-_RELIEF_EVERY = 4096  # spans between two looks at how much waits to be written
+_RELIEF_EVERY = 4096  # spans between two calls of `_relieve`
 
 
 class Tracer:
-    """Takes down what happens for its `sink`, by default for none: so code may always trace."""
+    """Records events in its `sink`. By default there is none, so that code can always trace."""
 
     run_id: str = ""  # empty if no run is recorded
     hears_text: bool = False  # whether `piece` has listeners
@@ -70,8 +71,8 @@ class Tracer:
     ) -> None:
         self.now_ns = clock
         self.calls_under_way = 0  # requests that are with their servers
-        self.stalls = Stalls(clock)  # none are known unless a heartbeat is kept
-        self.redactor = Redactor()  # also cleans what else is written about the run
+        self.stalls = Stalls(clock)  # without a heartbeat, it knows of none
+        self.redactor = Redactor()  # also for other files about the run
         self._content = content
         self._ids = itertools.count(1)
         self._take: Callable[[Entry], object] = lambda _entry: None
@@ -87,14 +88,14 @@ class Tracer:
     def span(self, event: Happening, /, **attributes: object) -> Span:
         """A span that lasts as long as its `with` block.
 
-        A span of a user's own has a fixed phrase as `event`, and attributes for what varies. They
-        are read later, so do not change their values. `label` is the title in the timeline. `track`
+        A user's span has a fixed phrase as `event`, and attributes for what varies. Attributes are
+        read later, so do not change their values. `label` is the title in the timeline. `track`
         starts a track of that name (`node findings`, `model qwen`), which the spans inside inherit.
         """
-        return Span(self, *_words_of(event, attributes))
+        return Span(self, *_name_and_attributes(event, attributes))
 
     def id_of(self, span: Span) -> int:
-        """The id of a span of this tracer, as spans of the run under way refer to it."""
+        """The id by which spans of the run under way refer to a span of this tracer."""
         return span.id
 
     def completed_span(
@@ -103,11 +104,11 @@ class Tracer:
         """A span known only afterwards, such as a phase that a server reports with its reply."""
         start_ns, end_ns = int(start_ns), int(max(start_ns, end_ns))
         number, parent = next(self._ids), self.current_id
-        name, values = _words_of(event, attributes)
+        name, values = _name_and_attributes(event, attributes)
         self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, values))
 
     def later(self, make: Later) -> None:
-        """Records made when they are written, so that many of them cost the caller little.
+        """Adds records that are made only when they are written, so that they cost the caller less.
 
         `make` is called once, perhaps from another thread, before the current span's end is
         recorded: it may still set attributes of that span.
@@ -123,19 +124,19 @@ class Tracer:
     ) -> None:
         """Something that happened now, or at `at_ns`, inside the current span; as for `span`."""
         time_ns = self.now_ns() if at_ns is None else int(at_ns)
-        name, values = _words_of(event, attributes)
+        name, values = _name_and_attributes(event, attributes)
         self._take(Instant(self.current_id, name, time_ns, values))
         self._relieve()
 
     def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
-        """Records a warning of the log as an instant; returns where it came from."""
+        """Records a warning of the log as an instant; returns its `context_under_way`."""
         self.instant(Warned(message=message, more=details))
         return {} if self.current_id is None else context_under_way()
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
         """A quantity's new value, drawn on `track` or else with the current span."""
-        # What is no finite number is left out. Beyond 64 bits an integer is not exact in timelines
-        # anyway; numpy has numbers of its own.
+        # A value that is no finite number is left out. Others become floats, such as numpy's, and
+        # integers beyond 64 bits, which timelines cannot show exactly.
         number = value if type(value) is int and -(2**63) <= value < 2**63 else _finite(value)
         if number is not None:
             span = self.current_id if track is None else None
@@ -143,8 +144,9 @@ class Tracer:
             self._relieve()
 
     def flow(self, name: str, *, source: int | None, target: int | None) -> None:
-        """An arrow from one span to a later one, by their ids; none if an end is missing."""
-        if source and target:  # a span that was not entered has the id 0
+        """An arrow from one span to a later one, by their ids; none if an id is missing."""
+        # A span that was not entered has the id 0.
+        if source and target:
             self._take(Flow(name, source, target))
             self._relieve()
 
@@ -155,7 +157,7 @@ class Tracer:
             self._relieve()
 
     def piece(self, text: str, *, span: int) -> None:
-        """A piece of the reply to a call, for those who listen."""
+        """A piece of the reply to a call, for sinks that hear texts."""
         self._take(Piece(span, text))
 
     def content(self, text: str | Callable[[], str]) -> Text:
@@ -192,9 +194,8 @@ class Tracer:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Around a request, from just before it leaves; raises as `check_written` does."""
-        # What led to the request is on record before it costs anything, should the process be
-        # killed.
+        """Lasts as long as a request, from just before it is sent; raises as `check_written`."""
+        # Should the process be killed, the records before the request show what it was for.
         self.flush()
         self.check_written()
         self.calls_under_way += 1
@@ -204,7 +205,7 @@ class Tracer:
             self.calls_under_way -= 1
 
     def check_written(self) -> None:
-        """Called before what costs: raises `RunLimitReached` if the run cannot be recorded."""
+        """To be called before a request: raises `RunLimitReached` if the run cannot be recorded."""
 
     @property
     def current_id(self) -> int | None:
@@ -229,7 +230,7 @@ class Tracer:
         return self.run_id
 
     def _relieve(self) -> None:
-        """Called now and then, in case spans are made faster than they can be written."""
+        """Called now and then: writes records if they are made faster than they are written."""
 
 
 class Span:
@@ -249,7 +250,7 @@ class Span:
         self.late: dict[str, object] | None = None  # attributes that came after its start
         self.status: SpanStatus = "ok"
         self.error: str | None = None
-        self.begun = False  # whether the record of its start has been made
+        self.begun = False  # whether `RecordMaker` has made the record of its start
 
     def set(self, **attributes: object) -> None:
         """Adds attributes that became known on the way; they are written when the span ends."""
@@ -261,7 +262,7 @@ class Span:
     def __enter__(self) -> Self:
         tracer = self.tracer
         outer = self._outer = _current_span.get()
-        # Ids count per tracer: a span of another one, such as an outer run's, is no parent here.
+        # Ids count per tracer, so a span of another tracer, such as an outer run's, is no parent.
         self.parent = outer.id if outer is not None and outer.tracer is tracer else None
         number = self.id = next(tracer._ids)  # noqa: SLF001 - the two are one
         _current_span.set(self)
@@ -274,8 +275,8 @@ class Span:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         tracer = self.tracer
         self.end_ns = tracer.now_ns()
-        # Set rather than reset: a token is only valid in the context it was made in, and an async
-        # generator may be closed from another.
+        # Set, not reset: a token is valid only in the context that it was made in, and an async
+        # generator may be closed in another context.
         if _current_span.get() is self:
             _current_span.set(self._outer)
         else:
@@ -284,11 +285,11 @@ class Span:
             self.status, self.error = status_of(error), describe(error)
             if isinstance(error, HarnessError):
                 self.set(error_code=error.code)
-        # Taken a second time, which `RecordMaker` knows for the end by `begun`.
+        # The second time that it is taken; `begun` then tells `RecordMaker` to record the end.
         tracer._take(self)  # noqa: SLF001
 
     def copied(self, tracer: Tracer, *, start_ns: int) -> Span:
-        """The span in another trace, outside of all spans there, from this time on."""
+        """A copy of the span in another trace, without a parent, that begins at `start_ns`."""
         copy = Span(tracer, self.name, self.attributes)
         copy.id, copy.parent, copy.start_ns = next(tracer._ids), None, start_ns  # noqa: SLF001
         tracer._take(copy)  # noqa: SLF001
@@ -300,7 +301,10 @@ class Span:
         self.tracer._take(self)  # noqa: SLF001
 
     def _leave_late(self) -> None:
-        """For generators, which leave a span open inside this one, or close their own too late."""
+        """Leaves the span though it is not the current one.
+
+        A generator may leave its span open inside this one, or close its own span too late.
+        """
         current = _current_span.get()
         while current is not None and current is not self:
             current = current._outer  # noqa: SLF001 - another span
@@ -308,7 +312,9 @@ class Span:
             _current_span.set(self._outer)
 
 
-def _words_of(event: Happening, attributes: dict[str, object]) -> tuple[str, dict[str, object]]:
+def _name_and_attributes(
+    event: Happening, attributes: dict[str, object]
+) -> tuple[str, dict[str, object]]:
     return (event, attributes) if isinstance(event, str) else written(event)
 
 
@@ -316,12 +322,12 @@ _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", defa
 
 
 def span_under_way() -> Span | None:
-    """The innermost open span, whichever tracer's."""
+    """The innermost open span of any tracer."""
     return _current_span.get()
 
 
 def node_under_way() -> str | None:
-    """The label of the node call around the span under way, whichever tracer's."""
+    """The label of the node call around the innermost open span of any tracer."""
     around = _current_span.get()
     while around is not None and "node" not in around.attributes:
         around = around._outer  # noqa: SLF001 - another span
@@ -331,7 +337,7 @@ def node_under_way() -> str | None:
 
 
 def context_under_way() -> dict[str, object]:
-    """Where the code that is running belongs: run, node, call, model and span, if there are any."""
+    """The run, node, call, model and span that the running code is in, as far as there are any."""
     span = request = _current_span.get()
     if span is None:
         return {}
@@ -357,7 +363,7 @@ def add_run_context(
 
 
 def traceparent() -> str | None:
-    """The span under way as W3C's trace context, by which other programs' spans join its run."""
+    """The span under way as W3C's trace context, with which other programs' spans join its run."""
     span = _current_span.get()
     if span is None or not span.tracer.run_id:
         return None
@@ -371,7 +377,7 @@ def trace_id(run_id: str) -> bytes:
 
 
 def span_id(run_id: str, number: int) -> bytes:
-    """A span's id as 8 bytes: never zero, never twice in a run, and unlikely another run's."""
+    """A span's id as 8 bytes: never zero, unique in its run, and hardly ever in another run."""
     first = int.from_bytes(_digest(run_id)[16:24], "big")
     return ((first + number) % (2**64 - 1) + 1).to_bytes(8, "big")
 
@@ -397,8 +403,9 @@ class RecordMaker:
         self._recorded: set[str] = set()
 
     def records(self, entry: Entry) -> Sequence[Record]:  # noqa: PLR0911 - a table of kinds
-        """The entry's record, after the texts that it is the first to refer to."""
-        match entry:  # the frequent ones first: a long run has millions of entries
+        """The record of an entry, after the texts to which it is the first to refer."""
+        # Frequent kinds come first, since a long run has millions of entries.
+        match entry:
             case Span():
                 return self._start_or_end_of(entry)
             case NodeOutput():
@@ -443,12 +450,12 @@ class RecordMaker:
         )
 
     def _without_quotation(self, error: str | None) -> str | None:
-        # The error's message might quote a text.
+        # The message of an error might quote a text.
         return error if error is None or self._content == "full" else error_class(error)
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:
-        """The attributes with hashes in place of texts, and the texts not recorded yet."""
-        # Most records refer to no text, and are not copied.
+        """The attributes with hashes in place of texts, and the texts to be recorded now."""
+        # Most records refer to no text, so their attributes are not copied.
         if Text not in map(type, attributes.values()):
             return attributes, ()
         plain = dict(attributes)

@@ -1,13 +1,7 @@
 """The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
 
 from harness.wiggum.first_draft import write_first_draft
-from harness.wiggum.loop import (
-    WiggumResult,
-    check_rounds,
-    check_sources,
-    lengthened,
-    revise_until_met,
-)
+from harness.wiggum.loop import WiggumResult, check_rounds, check_sources, revise_until_met
 from harness.wiggum.policy import STOPPED_SINCE, LoopPolicy, Round, best_round
 from harness.wiggum.ratchet import Candidate, Tried, best_of
 from harness.wiggum.record import (
@@ -24,7 +18,7 @@ from harness.wiggum.record import (
     verdict_attributes,
 )
 from harness.wiggum.reviser import Reviser, RevisionMode
-from harness.wiggum.sampling import SampledPlace, first_seed, sample
+from harness.wiggum.sampling import first_seed
 
 __all__ = [
     "STOPPED_SINCE",
@@ -35,7 +29,6 @@ __all__ = [
     "Reviser",
     "RevisionMode",
     "Round",
-    "SampledPlace",
     "Tried",
     "WiggumResult",
     "best_of",
@@ -44,7 +37,6 @@ __all__ = [
     "check_sources",
     "earlier_loops",
     "first_seed",
-    "lengthened",
     "loop_key",
     "loops_in",
     "reasons_in",
@@ -52,7 +44,6 @@ __all__ = [
     "revise_until_met",
     "rounds_from",
     "rounds_in",
-    "sample",
     "texts_of",
     "verdict_attributes",
     "write_first_draft",

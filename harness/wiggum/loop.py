@@ -2,7 +2,7 @@
 
 A thin shell: `policy` decides, this file performs. The result is always a draft that was evaluated,
 the best of all rounds, with the reason why the loop stopped. Each round is in the journal before
-the next begins, so that a loop that was killed can go on: see `rounds_from`.
+the next begins, so that a killed loop can continue: see `rounds_from`.
 """
 
 from __future__ import annotations
@@ -70,15 +70,14 @@ async def revise_until_met(
     policy: LoopPolicy | None = None,
     draft_span: int | None = None,
     first_drafts: Selection | None = None,
-    finalists: int = 1,
     rounds: Sequence[Round] = (),
     key: str | None = None,
 ) -> WiggumResult:
     """Evaluates, revises what failed, and keeps the best round.
 
     `draft_span` is the span in which the first draft was written, for the trace's arrows, and
-    `first_drafts` has the candidates that it was chosen from. `rounds` are the loop's rounds before
-    it was cut off; it continues after them. For `key`, see `loop_key`.
+    `first_drafts` has the candidates that it was chosen from. If the loop was cut off before,
+    `rounds` are its rounds until then, after which it continues. For `key`, see `loop_key`.
 
     Raises `InvalidInput` for rounds of another draft or another rubric, and the error of the first
     draft's evaluation, since there is no round to return then.
@@ -92,14 +91,13 @@ async def revise_until_met(
         meter=meter,
         tracer=tracer,
         policy=policy or LoopPolicy(),
-        finalists=finalists,
     )
     begun = events.LoopEvent(
         rubric=rubric.id,
         rubric_sha256=rubric.sha256,
         prompts_sha256=rubric.prompts.sha256,
         task_sha256=tracer.content(first_draft.task),
-        # In the words of the call for a first draft, so that the journal has the text once.
+        # The same text as the call for a first draft has, so that the journal stores it only once.
         prompt_sha256=tracer.content(
             lambda: conversation_text(as_messages(reviser.prompts.first(first_draft)))
         ),
@@ -182,17 +180,16 @@ class _RunningLoop:
     meter: Meter
     tracer: Tracer
     policy: LoopPolicy
-    finalists: int
     rounds: list[Round] = field(default_factory=list)
-    # The span of each round's evaluation, for arrows from there to its revision.
-    judged_in: dict[int, int] = field(default_factory=dict)
+    # Round → the span of its evaluation, for arrows from there to its revision.
+    evaluation_spans: dict[int, int] = field(default_factory=dict)
 
     async def run(
         self, earlier: Sequence[Round], draft_span: int | None, first_drafts: Selection | None
     ) -> Stop:
         """Adds rounds until there is a reason to stop."""
-        # 1. Take over what an earlier part of the run has; else evaluate the first draft. An error
-        #    there is the caller's: there is nothing to return.
+        # 1. Take over the rounds of an earlier part of the run; else evaluate the first draft. An
+        #    error there is raised, since there is no round to return.
         for round_ in earlier:
             self._take_over(round_)
         if not self.rounds:
@@ -217,7 +214,7 @@ class _RunningLoop:
             if stop := decide_on_draft(revision.best.text, self.rounds, tried=revision.tried):
                 self._record_tried(revision.tried)
                 return stop
-            # 4. Evaluate. After an error the rounds so far are the result.
+            # 4. Evaluate. If that fails, the rounds so far are the result.
             try:
                 await self._evaluate(revision, step, written_in=written_in)
             except HarnessError as error:
@@ -225,10 +222,10 @@ class _RunningLoop:
 
     def record_end(self, stop: Stop, span: Span) -> None:
         """Writes how the loop ended, on its span and as an instant."""
-        number = passed = None
-        if self.rounds:  # it may be cancelled in the first
-            best = best_round(self.rounds)
-            number, passed = best.number, best.verdict.passed
+        # A loop that is cancelled in its first round has none.
+        best = best_round(self.rounds) if self.rounds else None
+        number = best.number if best else None
+        passed = best.verdict.passed if best else None
         composites = [round_.verdict.composite for round_ in self.rounds]
         span.set(stop_reason=stop.reason, best_round=number, passed=passed, composites=composites)
         detail = self.tracer.excerpt(stop.detail)
@@ -244,20 +241,19 @@ class _RunningLoop:
     def _most_tokens(self, step: Revise) -> int:
         """The most that a revision and its evaluation can use."""
         failed = self._failed(step)
-        written = self.reviser.most_output_tokens(failed)
-        evaluation = self.evaluator.most_tokens(lengthened(failed.draft, tokens=written))
-        return self.reviser.most_tokens(failed) + self.finalists * evaluation
+        growth = self.reviser.most_output_tokens(failed)
+        evaluation = self.evaluator.most_tokens(lengthened(failed.draft, tokens=growth))
+        return self.reviser.most_tokens(failed) + self.reviser.finalists * evaluation
 
     def _failed(self, step: Revise) -> FailedDraft:
         draft = self._draft(step.base.draft, cut=step.base.cut)
         return FailedDraft(draft, step.focus, self.rounds)
 
     def _draft(self, text: str, *, cut: bool) -> Draft:
-        """A draft, with what the producer was told so far: it may repeat findings too."""
+        """A draft, with all that the producer was told, which a check finds if it is repeated."""
         findings = (f.message for r in self.rounds for s in r.verdict.scores for f in s.findings)
-        # None of this may stand in a draft: `echoes` looks for it.
-        notes = (*self.reviser.prompts.told, *dict.fromkeys(findings))
-        return replace(self.first_draft, text=text, cut=cut, told=notes)
+        told = (*self.reviser.prompts.told, *dict.fromkeys(findings))
+        return replace(self.first_draft, text=text, cut=cut, told=told)
 
     async def _revise(self, step: Revise) -> tuple[Selection, int]:
         """The next draft, and the id of the span that it was written in."""
@@ -265,9 +261,9 @@ class _RunningLoop:
         focus = [score.name for score in step.focus]
         begun = events.Revise(f"revise for round {number}", number, step.base.number, focus)
         with self.tracer.span(begun) as span:
-            judged_in = self.judged_in.get(step.base.number)
-            self.tracer.flow("verdict", source=judged_in, target=span.id)
-            # The revision may not take all that is left: it has to be evaluated too.
+            evaluation = self.evaluation_spans.get(step.base.number)
+            self.tracer.flow("verdict", source=evaluation, target=span.id)
+            # The revision must leave enough for its evaluation.
             with self.meter.holding(greatest([round_.judging for round_ in self.rounds])):
                 revision = await self.reviser.revise(self._failed(step))
             span.set(
@@ -280,46 +276,54 @@ class _RunningLoop:
     async def _evaluate(
         self, revision: Selection, step: Revise | None, *, written_in: int | None
     ) -> None:
-        """Adds the round of a draft: of several finalists, of the one with the highest verdict."""
-        # What was spent since the last verdict.
-        drafting = self.meter.lap()
-        earlier = {round_.draft for round_ in self.rounds}
-        # `decide_on_draft` has looked at the first one only.
-        rest = [finalist for finalist in revision.finalists[1:] if finalist.text not in earlier]
-        judged: list[_Judged] = []
-        for finalist in (*revision.finalists[:1], *rest):
-            try:
-                judged.append(await self._judged(finalist, written_in=written_in))
-            except HarnessError:
-                if not judged:
-                    raise
-                break  # the finalists before it have verdicts
-            # A draft that passes ends the loop, so a better one is worth no call.
-            if judged[-1].verdict.passed:
-                break
+        """Adds the next round: of several finalists, the one with the highest verdict."""
+        drafting = self.meter.lap()  # what was spent since the last verdict
+        judged = await self._judged_finalists(revision.finalists, written_in=written_in)
         best = max(judged, key=lambda judgement: judgement.verdict.rank)  # the earlier of equals
         tried = revision.tried
         if best is not judged[0]:
             scored = [judgement.finalist for judgement in judged]
             tried = with_winner(tried, winner=best.finalist, scored=scored)
-        text, origin = best.finalist.text, step.base if step else None
+        text = best.finalist.text
+        base = step.base if step else None
         round_ = Round(
             number=len(self.rounds) + 1,
             draft=text,
             verdict=best.verdict,
             cut=best.finalist.cut,
-            base_round=origin.number if origin else None,
-            changed_chars=changed_chars(origin.draft, text) if origin else 0,
+            base_round=base.number if base else None,
+            changed_chars=changed_chars(base.draft, text) if base else 0,
             drafting=drafting,
             judging=self.meter.lap(),
             tried=tried,
         )
         self._record_tried(tried)
         self.rounds.append(round_)
-        self.judged_in[round_.number] = best.span
+        self.evaluation_spans[round_.number] = best.span
         record_round(round_, self.tracer)
-        # Before the next round: it is read from there if the loop is killed.
+        # Before the next round begins, since a killed loop continues from the journal.
         await self.tracer.persisted()
+
+    async def _judged_finalists(
+        self, finalists: Sequence[Finalist], *, written_in: int | None
+    ) -> list[_Judged]:
+        """The verdicts of finalists, up to one that passes; at least that of the first."""
+        earlier = {round_.draft for round_ in self.rounds}
+        judged: list[_Judged] = []
+        for number, finalist in enumerate(finalists):
+            # `decide_on_draft` has compared only the first finalist with earlier drafts.
+            if number and finalist.text in earlier:
+                continue
+            try:
+                judged.append(await self._judged(finalist, written_in=written_in))
+            except HarnessError:
+                if not judged:
+                    raise
+                break
+            # A draft that passes ends the loop, so a better one is worth no call.
+            if judged[-1].verdict.passed:
+                break
+        return judged
 
     async def _judged(self, finalist: Finalist, *, written_in: int | None) -> _Judged:
         tracer, number = self.tracer, len(self.rounds) + 1

@@ -30,8 +30,8 @@ StopReason = Literal[
     "evaluator_failed",
     "cancelled",
 ]
-"""Why a loop ended; `STOPPED_SINCE` says it in words. A `cycle` is an earlier draft again, or one
-with the same score in every dimension as the round before or the draft that was revised."""
+"""Why a loop ended; `STOPPED_SINCE` says it in words. In a `cycle`, a draft is the same as an
+earlier one, or scored in every dimension as the round before or as the draft that was revised."""
 
 STOPPED_SINCE: Mapping[str, str] = {
     "passed": "the draft meets the rubric",
@@ -66,8 +66,9 @@ class Round:
     changed_chars: int = 0
     """See the function of this name."""
     drafting: Spent = NOTHING
-    """The cost of writing the draft, nothing for a given one; `judging` is that of its verdict."""
+    """The cost of writing the draft; nothing if the caller gave it."""
     judging: Spent = NOTHING
+    """The cost of its verdict."""
     tried: tuple[Tried, ...] = ()
     """The candidates that the draft was chosen from; empty if there was only one."""
 
@@ -135,13 +136,14 @@ def decide(
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    `rest_of` gives a limit's rest, `most_tokens` the most that a revision and its evaluation take.
+    `rest_of` returns what is left of a limit, `most_tokens` the most tokens that a revision and its
+    evaluation can take.
     """
-    # 1. Is there nothing to gain? This goes before the limits: it says more.
+    # 1. Is there nothing to gain? Asked before the limits, since the reason says more.
     if rounds[-1].verdict.passed:
         return Stop(reason="passed")
-    if same := _same_scores(rounds):
-        detail = f"round {rounds[-1].number} scored as round {same.number} in every dimension"
+    if twin := _round_with_same_scores(rounds):
+        detail = f"round {rounds[-1].number} scored as round {twin.number} in every dimension"
         return Stop(reason="cycle", detail=detail)
     gains = _last_gains(rounds)
     if gains and all(gain < -policy.noise for gain in gains):
@@ -180,14 +182,16 @@ def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:
 
 
 def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
-    """The dimensions to revise for: those under the line or their floor, else the two lowest."""
+    """The dimensions to revise for: those below `below` or their floor, else the two lowest."""
     verdict = base.verdict
     # By points, which are on one scale; the scores of dimensions need not be.
     worst_first = sorted(verdict.scores, key=lambda s: s.points)
     failed = tuple(s for s in worst_first if s.points < below or s.name in verdict.below_floor)
-    # A draft can fail with every dimension above the line, since the threshold may be higher.
+    if failed:
+        return failed
+    # A draft can fail although no dimension is below the line: `pass_at` may be above it.
     lowest = tuple(worst_first[:2])
-    return failed or tuple(s for s in lowest if s.reason) or lowest
+    return tuple(s for s in lowest if s.reason) or lowest
 
 
 def best_round(rounds: Sequence[Round]) -> Round:
@@ -208,7 +212,7 @@ def changed_chars(before: str, after: str) -> int:
 
 
 def greatest(stages: Sequence[Spent]) -> Spent:
-    """The most calls, dollars and time of a stage; tokens are estimated from the texts."""
+    """The most calls, dollars and time of any stage; not tokens, which the texts tell better."""
     return Spent(
         calls=max(stage.calls for stage in stages),
         cost_usd=max(stage.cost_usd or 0.0 for stage in stages),
@@ -216,29 +220,31 @@ def greatest(stages: Sequence[Spent]) -> Spent:
     )
 
 
-def _same_scores(rounds: Sequence[Round]) -> Round | None:
+def _round_with_same_scores(rounds: Sequence[Round]) -> Round | None:
     """The round before the last, or its base, if it scored as the last in every dimension."""
     last = rounds[-1]
-    before = (
-        round_ for round_ in rounds[:-1] if round_.number in (last.number - 1, last.base_round)
-    )
-    return next((round_ for round_ in before if round_.verdict.vector == last.verdict.vector), None)
+    for round_ in rounds[:-1]:
+        is_compared = round_.number in (last.number - 1, last.base_round)
+        if is_compared and round_.verdict.vector == last.verdict.vector:
+            return round_
+    return None
 
 
 def _last_gains(rounds: Sequence[Round]) -> list[float]:
     """The gains of the last revisions over the best round before them; empty if too few."""
     if len(rounds) <= _PATIENCE:
         return []
-    best = best_round(rounds[:-_PATIENCE]).verdict
+    # In a rank, passing and gates come before the composite.
+    *best_gates, best_composite = best_round(rounds[:-_PATIENCE]).verdict.rank
     gains = []
     for round_ in rounds[-_PATIENCE:]:
-        # Passing and gates come before the composite in a rank.
-        *kind, composite = round_.verdict.rank
-        *best_kind, best_composite = best.rank
-        # With a gate shut, the composite is of other dimensions.
-        beyond = math.inf if kind > best_kind else -math.inf
-        # Rounded, since in floats 8.3 - 8.0 is more than 0.3.
-        gains.append(round(composite - best_composite, 6) if kind == best_kind else beyond)
+        *gates, composite = round_.verdict.rank
+        if gates == best_gates:
+            # Rounded, since in floats 8.3 - 8.0 is more than 0.3.
+            gains.append(round(composite - best_composite, 6))
+        else:
+            # Other gates are shut, so the composites are of other dimensions.
+            gains.append(math.inf if gates > best_gates else -math.inf)
     return gains
 
 
@@ -246,17 +252,17 @@ def _lacking(
     rounds: Sequence[Round], rest_of: Callable[[LimitName], Rest | None], tokens: Callable[[], int]
 ) -> str:
     """Which limit a revision as costly as those before would exceed, in words; empty if none."""
-    draft = greatest([round_.drafting for round_ in rounds])
-    both = draft + greatest([round_.judging for round_ in rounds])
-    # A first draft that was given took no call.
-    calls = both.calls if draft.calls else both.calls + 1
+    drafting = greatest([round_.drafting for round_ in rounds])
+    cost = drafting + greatest([round_.judging for round_ in rounds])
+    # If the caller gave the first draft, no round shows that a revision takes a call.
+    calls = cost.calls if drafting.calls else cost.calls + 1
+    # As functions, called only if there is such a limit: to count tokens, prompts must be built.
     needs: tuple[tuple[LimitName, Callable[[], float], str], ...] = (
         ("tokens", tokens, "tokens"),
         ("calls", lambda: calls, "calls"),
-        ("cost", lambda: both.cost_usd or 0.0, "dollars"),
-        ("time", lambda: both.seconds, "seconds"),
+        ("cost", lambda: cost.cost_usd or 0.0, "dollars"),
+        ("time", lambda: cost.seconds, "seconds"),
     )
-    # A need is asked for only under its limit: to count tokens, the prompts must be built.
     for name, need_of, unit in needs:
         rest = rest_of(name)
         if rest is not None and (need := need_of()) > rest.amount:

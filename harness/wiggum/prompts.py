@@ -17,19 +17,13 @@ from harness.rubric.templates import FIELD, OF_WRITING
 from harness.text.sentences import sentence_pieces
 from harness.wiggum.policy import Round
 
-# Characters of sources shown for one section, nearest first: a section is a paragraph or two.
+# The most characters of sources shown for one section, which is a paragraph or two.
 _SECTION_SOURCES_CHARS = 1_500
-
 _DRAFT_SOURCES_CHARS = 6_000  # the same for a whole draft
-
-# Share of a long draft's shown characters for whole sections without findings.
+# The share of a shortened draft's characters for sections shown in full; the rest is an outline.
 _SHOWN_SHARE = 0.7
-
 _QUOTED_CHARS = 60  # findings quote at least this much of a long sentence
-
-# A shorter sentence may occur in a finding by chance.
-_SHORT_CHARS = 12
-
+_SHORT_CHARS = 12  # a shorter sentence may occur in a finding by chance
 _SHORT_SECTION_CHARS = 500  # a section of fewer is two or three sentences
 
 
@@ -121,10 +115,11 @@ class RevisionPrompts:
         )
 
     def edits(self, failed: FailedDraft) -> tuple[Message, tuple[int, ...]]:
-        """A prompt that asks for sections of the draft, and which of them it shows in full."""
+        """A prompt that asks for sections of the draft; the indices of those it shows in full."""
         draft, sections = failed.draft, failed.draft.sections
+        text = draft.text
         in_full = tuple(range(len(sections)))
-        text, titles = draft.text, ""
+        titles = ""
         if len(text) > self.shorten_over:
             in_full = _nearest_sections(failed, room=round(self.shorten_over * _SHOWN_SHARE))
             text = self._outline(draft, in_full)
@@ -133,7 +128,7 @@ class RevisionPrompts:
         return self.prompts.message("edits", shown=titles, **fields), in_full
 
     def _outline(self, draft: Draft, in_full: Collection[int]) -> str:
-        """A long draft with these sections in full, and of the others what fits."""
+        """A long draft with these sections in full, and the others shortened so that it fits."""
         return condense_around(
             draft.text, sections=in_full, budget_chars=self.shorten_over, focus=draft.task
         ).text
@@ -167,7 +162,7 @@ def without_criticized(body: str, messages: Sequence[str]) -> str:
 
 
 def _first_version(failed: FailedDraft, index: int) -> Section:
-    """The section as it was first written: sources are chosen by this text in every round."""
+    """The section as it was first written. In every round, sources are chosen by this text."""
     # Other sources may be nearer to its new text, but then no two prompts would begin alike.
     # It is found by title and occurrence, since earlier rounds may have more or fewer sections.
     sections = failed.draft.sections
@@ -181,7 +176,7 @@ def _first_version(failed: FailedDraft, index: int) -> Section:
 
 
 def _nearest_sections(failed: FailedDraft, *, room: int) -> tuple[int, ...]:
-    """The sections to show in full, at least one: the cited, then those nearest to the findings."""
+    """Indices of the sections to show in full: the cited ones, and the nearest others that fit."""
     sections = failed.draft.sections
     chosen = list(cited(failed.focus, sections))
     matter = matter_of(" ".join(listed(failed.focus)))
@@ -191,6 +186,7 @@ def _nearest_sections(failed: FailedDraft, *, room: int) -> tuple[int, ...]:
     room -= sum(len(sections[index].text) for index in chosen)
     for index in by_nearness:
         length = len(sections[index].text)
+        # At least one section is shown, also if it is longer than there is room.
         if index not in chosen and (length <= room or not chosen):
             chosen.append(index)
             room -= length
@@ -208,16 +204,16 @@ def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
 
 
-# Most findings of checks shown for one section: more would bury the first. Findings of evaluators
-# are few, and all are shown.
+# The most findings of checks shown for one section: more would bury the first. Findings of
+# evaluators are few, and all are shown.
 _CHECKED_SHOWN = 4
 
 
 def located(
     focus: Sequence[DimensionScore], sections: Sequence[Section]
 ) -> dict[int, tuple[str, ...]] | None:
-    """The findings about each section, by index; None where rewriting sections cannot help."""
-    scores: dict[int, dict[str, DimensionScore]] = {}
+    """Section index → the findings about it; None if rewriting single sections cannot help."""
+    source_by_message: dict[int, dict[str, str]] = {}
     for score in focus:
         if not score.findings:
             return None
@@ -225,13 +221,13 @@ def located(
             index = place_of(finding, sections)
             if index is None:
                 return None
-            scores.setdefault(index, {}).setdefault(finding.message, score)
-    placed = {}
-    for index, messages in sorted(scores.items()):
-        checked = [text for text, score in messages.items() if score.source == "checked"]
+            source_by_message.setdefault(index, {}).setdefault(finding.message, score.source)
+    findings = {}
+    for index, sources in sorted(source_by_message.items()):
+        checked = [message for message, source in sources.items() if source == "checked"]
         left_out = checked[_CHECKED_SHOWN:]
-        placed[index] = tuple(text for text in messages if text not in left_out)
-    return placed
+        findings[index] = tuple(message for message in sources if message not in left_out)
+    return findings
 
 
 def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
@@ -241,7 +237,7 @@ def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
         if score.reason or not score.findings:
             lines.append(f"{score.name}: {score.reason or f'{score.score:g}, which is too low'}")
         for finding in score.findings:
-            # The reason of a check is its findings, joined.
+            # A check's reason already contains its findings.
             if finding.message not in score.reason:
                 place = f" (in '{finding.section}')" if finding.section else ""
                 lines.append(f"{score.name}{place}: {finding.message}")
@@ -249,7 +245,7 @@ def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
 
 
 def cited(focus: Sequence[DimensionScore], sections: Sequence[Section]) -> tuple[int, ...]:
-    """The sections that findings are about, in order."""
+    """Indices of the sections that findings are about, in order."""
     places = {place_of(finding, sections) for score in focus for finding in score.findings}
     return tuple(sorted(place for place in places if place is not None))
 
@@ -267,13 +263,14 @@ def score_history(rounds: Sequence[Round]) -> str:
 
 
 def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:
-    """The section that a finding is about, by index or else title; None for the whole draft."""
+    """Index of the section that a finding is about; None for the whole draft."""
     index, title = finding.section_index, finding.section
     if index is None:
         return None
     if index < len(sections) and title in (None, sections[index].title):
         return index
-    # A finding that was carried over has the index that its section had in an earlier draft.
+    # A finding from an earlier round has the index that its section had in that draft, so that only
+    # the title can find it.
     namesakes = [number for number, section in enumerate(sections) if section.title == title]
     return namesakes[0] if len(namesakes) == 1 else None
 
@@ -282,21 +279,21 @@ _PASSAGE_CHARS = 600
 
 
 def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: int) -> str:
-    """The sources that share the most words with some texts, nearest first, as one text.
+    """The sources that share the most words with the texts `to`, nearest first, as one text.
 
     A later text of `to` only decides between sources that are equally near to the earlier ones. The
     result is about `limit_chars` long at most.
     """
-    every = list(dict.fromkeys(sources))
+    distinct = list(dict.fromkeys(sources))
     # If all fit, they stay in their order, so that prompts begin alike for a prefix cache.
-    if sum(len(source) for source in every) <= limit_chars:
-        return "\n\n".join(every)
+    if sum(len(source) for source in distinct) <= limit_chars:
+        return "\n\n".join(distinct)
     matters = [matter_of(text) for text in to]
-    by_nearness = sorted(every, key=partial(_nearness, matters), reverse=True)
+    by_nearness = sorted(distinct, key=partial(_nearness, matters), reverse=True)
     chosen: list[str] = []
     for source in by_nearness:
         room = limit_chars - sum(len(text) for text in chosen)
-        # Only whole sources: fragments of many mislead a small model more than the whole of one.
+        # Whole sources only: fragments of many mislead a small model more than the whole of one.
         if len(source) <= room:
             chosen.append(source)
         elif not chosen:
@@ -305,7 +302,7 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
 
 
 def _nearest_passages(source: str, matters: Sequence[frozenset[str]], limit_chars: int) -> str:
-    """The passages that share the most words with some texts, in the order of the source."""
+    """The passages of a source that share the most words with some texts, in their order."""
     most_chars = min(_PASSAGE_CHARS, limit_chars)
     passages = [passage.text for passage in passages_of(source, max_chars=most_chars)]
     by_nearness = sorted(
@@ -321,5 +318,6 @@ def _nearest_passages(source: str, matters: Sequence[frozenset[str]], limit_char
 
 
 def _nearness(matters: Sequence[frozenset[str]], text: str) -> list[int]:
+    """How many words a text shares with each text of `nearest_sources`, to compare texts by."""
     words = matter_of(text)
     return [len(words & matter) for matter in matters]

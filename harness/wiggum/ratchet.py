@@ -76,9 +76,9 @@ How = Literal["sections", "edits", "whole"]
 class Selection:
     """A round's draft: the candidate that there was, or the checks' choice among several."""
 
-    # The drafts to evaluate, best first; none, or one without text, if no reply is taken.
+    # The drafts to evaluate, best first. If no reply is taken: none, or one without text.
     finalists: tuple[Finalist, ...]
-    # All candidates, with their outcomes if the first finalist becomes the round's draft; empty for
+    # All candidates, with their outcomes if the first finalist becomes the round's draft. Empty for
     # a single candidate, which is always taken.
     tried: tuple[Tried, ...] = ()
     how: How = "whole"
@@ -93,7 +93,8 @@ Rank = tuple[bool, bool, float]
 """The rank of a draft by the checks, as in `Checked.rank`: the higher, the better."""
 
 Put = Callable[[Mapping[int | None, str]], str]
-"""Makes the draft with these texts in place of its sections; `InvalidInput` if they do not fit."""
+"""Makes the next draft: section index → new text, or None → the whole text. Raises `InvalidInput`
+if a text does not fit."""
 
 
 def select(
@@ -108,8 +109,8 @@ def select(
 ) -> Selection:
     """Takes, section by section, the candidate that the checks rank highest.
 
-    A candidate is taken only if it raises the draft's rank; in an `undecided` section, which a
-    model criticized, only if it does not lower it. The second finalist is made of the second-best
+    A candidate is taken only if it raises the draft's rank. In an `undecided` section, which a
+    model criticized, it need only not lower it. The second finalist is made of the second-best
     candidates, and so on.
     """
     climbs = [
@@ -136,10 +137,10 @@ def gains(checked: Checked, *, over: Rank, undecided: bool) -> bool:
 def best_of(
     drafts: Sequence[Candidate], *, base: Draft, check: Callable[[Draft], Checked], finalists: int
 ) -> Selection:
-    """Takes the first drafts that the checks rank highest; the text of `base` does not count.
+    """Takes the `finalists` first drafts that the checks rank highest.
 
-    In the best one, a section of another draft takes the place of its namesake where that raises
-    the rank.
+    In the best one, a section of another draft replaces the section of the same title if that
+    raises the rank. `base` gives all but the text, such as the task and the sources.
     """
     # 1. Rank whole drafts.
     written = [draft for draft in drafts if draft.text]
@@ -155,7 +156,7 @@ def best_of(
     chosen: dict[str, Finalist] = {}
     for draft in ranked[:finalists]:
         chosen.setdefault(draft.text, _finalist(draft.text, [draft]))
-    best_first = [*chosen.values()]
+    best_first = list(chosen.values())
     tried: list[Tried] = []
     for draft in drafts:
         outcome: Outcome = "taken" if draft in ranked[:1] else "outdone"
@@ -166,13 +167,11 @@ def best_of(
     # 2. Mix the best one with sections of the others.
     if ranked:
         best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
-        # The best draft is the base: only parts that raise its rank are taken.
-        mixed = select(
-            best,
-            [part for draft in ranked[1:] if not draft.cut for part in _parts(draft, of=best)],
-            put=partial(put_sections, best.text),
-            check=check,
-        )
+        sections: list[Candidate] = []
+        for draft in ranked[1:]:
+            if not draft.cut:
+                sections += _sections_for(best, draft)
+        mixed = select(best, sections, put=partial(put_sections, best.text), check=check)
         tried += mixed.tried
         for better in mixed.finalists:
             best_first[0] = replace(better, taken=(ranked[0], *better.taken))
@@ -184,31 +183,33 @@ def put_sections(markdown: str, texts: Mapping[int | None, str]) -> str:
     return splice(markdown, {key: text for key, text in texts.items() if key is not None})
 
 
-def _parts(draft: Candidate, *, of: Draft) -> Iterator[Candidate]:
-    """The sections of another draft that have a namesake in this one, as candidates for it."""
-    theirs = _by_name(sections_of(draft.text))
-    for name, (index, _) in _by_name(of.sections).items():
-        if name in theirs:
-            yield replace(draft, section=index, text=theirs[name][1].body.strip())
+def _sections_for(best: Draft, draft: Candidate) -> Iterator[Candidate]:
+    """The sections of a draft whose titles the best draft has too, as candidates for it."""
+    replacements = _by_title(sections_of(draft.text))
+    for key, (index, _) in _by_title(best.sections).items():
+        if key in replacements:
+            _, replacement = replacements[key]
+            yield replace(draft, section=index, text=replacement.body.strip())
 
 
-def _by_name(sections: Sequence[Section]) -> dict[tuple[str, int], tuple[int, Section]]:
-    """Sections with a heading, and their indices, by title and its earlier occurrences."""
+def _by_title(sections: Sequence[Section]) -> dict[tuple[str, int], tuple[int, Section]]:
+    """(title, its earlier occurrences) → (index, section), for sections with a heading."""
     counts = Counter[str]()
-    parts = {}
+    result = {}
     for index, section in enumerate(sections):
         if section.level:
-            parts[section.title, counts[section.title]] = index, section
+            result[section.title, counts[section.title]] = index, section
             counts[section.title] += 1
-    return parts
+    return result
 
 
 def with_winner(
     tried: Iterable[Tried], *, winner: Finalist, scored: Iterable[Finalist]
 ) -> tuple[Tried, ...]:
-    """The record if the evaluator preferred another finalist than the checks."""
+    """The candidates with new outcomes, if the evaluator preferred another finalist."""
     outcomes: dict[tuple[int | None, int], Outcome] = {}
-    for draft in (*scored, winner):  # the winner last, whose outcome is another
+    # The winner comes last: a candidate that is also in another finalist is taken.
+    for draft in (*scored, winner):
         for candidate in draft.taken:
             key = candidate.section, candidate.number
             outcomes[key] = "taken" if draft is winner else "finalist"
@@ -221,9 +222,9 @@ def with_winner(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Climb:
     finalist: Finalist
-    # The checks' score with each candidate in place, by section and number.
+    # (section, number) of a candidate → the checks' mean for the draft with it.
     means: Mapping[tuple[int | None, int], float]
-    # The candidates with which the rank rose, or did not fall in an undecided section.
+    # (section, number) of the candidates that could be taken.
     gained: Collection[tuple[int | None, int]]
 
 
@@ -236,31 +237,31 @@ def _climb(
     undecided: Collection[int | None],
     place: int,
 ) -> _Climb:
-    """One draft, with the candidate in this place of the order at each section."""
+    """One draft: at each section the candidate that is best (`place` 0), second-best (1), ..."""
     text, rank = base.text, check(base).rank
     chosen: dict[int | None, Candidate] = {}
     means: dict[tuple[int | None, int], float] = {}
     gained: list[tuple[int | None, int]] = []
     for section in dict.fromkeys(candidate.section for candidate in candidates):
-        better = []
+        better: list[tuple[Rank, Candidate, str]] = []
+        # The candidates of earlier sections stay: the rank is that of the draft as a whole.
+        texts = {key: candidate.text for key, candidate in chosen.items()}
         for candidate in candidates:
             if candidate.section != section or not candidate.text:
                 continue
             try:
-                # With what earlier sections have taken: the rank is of the draft as a whole.
-                trial = put({**{key: c.text for key, c in chosen.items()}, section: candidate.text})
+                trial = put({**texts, section: candidate.text})
             except InvalidInput:
                 continue
             checked = check(replace(base, text=trial, cut=candidate.cut))
             means[section, candidate.number] = checked.mean
             if gains(checked, over=rank, undecided=section in undecided and trial != text):
                 gained.append((section, candidate.number))
-                better.append((checked.rank, -candidate.number, candidate, trial))
+                better.append((checked.rank, candidate, trial))
         if better:
-            # By rank and number alone: candidates have no order.
-            better.sort(key=lambda gain: gain[:2], reverse=True)
-            # A section with fewer gains than places gives its last to all further drafts.
-            rank, _, chosen[section], text = better[min(place, len(better) - 1)]
+            better.sort(key=lambda gain: (gain[0], -gain[1].number), reverse=True)
+            # If a section has too few gains for this place, its last one is taken.
+            rank, chosen[section], text = better[min(place, len(better) - 1)]
     return _Climb(finalist=_finalist(text, chosen.values()), means=means, gained=gained)
 
 

@@ -1,8 +1,8 @@
 """A loop in a run's journal: its records, and their one reader.
 
 A loop is a span `wiggum`, with a span `evaluate` and an instant `round` for each evaluated draft. A
-resumed run goes on with a loop in a span of its own, under the same key. Reports, resuming and the
-audit log all read `RecordedLoop`.
+resumed run continues a loop in another span with the same key. Reports, resuming and the audit log
+all read `RecordedLoop`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def reasons_in(verdict: Verdict) -> list[str]:
 def record_round(round_: Round, tracer: Tracer) -> None:
     """Writes a round so that `rounds_in` can read it back."""
     spent = round_.spent
-    # The draft has its own digest, so that the journal has its text once.
+    # Without the draft, whose text the journal has once, under its own digest.
     as_json = partial(_as_json().dump_json, round_, exclude={"draft"})
     tracer.instant(
         events.RoundEvent(
@@ -101,7 +101,7 @@ class RecordedLoop:
     @property
     def has_ended(self) -> bool:
         """Whether the loop ended for a reason of its own."""
-        # A cancelled loop goes on in the next part of the run.
+        # A cancelled loop continues in the next part of the run.
         return self.stop_reason not in {None, "cancelled"}
 
     @property
@@ -117,16 +117,16 @@ def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
 
 def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     """The loops among a journal's events, in the order in which they began."""
-    # 1. By loop, its spans: one in each part of the run.
-    parts = defaultdict[object, list[events.LoopEvent]](list)
+    # 1. Loop → its spans, one in each part of the run.
+    spans_by_loop = defaultdict[object, list[events.LoopEvent]](list)
     for loop in recorded[events.LoopEvent]:
-        # A loop without a key has one part: nothing finds it again.
-        parts[loop.key or loop.id].append(loop)
-    # 2. By span, what was recorded inside it.
-    scores = defaultdict[int | None, list[float]](list)
+        # A loop without a key cannot be continued, so it has one span.
+        spans_by_loop[loop.key or loop.id].append(loop)
+    # 2. Span → what was recorded inside it.
+    composites_by_span = defaultdict[int | None, list[float]](list)
     for verdict in recorded[events.Evaluate]:
         if verdict.composite is not None:
-            scores[verdict.parent].append(verdict.composite)
+            composites_by_span[verdict.parent].append(verdict.composite)
     rounds = defaultdict[int | None, list[events.RoundEvent]](list)
     for round_ in recorded[events.RoundEvent]:
         rounds[round_.span].append(round_)
@@ -134,14 +134,14 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     details = {stop.span: stop.detail or "" for stop in recorded[events.StopEvent]}
     # 3. Both together.
     loops = []
-    for spans in parts.values():
-        # Each part sums up those before it, unless it was killed before it had written their rounds
-        # down again: the one with the most rounds counts, the last of equals.
+    for spans in spans_by_loop.values():
+        # A part repeats the rounds of the parts before it, unless it was killed before it had. So
+        # the part with the most rounds counts, the last of equals.
         *_, loop = sorted(spans, key=lambda span: len(rounds[span.id]))
         composites: Iterable[float] | None = loop.composites
-        # A killed loop did not write its composites; its evaluations did.
+        # A killed loop did not record its composites, but its evaluations did.
         if composites is None:
-            composites = (score for span in spans for score in scores[span.id])
+            composites = (score for span in spans for score in composites_by_span[span.id])
         loops.append(
             RecordedLoop(
                 key=loop.key,
@@ -199,23 +199,25 @@ class EarlierLoops:
     """The loops of a run that is resumed."""
 
     ended: tuple[RecordedLoop, ...] = ()
-    # The rounds of the loops whose node did not end, by key; or why they cannot be restored.
+    # Key of a loop whose node did not end → its rounds, or why they cannot be restored.
     rounds: Mapping[str, tuple[Round, ...] | str] = field(default_factory=dict)
 
     def within(self, calls: Collection[str]) -> tuple[RecordedLoop, ...]:
         """The loops that ended in these node calls (labels), or in pipelines that these called."""
         return tuple(
-            loop for loop in self.ended if any(label in calls for label in _around(loop.call))
+            loop
+            for loop in self.ended
+            if any(label in calls for label in _with_outer_calls(loop.call))
         )
 
 
 def earlier_loops(
     journal: Journal, outputs: Iterable[NodeOutput], *, lost: bool = False
 ) -> EarlierLoops:
-    """The loops of a run that is resumed; open ones begin again if records are `lost`."""
+    """The loops of a run that is resumed; unfinished ones begin again if records are `lost`."""
     loops = [loop for loop in recorded_loops(journal) if loop.key]
-    # A node with an output is made again only if it changed, and its loops have other keys then.
     done = {label_of(output.node, output.item) for output in outputs}
+    # A node with an output is called again only if it changed; then its loops have other keys.
     unfinished = [loop for loop in loops if loop.call not in done]
     texts = {} if lost else texts_of(unfinished, journal)
     rounds: dict[str, tuple[Round, ...] | str] = {}
@@ -231,7 +233,7 @@ def earlier_loops(
     return EarlierLoops(ended=tuple(loop for loop in loops if loop.has_ended), rounds=rounds)
 
 
-def _around(label: str) -> Iterator[str]:
+def _with_outer_calls(label: str) -> Iterator[str]:
     """A call's label, and those of the calls that it is nested in."""
     while label:
         yield label
@@ -240,13 +242,13 @@ def _around(label: str) -> Iterator[str]:
 
 
 def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[object, str]:
-    """The texts that the records of loops refer to, by their digests, as far as there are any."""
-    hashes: set[object] = set()
+    """Digest → text, for the digests in the records of loops whose texts were recorded."""
+    digests: set[object] = set()
     for loop in loops:
-        hashes |= {loop.task_sha256, loop.prompt_sha256}
+        digests |= {loop.task_sha256, loop.prompt_sha256}
         for round_ in loop.rounds:
-            hashes |= {round_.draft_sha256, round_.round_sha256}
-    return journal.texts(hashes - {None})
+            digests |= {round_.draft_sha256, round_.round_sha256}
+    return journal.texts(digests - {None})
 
 
 def rounds_in(
@@ -257,9 +259,10 @@ def rounds_in(
 
 
 def _round(recorded: events.RoundEvent, texts: Mapping[object, str], journal: Journal) -> Round:
-    draft, rest = texts.get(recorded.draft_sha256), texts.get(recorded.round_sha256)
+    draft = texts.get(recorded.draft_sha256)
+    other_fields = texts.get(recorded.round_sha256)
     number = recorded.round
-    if draft is None or rest is None:
+    if draft is None or other_fields is None:
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: the run did not record texts; "
             'to resume a run, set content = "full"',
@@ -273,8 +276,8 @@ def _round(recorded: events.RoundEvent, texts: Mapping[object, str], journal: Jo
             code="loop.draft-redacted",
         )
     try:
-        return _as_json().validate_python({**from_json(rest), "draft": draft})
-    except ValueError as error:  # pydantic's errors are of its kind
+        return _as_json().validate_python({**from_json(other_fields), "draft": draft})
+    except ValueError as error:  # also pydantic's errors
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: another version wrote it, or "
             "a secret was removed from it; begin the loop again",

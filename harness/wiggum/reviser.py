@@ -55,13 +55,10 @@ RevisionMode = Literal["sections", "whole"]
 
 # Low, so that a text may grow to twice its length, in any script; English has about four.
 _BYTES_PER_TOKEN = 2
-
 # Room for a short section to grow: about 190 words.
 _LEAST_TOKENS = 256
-
 # For another try: a greedy model would say the same again.
 _TEMPERATURE = 0.3
-
 # Small models that rewrite a text fall into repeating themselves.
 _FREQUENCY_PENALTY = 0.2
 
@@ -69,11 +66,12 @@ _FREQUENCY_PENALTY = 0.2
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
-    It has no state: the same rounds lead to the same prompts. A call has at most
-    `max_output_tokens` of room; a short section gets less, about twice its length, and so does
-    everything if this is None. Of several candidates `check` chooses. `at_once` is the number of
-    calls that the model answers at once; None if unknown. Raises `InvalidInput` for a wrong mode or
-    number.
+    It has no state: the same rounds lead to the same prompts. Raises `InvalidInput` for a wrong
+    mode or number.
+
+    `max_output_tokens` is the most room of a call. A section gets less, about twice its length; if
+    this is None, so does a whole draft. `check` chooses among several candidates. `at_once` is the
+    number of calls that the model answers at once; None if unknown.
     """
 
     def __init__(
@@ -101,14 +99,14 @@ class Reviser:
                     code="loop.number-not-positive",
                 )
         self._ask = ask
-        self._candidates = candidates
-        self._finalists = finalists
+        self.candidates = candidates
+        self.finalists = finalists
         self._at_once = at_once
-        self._first_seed = first_seed
+        self.first_seed = first_seed
         self._check = check
-        self._tracer = tracer or Tracer()
-        self._model = model
-        self._max_output_tokens = max_output_tokens
+        self.tracer = tracer or Tracer()
+        self.model = model
+        self.max_output_tokens = max_output_tokens
         self._mode = mode
         self.prompts = RevisionPrompts(
             requirements=tuple(requirements),
@@ -125,8 +123,8 @@ class Reviser:
         # 1. By section, if every finding names one.
         if requests := self._section_requests(failed):
             return await self._with_sections(failed, requests)
-        # 2. By the edits of one reply. Candidates without gain are a result too, a plateau; after a
-        #    reply that cannot be used, the draft is written again.
+        # 2. By the edits of one reply. If no candidate gains anything, that is a result too, a
+        #    plateau. Only if no reply can be used, the draft is written again.
         if self._has_sections(failed.draft):
             edited = await self._edited(failed)
             if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
@@ -137,11 +135,16 @@ class Reviser:
     def most_tokens(self, failed: FailedDraft) -> int:
         """The most that this revision can use."""
         requests = self._requests(failed)
-        return self._candidates * sum(most_tokens_of(request) for request in requests)
+        return self.candidates * sum(most_tokens_of(request) for request in requests)
 
     def most_output_tokens(self, failed: FailedDraft) -> int:
-        """The most output of one candidate: the next draft is longer by this at most."""
+        """The most output tokens of one candidate, by which the next draft can be longer."""
         return sum(r.max_output_tokens or 0 for r in self._requests(failed))
+
+    async def sampled(self, places: Sequence[SampledPlace]) -> tuple[Candidate, ...]:
+        """The candidates for these places; see `sample`."""
+        times, at_once = self.candidates, self._at_once
+        return await sample(places, times=times, at_once=at_once, ask=self._ask, tracer=self.tracer)
 
     # --- what is asked ---------------------------------------------------------------------------
 
@@ -169,33 +172,33 @@ class Reviser:
         }
 
     def _enough(self, *texts: str) -> int:
-        """Room to write these texts again, within `max_output_tokens`."""
-        written = sum(len(text.encode("utf-8", "replace")) for text in texts) // _BYTES_PER_TOKEN
-        enough = max(written, _LEAST_TOKENS)
-        return min(enough, self._max_output_tokens or enough)
+        """Tokens to write these texts again, within `max_output_tokens`."""
+        size_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
+        enough = max(size_bytes // _BYTES_PER_TOKEN, _LEAST_TOKENS)
+        return min(enough, self.max_output_tokens or enough)
 
     def _edit_request(self, failed: FailedDraft) -> tuple[ChatRequest, tuple[int, ...]]:
         """The request, and the sections that it shows in full: only these may be rewritten."""
         prompt, in_full = self.prompts.edits(failed)
         shown = (failed.draft.sections[index].text for index in in_full)
-        room = self._max_output_tokens or self._enough(*shown)
+        room = self.max_output_tokens or self._enough(*shown)
         return self._request(prompt, failed, room=room), in_full
 
     def _whole_request(self, failed: FailedDraft) -> ChatRequest:
-        room = self._max_output_tokens or self._enough(failed.draft.text)
+        room = self.max_output_tokens or self._enough(failed.draft.text)
         return self._request(self.prompts.whole(failed), failed, room=room)
 
     def _request(self, prompt: Message, failed: FailedDraft, *, room: int) -> ChatRequest:
         next_round = failed.rounds[-1].number + 1
         return ChatRequest(
-            model=self._model,
+            model=self.model,
             role="producer",
             messages=(prompt,),
             max_output_tokens=room,
             temperature=_TEMPERATURE,
             frequency_penalty=_FREQUENCY_PENALTY,
             # Each round has a seed of its own, which is the same when the loop is resumed.
-            seed=self._first_seed + next_round,
+            seed=self.first_seed + next_round,
         )
 
     # --- what is made of the replies -------------------------------------------------------------
@@ -203,7 +206,7 @@ class Reviser:
     async def _with_sections(
         self, failed: FailedDraft, requests: Mapping[int, ChatRequest]
     ) -> Selection:
-        """The draft with these sections written again; empty when no call gave any text."""
+        """The draft with these sections written again; without text if no reply has any."""
         draft, findings = failed.draft, failed.by_section or {}
         bodies = {index: draft.sections[index].body for index in requests}
         judged = [score for score in failed.focus if score.source == "judged"]
@@ -222,12 +225,12 @@ class Reviser:
             criticized={index: (bodies[index], findings[index]) for index in requests},
             put=partial(put_sections, draft.text),
             how="sections",
-            # What a model criticized: checks cannot tell whether it gained.
+            # Checks cannot tell whether a section has gained that a model criticized.
             undecided=set(cited(judged, draft.sections)),
         )
 
     async def _edited(self, failed: FailedDraft) -> Selection:
-        """The draft with the sections that the reply has; empty when it has none."""
+        """The draft with the sections of the reply in it; without text if the reply has none."""
         request, in_full = self._edit_request(failed)
 
         def applied(reply: str) -> str:
@@ -241,7 +244,7 @@ class Reviser:
 
         read = partial(self._read, text_of=applied)
         place = SampledPlace(request=request, read=read, base_seed=request.seed or 0)
-        undecided = _judged(failed.focus)
+        undecided = _undecided(failed.focus)
         return await self._chosen(failed.draft, [place], how="edits", undecided=undecided)
 
     async def _written_anew(self, failed: FailedDraft) -> Selection:
@@ -253,7 +256,7 @@ class Reviser:
             [SampledPlace(request=request, read=read, base_seed=request.seed or 0)],
             criticized={None: (draft.text, findings)},
             how="whole",
-            undecided=_judged(failed.focus),
+            undecided=_undecided(failed.focus),
         )
 
     async def _chosen(
@@ -264,35 +267,31 @@ class Reviser:
         how: How,
         undecided: Collection[int | None],
         put: Put = lambda texts: texts[None],
-        # By section, the text and the findings of places.
+        # Section → its text and its findings.
         criticized: Mapping[int | None, tuple[str, Sequence[str]]] | None = None,
     ) -> Selection:
-        """The draft that the usable candidates for these places make."""
-        # Finalists are for the evaluator to choose from, so checks alone must not end the sampling.
-        decides = self._candidates > 1 and self._finalists == 1
+        """Samples candidates for these places, and chooses the next draft among them."""
+        # If several finalists go to the evaluator, checks alone must not end the sampling.
+        decides = self.candidates > 1 and self.finalists == 1
         rank = self._check(draft).rank if decides else None
-        settles = partial(self._settles, draft, rank, put, undecided)
-        cuts: list[Candidate] = []
+        is_enough = partial(self._is_enough, draft, rank, put, undecided)
+        shortened: list[Candidate] = []
         # A single candidate is taken without `check`, so nothing could compare it with these.
-        if criticized and self._candidates > 1:
-            cuts = [*_cuts(criticized, undecided)]
-        # What leaving out settles needs no call at all.
-        settled = {cut.section for cut in cuts if settles(cut)}
-        sampled = await sample(
-            [replace(place, is_enough=settles) for place in places if place.section not in settled],
-            times=self._candidates,
-            at_once=self._at_once,
-            ask=self._ask,
-            tracer=self._tracer,
+        if criticized and self.candidates > 1:
+            shortened = [*_shortened(criticized, undecided)]
+        # If it is enough to leave the criticized sentences out, the section needs no call.
+        done = {candidate.section for candidate in shortened if is_enough(candidate)}
+        sampled = await self.sampled(
+            [replace(place, is_enough=is_enough) for place in places if place.section not in done]
         )
-        if self._candidates > 1:
+        if self.candidates > 1:
             return select(
                 draft,
-                [*cuts, *sampled],
+                [*shortened, *sampled],
                 put=put,
                 check=self._check,
                 undecided=undecided,
-                finalists=self._finalists,
+                finalists=self.finalists,
                 how=how,
             )
         usable = [candidate for candidate in sampled if candidate.text]
@@ -304,7 +303,7 @@ class Reviser:
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,), how=how)
 
-    def _settles(
+    def _is_enough(
         self,
         draft: Draft,
         rank: Rank | None,
@@ -312,14 +311,14 @@ class Reviser:
         undecided: Collection[int | None],
         candidate: Candidate,
     ) -> bool:
-        """Whether a candidate is taken and its section satisfies all checks."""
+        """Whether a candidate would raise the `rank`, and its section then satisfies all checks."""
         if rank is None or not candidate.text or candidate.cut:
             return False
         try:
             trial = replace(draft, text=put({candidate.section: candidate.text}))
         except InvalidInput:
             return False
-        # In an undecided section, the same rank counts as a gain: not for the same text.
+        # In an undecided section the same rank is enough, but an unchanged text is no gain.
         if trial.text == draft.text:
             return False
         checked = self._check(trial)
@@ -327,10 +326,10 @@ class Reviser:
             return False
         if candidate.section is None:
             return not checked.short
-        # It may have brought headings of its own.
+        # The candidate may have headings, so that it takes up several sections.
         added = len(trial.sections) - len(draft.sections)
         rewritten = range(candidate.section, candidate.section + 1 + added)
-        # What still falls short must be about other sections.
+        # Findings that remain must be about other sections.
         return all(
             score.findings
             and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
@@ -338,41 +337,43 @@ class Reviser:
         )
 
     def _read(self, completion: Completion, *, text_of: Callable[[str], str]) -> tuple[str, bool]:
-        """What `text_of` makes of a reply without its broken end; whether it is broken still."""
+        """The candidate's text, which `text_of` makes of a reply, and whether its end is broken."""
         text = completion.text.strip()
-        # Only a cut is mended here: other endings that are not whole are errors.
+        # Only a reply at its token limit is mended; any other that is not whole is an error.
         if completion.finish_reason == "length":
-            return text_of(without_broken_end(text)), is_broken(text)
-        check_whole(completion, endpoint=self._model)
+            mended = without_broken_end(text)
+            # It is the same if no whole sentence stands before the place where it was cut.
+            return text_of(mended), mended == text and not ends_sentence(text)
+        check_whole(completion, endpoint=self.model)
         return text_of(text), False
 
     def _misfit(self, error: InvalidInput, replies: Iterable[str]) -> ReplyInvalid:
         return ReplyInvalid(
             f"the revision cannot be put back into the draft: {error}",
-            endpoint=self._model,
+            endpoint=self.model,
             text="\n\n".join(replies),
         )
 
 
-def _cuts(
+def _shortened(
     criticized: Mapping[int | None, tuple[str, Sequence[str]]], undecided: Collection[int | None]
 ) -> Iterator[Candidate]:
     """Texts without the sentences that checks criticized: candidates that cost no call."""
     for section, (text, findings) in criticized.items():
         if section not in undecided:
-            cut = without_criticized(text, findings)
-            if cut and cut != text.strip():
-                yield Candidate(number=0, section=section, text=cut)
+            remaining = without_criticized(text, findings)
+            if remaining and remaining != text.strip():
+                yield Candidate(number=0, section=section, text=remaining)
 
 
 def _fitting(reply: str, *, before: str) -> str:
-    """The reply as it is; empty if it copied the marks of a shortened text."""
-    # Marks that were in the draft before are its own text.
+    """The reply; empty if it copied a mark of omitted text, which the prompt may have."""
+    # A mark that was in the draft before is a part of its text.
     return "" if MARK.search(reply) and not MARK.search(before) else reply
 
 
-def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
-    """The whole draft, if a model criticized it: checks cannot tell whether it gained."""
+def _undecided(focus: Sequence[DimensionScore]) -> set[int | None]:
+    """The whole draft (None) if a model criticized it: checks cannot tell whether it gained."""
     return {None} if any(score.source == "judged" for score in focus) else set()
 
 
@@ -390,32 +391,28 @@ def without_broken_end(text: str) -> str:
     last = blocks_of(text)[-1]
     before = text[: len(text) - len(last.text)]
     if opening := _open_fence(last.text):
-        return before + _closed(last.text, *opening)
+        return before + _with_closed_fence(last.text, *opening)
     if ends_sentence(text):
         return text
-    *whole, broken = last.text.rstrip().splitlines(keepends=True)
+    *whole_lines, broken_line = last.text.rstrip().splitlines(keepends=True)
     if last.kind == "table":
-        return (before + "".join(whole)).rstrip()
-    if last.kind not in _PROSE or _FENCE.match(broken):
+        return (before + "".join(whole_lines)).rstrip()
+    if last.kind not in _PROSE or _FENCE.match(broken_line):
         return text
-    cut_in = sentences_of(last.text)[-1]
-    return text[: text.rindex(cut_in)].rstrip() or text
+    broken_sentence = sentences_of(last.text)[-1]
+    return text[: text.rindex(broken_sentence)].rstrip() or text
 
 
-def _closed(block: str, start: int, closing: str) -> str:
-    """The code that begins there without its last line, unless that is all of it, and closed."""
+def _with_closed_fence(block: str, start: int, closing: str) -> str:
+    """The block with the fence at `start` closed, and without its last, broken line of code."""
     lines = block[start:].splitlines(keepends=True)
+    # The line stays if the code has no other.
     code = lines[:-1] if len(lines) > 2 else lines
     return f"{block[:start]}{''.join(code).rstrip()}\n{closing}"
 
 
-def is_broken(text: str) -> bool:
-    """Whether a cut reply still ends where it was cut, since nothing whole stands before that."""
-    return without_broken_end(text) == text and not ends_sentence(text)
-
-
 def _open_fence(text: str) -> tuple[int, str] | None:
-    """Where a fence begins that is never closed, and what closes it."""
+    """The start of a code fence that is never closed, and the line that would close it."""
     opened: tuple[int, str] | None = None
     start = 0
     for line in text.splitlines(keepends=True):

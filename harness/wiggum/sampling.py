@@ -15,10 +15,8 @@ from harness.wiggum.ratchet import Candidate
 
 # The distance between the seeds of two candidates; a loop has fewer rounds.
 _SEED_STEP = 1_000
-
 # The distance between the first seeds of loops in runs with successive seeds.
 _SEEDS_OF_A_LOOP = 1_000 * _SEED_STEP
-
 # The temperature of all candidates but the first, so that they differ.
 _VARIED_TEMPERATURE = 0.6
 
@@ -57,16 +55,16 @@ async def sample(
     Raises `InferenceError` if all calls failed, or one did where each is made once, and
     `LimitReached` without room for them.
     """
-    # Further places wait: all prompts for a place begin with the same sources, so that a prefix
-    # cache serves them.
+    # Places beyond `at_once` wait, so that the calls for one place follow each other: their prompts
+    # begin with the same sources, which a prefix cache serves.
     room = asyncio.Semaphore(at_once or len(places) or 1)
-    # The calls for a place are made in waves. A wave is so large that all places together keep the
-    # model busy; a candidate that is enough saves the waves after it.
+    # The calls for a place are made in waves, so large that all places together keep the model
+    # busy. A candidate that is enough saves the waves after it.
     wave = times if at_once is None else max(1, at_once // max(1, len(places)))
     errors: list[HarnessError] = []
 
     def called(place: SampledPlace, number: int) -> Coroutine[Any, Any, _Result]:
-        return _only(place, ask) if times == 1 else _one_of_several(place, number, ask, tracer)
+        return _single(place, ask) if times == 1 else _one_of_several(place, number, ask, tracer)
 
     async def sampled(place: SampledPlace) -> list[Candidate]:
         candidates: list[Candidate] = []
@@ -74,12 +72,13 @@ async def sample(
         async with room:
             while (
                 len(candidates) < times
-                # The next call would fail in the same way, at any place.
+                # After a lasting error, the next call would fail in the same way, at any place.
                 and not any(isinstance(error, LASTING) for error in errors)
                 and not any(map(place.is_enough, latest))
             ):
                 numbers = range(len(candidates) + 1, min(len(candidates) + wave, times) + 1)
-                # Equal prompts follow each other, for prefix caches.
+                # Every second candidate has the prompt `afresh`. Equal prompts follow each other,
+                # for prefix caches.
                 order = (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
                 async with asyncio.TaskGroup() as group:
                     tasks = {n: group.create_task(called(place, n)) for n in order}
@@ -93,10 +92,13 @@ async def sample(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampled(place)) for place in places]
     except ExceptionGroup as failed:
-        # One failed call ends the round; the first says why.
-        raise _first_of(failed) from None
+        # A call that is made only once raises, which ends the round. The first error says why.
+        error: Exception = failed
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
     candidates = tuple(candidate for task in tasks for candidate in task.result())
-    # With some candidates the failures are only recorded.
+    # If only some calls failed, their errors are no more than recorded.
     if errors and len(errors) == len(candidates):
         raise errors[0]
     return candidates
@@ -106,12 +108,7 @@ async def sample(
 _Result = tuple[Candidate, HarnessError | None]
 
 
-def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
-    first = failed.exceptions[0]
-    return _first_of(first) if isinstance(first, ExceptionGroup) else first
-
-
-async def _only(place: SampledPlace, ask: Ask) -> _Result:
+async def _single(place: SampledPlace, ask: Ask) -> _Result:
     try:
         text, cut = place.read(await ask(place.request))
     except ReplyEmpty as error:  # other sections may have text
@@ -121,7 +118,7 @@ async def _only(place: SampledPlace, ask: Ask) -> _Result:
 
 async def _one_of_several(place: SampledPlace, number: int, ask: Ask, tracer: Tracer) -> _Result:
     request = place.request
-    # The first candidate is as a single one would be; the others must differ from it.
+    # The first candidate is made like a single one; the others must differ from it.
     if number > 1:
         seed = place.base_seed + (number - 1) * _SEED_STEP
         request = replace(request, seed=seed, temperature=_VARIED_TEMPERATURE)

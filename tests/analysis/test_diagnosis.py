@@ -13,12 +13,12 @@ from planted_runs import HEALTHY, Make, PlantedRun
 
 from harness import Cache, NodeFailed, Pipeline, Run, ScriptedReply, Settings
 from harness.analysis import LAYERS, RULES, RunFinding, diagnose
-from harness.analysis.facts import Server
+from harness.analysis.facts import Observed, Server, batching_helps
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
 from harness.session import load_settings
 from harness.testing import Script, run_pipeline
-from harness.trace import Journal, calls_of
+from harness.trace import Call, Journal, calls_of
 
 RECORDED = Path(__file__).parent / "recorded_runs"
 SHIPPED = Path(__file__).parents[2] / "traces" / "recorded"
@@ -344,6 +344,34 @@ def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: 
     assert [one.code for one in diagnosis.remarks] == ["diagnosis.replies-cut"]
     assert "2 of 3" in str(diagnosis.remarks[0])
     assert diagnosis.findings == ()
+
+
+@pytest.mark.parametrize("itl_ms", [10, 40], ids=["as quick together", "slower together"])
+def test_a_server_that_writes_no_more_tokens_together_gains_nothing(
+    itl_ms: int, tmp_path: Path
+) -> None:
+    run = PlantedRun()
+    run.calls(3, tokens=40)
+    assert batching_helps(*_calls_of(run, tmp_path)) is None
+    run.calls(4, run.now_ms, tokens=40, itl_ms=itl_ms)
+    assert batching_helps(*_calls_of(run, tmp_path)) is (itl_ms == 10)
+
+
+def _calls_of(run: PlantedRun, directory: Path) -> tuple[Observed, list[Call]]:
+    observed = Observed(run.journal(directory))
+    return observed, observed.calls
+
+
+def test_the_code_of_the_node_with_the_longest_lag_is_named(tmp_path: Path) -> None:
+    run = PlantedRun()
+    for name, start_ms, lag_ms in (("first", 0, 300), ("second", 400, 1500)):
+        run.node(name, start_ms, lag_ms + 100, label=name)
+        place = {"at": "mine.py:12", "function": "parse"}
+        run.span("client lag", start_ms + 20, lag_ms, track="client lag", **place)
+    (finding,) = diagnose(run.journal(tmp_path)).findings
+
+    assert finding.rule == "slow-code"
+    assert finding.seen.startswith("Code of 'second', in the function 'parse'")
 
 
 def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_path: Path) -> None:

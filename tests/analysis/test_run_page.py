@@ -66,6 +66,17 @@ def test_the_result_is_of_the_node_that_the_pipeline_names(tmp_path: Path) -> No
     assert page.texts[page.result] == done.result == "It is."
 
 
+def test_a_node_named_scores_scores_only_the_rows_of_a_batch(tmp_path: Path) -> None:
+    pipeline = Pipeline[list[str]]("graded", result="answers")
+    pipeline.node(lambda: [{"composite": 3.0}], name="found")
+    pipeline.node(lambda found: found, name="scores", each={"found": "found"})
+    pipeline.node(lambda found: f"{found}", name="answers", each={"found": "found"})
+    page = run_page_of(pipeline.run(settings=Settings(traces=tmp_path)).files.journal)
+
+    (answers,) = (node for column in page.columns for node in column if node.name == "answers")
+    assert [item.score for item in answers.items] == [None]
+
+
 def test_nodes_stand_in_columns_behind_what_they_were_given(recorded: RunPage) -> None:
     columns = [[node.name for node in column] for column in recorded.columns]
     assert columns == [["parts"], ["topics"], ["sources"], ["sections"], ["text"]]

@@ -2,9 +2,10 @@ import asyncio
 from dataclasses import replace
 
 from harness import Default, Pipeline, Retry, Run, Settings, Skipped
-from harness.analysis.facts import observe
-from harness.analysis.time_budget import TimeSpent
+from harness.analysis.facts import Observed
+from harness.analysis.time_budget import time_shares
 from harness.trace import Interval, Journal, SpanRecord, calls_of
+from harness.trace.events import Events
 from harness.trace.node_records import CriticalPath, PathStep
 from harness.trace.records import Instant
 
@@ -33,14 +34,11 @@ def step(start_ms, ms, *, place_wait_ms=0):
 
 def shares(spans, *steps):
     """What they give, in milliseconds."""
-    spent = TimeSpent()
     if steps:
         spans = [span(1, "node", 0, 1000, None, node="node"), *spans]
-    for one in spans:
-        spent.note(one)
     path = CriticalPath(steps=steps, after_ns=0)
     calls = calls_of(one for one in spans if isinstance(one, SpanRecord))
-    found = spent.shares(path, calls, run=RUN)
+    found = time_shares(path, calls, Events(spans), run=RUN)
     assert sum(one.duration_ns for one in found) == RUN.duration_ns
     assert [one.share for one in found] == sorted((one.share for one in found), reverse=True)
     return {one.kind: one.duration_ns // MS for one in found}
@@ -132,22 +130,20 @@ def test_a_step_that_began_before_the_one_it_took_items_of_had_ended():
 
 
 def test_the_node_whose_own_code_took_most_is_named():
-    spent = TimeSpent()
     steps = (replace(step(0, 200), node="quick"), replace(step(200, 800), node="slow"))
-    (code,) = spent.shares(CriticalPath(steps=steps, after_ns=0), [], run=RUN)
+    (code,) = time_shares(CriticalPath(steps=steps, after_ns=0), [], Events(), run=RUN)
     assert (code.kind, code.most_of) == ("code", "slow")
 
 
 def test_the_tool_that_took_most_is_named():
-    spent = TimeSpent()
-    for one in (
+    calls = [
         span(2, "tool", 0, 300, tool="search"),
         span(3, "tool", 300, 400, tool="add"),
         span(4, "tool", 990, 1990, tool="beside the path"),
-    ):
-        spent.note(one)
+    ]
+    path = CriticalPath(steps=(step(0, 500),), after_ns=0)
     tool, _ = sorted(
-        spent.shares(CriticalPath(steps=(step(0, 500),), after_ns=0), [], run=RUN),
+        time_shares(path, [], Events(calls), run=RUN),
         key=lambda share: share.kind != "tool",
     )[:2]
     assert (tool.kind, tool.most_of) == ("tool", "search")
@@ -162,8 +158,8 @@ def test_of_several_models_the_one_that_wrote_most_is_named():
     ]
     path = CriticalPath(steps=(), after_ns=0)
 
-    (several,) = TimeSpent().shares(path, calls_of(spans), run=RUN)
-    alone, _ = TimeSpent().shares(path, calls_of(spans[2:]), run=RUN)
+    (several,) = time_shares(path, calls_of(spans), Events(), run=RUN)
+    alone, _ = time_shares(path, calls_of(spans[2:]), Events(), run=RUN)
     assert (several.kind, several.most_of) == ("decode", "judge")
     assert (alone.kind, alone.most_of) == ("decode", None)
 
@@ -191,7 +187,7 @@ def test_attempts_that_failed_are_on_the_path_of_what_went_on_without_them(tmp_p
         return summary
 
     journal = Journal(pipeline.run(settings=Settings(traces=tmp_path)).files.journal)
-    observed = observe(journal)
+    observed = Observed(journal)
     steps = [(step.node, step.status) for step in observed.path.steps]
     assert steps == [("summary", "error"), ("summary", "error"), ("letter", "ok")]
     spent_ns = {share.kind: share.duration_ns for share in observed.shares}
@@ -216,4 +212,4 @@ def test_a_condition_is_an_edge_of_the_path(tmp_path):
         return str(left)
 
     journal = Journal(pipeline.run(settings=Settings(traces=tmp_path)).files.journal)
-    assert [step.node for step in observe(journal).path.steps] == ["route", "left", "said"]
+    assert [step.node for step in Observed(journal).path.steps] == ["route", "left", "said"]

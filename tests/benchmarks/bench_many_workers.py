@@ -153,7 +153,7 @@ class Farm:
 @cache
 def _state(under_way: int, waiting: int, places: int) -> ReplicaState:
     """Making a new one for each replica at each call would take most of the time."""
-    return ReplicaState(under_way=under_way, waiting=waiting, has_place=under_way < places)
+    return ReplicaState(load=under_way + waiting, has_place=under_way < places)
 
 
 class Line(NamedTuple):

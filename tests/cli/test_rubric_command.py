@@ -240,3 +240,16 @@ def test_a_mistake_in_a_file_of_prompts_is_named_with_its_line(here: Path) -> No
     assert result.exit_code == 2
     lines = [line.split(": ")[0] for line in result.stdout.splitlines()]
     assert lines[:2] == ["rubrics/p.yaml:3", "rubrics/p.yaml:4"]
+
+
+@pytest.mark.parametrize("command", ["check", "prompts", "tune"])
+def test_a_settings_file_that_is_not_read_is_pointed_out(here: Path, command: str) -> None:
+    (here / "harness.toml").write_text("")
+    (here / "below").mkdir()
+    (here / "below/labels.csv").write_text("id,accept,score.length\na,yes,8\n")
+    rest = ["labels.csv"] if command == "tune" else []
+
+    result = rubric(command, "essay", *rest, cwd=here / "below")
+
+    assert f"give --config {here / 'harness.toml'}" in result.stderr
+    assert result.exit_code == 2

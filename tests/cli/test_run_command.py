@@ -238,6 +238,25 @@ def test_a_mistake_is_answered_in_one_line_with_exit_code_2(
     assert_shown("run", arguments, done.stderr, masks={str(project): "/project", **masks})
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        pytest.param("import typo", "typo.py:3", id="in a module it imports"),
+        pytest.param(
+            "import ast\nast.literal_eval('1 +')", "imports.py:2", id="in a text it reads"
+        ),
+    ],
+)
+def test_a_mistake_in_python_is_placed_where_it_stands(
+    project: Path, text: str, place: str
+) -> None:
+    (project / "typo.py").write_text("x = 1\n\ndef f(:\n")
+    (project / "imports.py").write_text(text)
+    done = harness("run", "imports.py", "--json", cwd=project)
+    assert done.code == "pipeline.syntax-error"
+    assert f"{place}: invalid syntax" in done.stderr
+
+
 def test_producer_and_evaluator_on_one_model_are_refused_by_name(project: Path) -> None:
     endpoints = {tag: {"url": f"http://{tag}/v1", "model_id": "m"} for tag in ("a", "b")}
     roles = ("--role", "producer=a", "--role", "evaluator=b")

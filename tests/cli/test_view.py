@@ -152,8 +152,9 @@ def test_metrics_are_for_no_one_else_unless_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def intruder(url: str) -> None:
-        with pytest.raises(HTTPError, match="403"):
+        with pytest.raises(HTTPError, match="403") as refused:
             urlopen(f"http://127.0.0.1:{urlsplit(url).port}/metrics", timeout=10)
+        refused.value.close()
         interrupt()
 
     monkeypatch.setattr(webbrowser, "open", intruder)

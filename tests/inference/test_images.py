@@ -47,6 +47,7 @@ def test_an_image_says_itself_what_kind_it_is(data, kind, tmp_path):
         (lambda _: Image.from_bytes(PNG + bytes(MOST_BYTES)), "image.too-large"),
         (lambda _: Image.from_url("file:///etc/passwd"), "image.bad-address"),
         (lambda _: Image.from_url("data:image/png;base64,A"), "image.bad-address"),
+        (lambda _: Image.from_url("data:image/png;base64,Größe"), "image.bad-address"),
         (lambda _: as_messages({"role": "user", "content": [3]}), "request.part-not-text"),
     ],
 )

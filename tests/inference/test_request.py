@@ -101,9 +101,10 @@ def test_a_prompt_may_hold_calls_of_tools_as_openai_has_them():
     )
     looked = Message("assistant", "", tool_calls=(ToolCall("call_1", "look", "{}"),))
     assert read == (looked, Message("tool", "An owl.", answers="call_1"))
-    with pytest.raises(InvalidInput) as caught:
-        as_messages({"role": "assistant", "content": "", "tool_calls": [{"name": "look"}]})
-    assert caught.value.code == "request.not-a-tool-call"
+    for calls in ([{"name": "look"}], {"name": "look"}, 5):
+        with pytest.raises(InvalidInput) as caught:
+            as_messages({"role": "assistant", "content": "", "tool_calls": calls})
+        assert caught.value.code == "request.not-a-tool-call"
 
 
 def test_tools_and_calls_of_them_are_part_of_a_prompts_estimate():

@@ -70,6 +70,12 @@ def test_waits_grow_to_the_cap_until_attempts_run_out(attempt, jitter, expected)
     assert delay_s(BUSY, attempt=attempt, jitter=jitter) == expected
 
 
+def test_the_wait_keeps_to_its_cap_after_thousands_of_attempts():
+    policy = RetryPolicy(max_attempts=5000)
+    error = EndpointUnreachable("refused", endpoint="m")
+    assert retry_delay_s(error, attempt=4999, policy=policy, jitter=1.0) == policy.cap_s
+
+
 def test_a_server_that_says_how_long_to_wait_is_obeyed():
     for asked_s in (0.0, 0.2, 30.0):
         error = Overloaded("busy", endpoint="m", retry_after_s=asked_s)

@@ -9,7 +9,7 @@ import pytest
 
 from harness import ScriptedBackend
 from harness.errors import InvalidInput, StreamCut
-from harness.inference.stream import Stream, TextStream, Told
+from harness.inference.stream import ItemQueue, Stream, TextStream
 
 PIECES = ("It is ", "8 to 15 s", ".")
 
@@ -137,10 +137,10 @@ def test_a_stream_that_is_never_read_asks_nothing() -> None:
 
 
 def test_a_slow_reader_misses_the_oldest_and_is_told_how_many() -> None:
-    told = Told[str](str.__add__, most=3, missed=lambda number: f"{number} missed")
+    told = ItemQueue[str](str.__add__, most=3, missed=lambda number: f"{number} missed")
 
     async def main():
-        thread = threading.Thread(target=lambda: [told.tell(str(n)) for n in range(10)])
+        thread = threading.Thread(target=lambda: [told.put(str(n)) for n in range(10)])
         thread.start()
         thread.join()  # nobody reads meanwhile
 

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -5,7 +6,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Strict
+from pydantic import BaseModel, Field, Strict, model_validator
 
 from harness.errors import ConfigurationInvalid, ReplyInvalid
 from harness.inference import Completion, Usage
@@ -113,6 +114,60 @@ def test_no_object_is_picked_out_of_several_or_of_one_that_is_broken(text, probl
         parse(Finding, text)
 
 
+class Note(BaseModel):
+    title: str = ""
+    tags: list[str] = []
+
+
+@dataclass
+class Shelf:
+    room: str = ""
+
+
+class Renamed(BaseModel):
+    title: str = Field("", alias="Title")
+
+    @model_validator(mode="before")
+    @classmethod
+    def unpacked(cls, value):
+        return value.get("note", value)
+
+
+# What small models send for a schema that they read in their prompt, or take for a function.
+MISPLACED = (
+    (Note, json.dumps(ReplyType(Note).schema), "repeats the schema"),
+    (dict[str, Any], json.dumps(ReplyType(dict[str, Any]).schema), "repeats the schema"),
+    (Note, '{"type": "object", "properties": {"title": {"type": "string"}}}', "'properties'"),
+    (Note, '{"properties": {"title": "Tea", "tags": []}, "required": ["title"]}', "'properties'"),
+    (Note, '{"name": "Note", "arguments": {"title": "Tea"}}', "'arguments'"),
+    (Note, '{"title": "Note", "parameters": {"title": "Tea"}}', "'parameters'"),
+    (Note, '{"Note": {"title": "Tea"}}', "none of the fields of the type, only 'Note'"),
+    (Note, '{"Title": "Tea", "Tags": []}', "none of the fields of the type, only 'Title', 'Tags'"),
+    (Shelf, '{"shelf": {"room": "A"}}', "none of the fields of the type, only 'shelf'"),
+)
+
+
+@pytest.mark.parametrize(("python_type", "text", "problem"), MISPLACED)
+def test_an_object_whose_fields_are_elsewhere_is_no_value_of_defaults(python_type, text, problem):
+    with pytest.raises(ReplyInvalid, match=problem):
+        parse(python_type, text)
+
+
+@pytest.mark.parametrize(
+    ("python_type", "text", "value"),
+    [
+        (Note, f'{json.dumps(ReplyType(Note).schema)}\n{{"title": "Tea"}}', Note(title="Tea")),
+        (Note, "{}", Note()),
+        (Note, '{"title": "Tea", "input": {"file": "a"}}', Note(title="Tea")),
+        (Shelf, '{"room": "A", "floor": 2}', Shelf("A")),
+        (Renamed, '{"note": {"Title": "Tea"}}', Renamed(Title="Tea")),
+        (dict[str, Any], '{"properties": {"a": 1}}', {"properties": {"a": 1}}),
+    ],
+)
+def test_further_fields_and_names_of_its_own_do_not_make_it_none(python_type, text, value):
+    assert parse(python_type, text) == value
+
+
 @pytest.mark.parametrize(
     ("python_type", "text", "value"),
     [
@@ -164,6 +219,13 @@ def test_a_model_that_only_opens_brackets_gives_no_value(opening, times):
     for text in (opening * times, f'{{"answer":{"[" * times}{"]" * times}}}'):
         with pytest.raises(ReplyInvalid):
             parse(list[int], text)
+
+
+@pytest.mark.parametrize("fence", ["```", "~~~json"])
+def test_a_fence_with_empty_lines_takes_no_time(fence):
+    assert parse(int, f"{fence}\n{' ' * 50}\n 7\n\n{fence[:3]}") == 7
+    with pytest.raises(ReplyInvalid):
+        parse(int, fence + "\n" * 50_000 + "x")
 
 
 @pytest.mark.parametrize(

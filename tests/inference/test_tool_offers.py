@@ -158,7 +158,7 @@ def test_a_server_that_cannot_require_a_call_is_sent_a_type_where_one_is_require
 )
 def test_the_provider_says_what_is_known_and_the_endpoint_has_the_last_word(backend, tools, mode):
     endpoint = Endpoint(tag="m", backend=backend, url="http://127.0.0.1:1", tools=tools)
-    assert knowledge_of(endpoint)[1]._mode.known == mode
+    assert knowledge_of(endpoint)[1]._mode.value == mode
 
 
 # --- the typed way ---------------------------------------------------------------------------

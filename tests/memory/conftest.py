@@ -6,14 +6,23 @@ from pathlib import Path
 import postgres
 import pytest
 
-from harness.memory import MemoryStore, Passage, Place, WordLlamaEmbedder, place_of
+from harness.memory import (
+    Embedder,
+    MemoryStore,
+    MiniLmEmbedder,
+    Passage,
+    Place,
+    WordLlamaEmbedder,
+    place_of,
+)
+from harness.memory.embedder import has_wordllama
 from harness.memory.primary import PrimaryStore
 
 
 @pytest.fixture(scope="session")
-def embedder() -> WordLlamaEmbedder:
-    """One for all tests: it takes 0.3 s to load."""
-    return WordLlamaEmbedder()
+def embedder() -> Embedder:
+    """The included one, once for all tests: it takes 0.3 s to load."""
+    return WordLlamaEmbedder() if has_wordllama() else MiniLmEmbedder()
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +53,7 @@ def place(request, tmp_path: Path, monkeypatch) -> Place:
 
 
 @pytest.fixture
-def store(
-    place: Place, embedder: WordLlamaEmbedder, animals: list[Passage]
-) -> Iterator[MemoryStore]:
+def store(place: Place, embedder: Embedder, animals: list[Passage]) -> Iterator[MemoryStore]:
     """A store of four passages."""
     with MemoryStore.open(place, embedder=embedder) as opened:
         opened.add(animals)

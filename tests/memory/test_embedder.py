@@ -11,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored import failing
 
-from harness.errors import InvalidInput
-from harness.memory.embedder import WordLlamaEmbedder, embed, normalized, unrelated_cosines
+from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.memory.embedder import (
+    WordLlamaEmbedder,
+    embed,
+    has_wordllama,
+    normalized,
+    unrelated_cosines,
+)
 from harness.memory.ranking import novelty
+
+needs_wordllama = pytest.mark.skipif(not has_wordllama(), reason="wordllama is not installed")
 
 # --- embedders ---------------------------------------------------------------------------------
 
 
 def test_vectors_are_float32_of_unit_length_whatever_the_company(embedder):
-    texts = ["a river otter", "a text that is a good deal longer " * 20, "日本語", "\x00"]
+    texts = ["a river otter", "a text that is a good deal longer " * 20, "日本語", "7"]
     vectors = embedder.embed(texts)
 
     assert (vectors.dtype, vectors.shape) == (np.float32, (4, embedder.dimensions))
@@ -27,6 +35,12 @@ def test_vectors_are_float32_of_unit_length_whatever_the_company(embedder):
     assert np.array_equal(vectors, np.concatenate([embedder.embed([text]) for text in texts]))
     assert not embedder.embed([""]).any()
     assert embedder.embed([]).shape == (0, embedder.dimensions)
+
+
+def test_without_wordllama_its_embedder_says_what_to_use(monkeypatch):
+    monkeypatch.setattr("harness.memory.embedder.has_wordllama", lambda: False)
+    with failing(ConfigurationInvalid, "memory.no-wordllama"):
+        WordLlamaEmbedder()
 
 
 @pytest.fixture
@@ -38,6 +52,7 @@ def peak_bytes(embedder):
     tracemalloc.stop()
 
 
+@needs_wordllama
 def test_a_long_text_is_embedded_in_little_memory_and_as_its_parts(embedder, peak_bytes):
     shells, courts = "otters crack shells " * 2_000, "a court heard appeals " * 2_000
     both, first, second = embedder.embed([shells + courts, shells, courts])
@@ -48,6 +63,7 @@ def test_a_long_text_is_embedded_in_little_memory_and_as_its_parts(embedder, pea
     assert np.linalg.norm(embedder.embed(["日本語" * 10_000])) == pytest.approx(1)
 
 
+@needs_wordllama
 def test_embedders_of_one_process_share_their_weights(peak_bytes):
     WordLlamaEmbedder().embed(["once"])
     assert peak_bytes() < 5e6  # the weights are 33 MB
@@ -87,6 +103,7 @@ assert logging.getLogger().handlers == [] and logging.getLogger().level == loggi
 """
 
 
+@needs_wordllama
 @pytest.mark.slow
 def test_import_is_light_and_embedding_touches_neither_network_nor_logging():
     # A process of its own: here the modules are loaded and pytest owns the root logger.
@@ -130,6 +147,7 @@ def test_there_is_room_above_it_even_when_all_texts_are_alike():
     assert unrelated_cosines(constant) == (0.99, 0.99)
 
 
+@needs_wordllama
 @pytest.mark.parametrize(
     ("one", "other", "alike"),
     [
@@ -177,6 +195,7 @@ assert (logging.root.level, logging.root.handlers) == (logging.WARNING, [])
 """
 
 
+@needs_wordllama
 def test_nobody_elses_log_is_printed_while_the_embedder_is_imported():
     done = subprocess.run(
         [sys.executable, "-c", WATCHED], capture_output=True, text=True, timeout=60, check=False

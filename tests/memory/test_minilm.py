@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from stored import failing
+from stored import Letters, failing
 
 from harness.errors import ConfigurationInvalid
 from harness.memory import MemoryStore, MiniLmEmbedder, Passage
@@ -42,8 +42,8 @@ def test_texts_of_one_meaning_are_near_and_each_vector_is_its_texts_alone():
 
 @needs_it
 @pytest.mark.slow
-def test_a_store_of_wordllamas_vectors_takes_it_up(tmp_path):
-    with MemoryStore.open(tmp_path) as store:
+def test_a_store_of_other_vectors_takes_it_up(tmp_path):
+    with MemoryStore.open(tmp_path, embedder=Letters()) as store:
         store.add([Passage(text="The doctor prescribed a pill."), Passage(text="Birds fly south.")])
     settings = Settings(memory=MemorySettings(path=tmp_path, embedder="minilm"))
     with open_store(settings) as store:

@@ -180,16 +180,19 @@ def test_what_is_added_does_not_wait_for_the_vectors_of_a_slow_embedder(place):
         store.add(passages)
         assert store.wait()
         assert progress[-1] == ("embedding passages", 40, 40)
+        few = [Passage(text=f"cherries, number {n}") for n in range(16)]
+        store.add(few)  # takes a moment: they have their vectors at once
+        assert store.stats().unembedded == 0
         embedder.may.clear()
         new = Passage(text="apples and pears")
-        store.add([new])
+        store.add([new, *(Passage(text=f"plums, number {n}") for n in range(16))])
         # Words find it already; the others are found by meaning meanwhile.
         assert store.search("pears", mode="lexical")[0].id == new.id
-        assert store.stats().unembedded == 1
+        assert store.stats().unembedded == 17
         embedder.may.set()
         assert store.wait()
         assert store.novelty([new.text]) == pytest.approx(0, abs=1e-3)
-        assert store.search("x", mode="vector", limit=60).fallback is None
+        assert store.search("x", mode="vector", limit=90).fallback is None
 
 
 @pytest.mark.parametrize(
@@ -297,11 +300,15 @@ def test_the_statistics_say_what_is_there(place, store, animals):
     stats = store.stats()
     on_server = store._primary.size_bytes()
 
-    assert (stats.passages, stats.unembedded, stats.dimensions) == (len(animals), 0, 256)
+    assert (stats.passages, stats.unembedded, stats.dimensions) == (
+        len(animals),
+        0,
+        store._embedder.dimensions,
+    )
     assert stats.language == "english"
     assert (on_server > 0) == (place != store._primary.directory)
     assert stats.disk_bytes > on_server  # files are here in both cases
-    assert stats.vector_bytes >= len(animals) * 256 * 4
+    assert stats.vector_bytes >= len(animals) * store._embedder.dimensions * 4
 
 
 # --- surviving -------------------------------------------------------------------------------

@@ -47,6 +47,14 @@ def test_a_reply_gives_the_scores_that_a_person_reads_or_none(scale, names, repl
     assert read(scale, names, reply) == scores
 
 
+def test_on_a_scale_that_ends_below_zero_scores_are_read():
+    dimension = Dimension(name="clear", judge="Is it?", scale=Scale(min=-5, max=-1, step=1))
+    rubric = Rubric(id="essay", title="Essay", dimensions=(dimension,))
+    read = read_reply("clear: -1", rubric, rubric.judged, draft=DRAFT)
+
+    assert read["clear"].score == -1
+
+
 def test_on_scales_below_zero_a_typographic_minus_is_a_sign():
     dimension = Dimension(name="clear", judge="Is it?", scale=Scale(min=-1, max=1, step=0.5))
     rubric = Rubric(id="essay", title="Essay", dimensions=(dimension,))

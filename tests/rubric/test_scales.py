@@ -23,6 +23,11 @@ def replied(**scores):
     return json.dumps({name: {"reason": "", "score": score} for name, score in scores.items()})
 
 
+def test_a_scale_of_two_scores_is_one_of_pass_and_fail_whatever_they_are():
+    assert Scale(min=0.1, max=0.3, step=0.2).is_pass_fail
+    assert not Scale(min=0.1, max=0.3, step=0.1).is_pass_fail
+
+
 @pytest.mark.parametrize(
     ("given", "draft", "composite", "passed", "below"),
     [

@@ -147,7 +147,8 @@ def test_the_same_call_makes_and_judges_nothing_again(setup):
     again = setup.run(questions(rubric="right", epochs=2))
 
     assert setup.asked == asked == (6, 6)
-    assert (again.kept, again.scores) == (6, first.scores)
+    # As texts: bounds of too few groups are NaN, which no longer equal themselves in a dataclass.
+    assert (again.kept, str(again.scores)) == (6, str(first.scores))
 
 
 def test_epochs_can_grow_and_shrink_on_one_output(setup):
@@ -745,7 +746,7 @@ def test_scores_do_not_depend_on_the_order_in_which_rows_end(tmp_path):
 
     forwards = scores("a.jsonl", [*range(8)])
 
-    assert scores("b.jsonl", [*reversed(range(8))]) == forwards
+    assert str(scores("b.jsonl", [*reversed(range(8))])) == str(forwards)
     assert forwards[0].rows == 8
 
 

@@ -342,7 +342,7 @@ def test_the_pieces_of_calls_side_by_side_are_joined_each_with_its_own() -> None
     told = {}
 
     class Reader:
-        def tell(self, event, *, key=None):
+        def put(self, event, *, key=None):
             told.setdefault(key, []).append(event.text)
 
     observe = _Observer(Reader())

@@ -14,7 +14,7 @@ from harness import Run, Settings
 from harness.errors import SameFamily, SameModel
 from harness.inference import ChatRequest, Completion, Endpoint, Message, ModelMetadata
 from harness.session.roles import Casting, cast_roles
-from harness.session.separation import ComparedModels, word_on
+from harness.session.separation import ComparedModels, model_reported_by
 from harness.trace import Tracer
 
 
@@ -31,7 +31,7 @@ def served(tag, model_id="", *, port=8000, fallback="", family=None):
 def compared(*endpoints, same_family="refuse", **paths):
     """Endpoints, some of whose servers say they loaded these."""
     models = ComparedModels({one.tag: one for one in endpoints}, same_family=same_family)
-    models.take_word({tag: ModelMetadata(path=path) for tag, path in paths.items()})
+    models.use_reports({tag: ModelMetadata(path=path) for tag, path in paths.items()})
     return models
 
 
@@ -145,7 +145,7 @@ def test_a_server_is_asked_for_its_model_with_the_headers_that_calls_carry():
         async with Loopback(repeat(Reply(steps=(b"{}",)))) as server:
             headers = {"x-api-key": "${GATEWAY_KEY}"}
             endpoint = Endpoint(tag="e", url=server.url, backend="vllm", headers=headers)
-            await word_on(endpoint, {"GATEWAY_KEY": "key-of-mine"})
+            await model_reported_by(endpoint, {"GATEWAY_KEY": "key-of-mine"})
             return {asked.headers.get("x-api-key") for asked in server.requests}
 
     assert asyncio.run(sent()) == {"key-of-mine"}
@@ -239,7 +239,7 @@ class Asked:
         roles = cast_roles(models.endpoints, settings)
         self.warnings = []
         of_run = {"settings": settings, "task": "t", "environment": {}, "tracer": Tracer()}
-        self.casting = Casting(roles, models, **of_run, warn=self.warnings.append)
+        self.casting = Casting(roles=roles, models=models, **of_run, warn=self.warnings.append)
         self.casting.choose_evaluators()
         if begun:
             self.casting.separate()
@@ -263,7 +263,7 @@ class Asked:
         request = ChatRequest(model=tag, role=role, messages=(Message("user", "x"),))
         self.casting.check_replies()
         self.calls += 1
-        self.casting.look_at(request, reply)
+        self.casting.compare_reply(request, reply)
 
     def call_all(self, tags, names):
         for tag in tags:

@@ -14,7 +14,8 @@ from session_runs import settings_of
 
 from harness import Evaluation, Pipeline, Run, ScriptedBackend
 from harness.graph import Cache
-from harness.session import read_earlier_run, rehearse
+from harness.session import Settings, read_earlier_run, rehearse
+from harness.session.surroundings import Surroundings
 
 # One call for each ingredient, and some for several.
 PIPELINE = '''
@@ -400,6 +401,19 @@ def test_a_pool_is_its_members_whichever_was_drawn(tmp_path, monkeypatch):
     assert [one.reason.partition(" (")[0] for one in other.reruns] == [
         "its model for 'evaluator' changed"
     ]
+
+
+class DroppedAtOnce(dict):
+    """Facts that another thread drops as soon as they are written."""
+
+    def __setitem__(self, name, use):
+        pass
+
+
+def test_a_fact_that_another_thread_drops_meanwhile_is_known_all_the_same(tmp_path):
+    surroundings = Surroundings(Settings(traces=tmp_path, seed=7), facts=DroppedAtOnce())
+
+    assert surroundings.uses_named("seed")["seed"].digest == "7"
 
 
 # --- Cache() -------------------------------------------------------------------------------------

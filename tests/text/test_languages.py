@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from importlib.resources import files
 from typing import get_args
 
@@ -17,11 +18,15 @@ def rows(name: str) -> list[list[str]]:
     return [line.split("\t") for line in lines if line and not line.startswith("#")]
 
 
-def test_every_row_is_of_a_language_that_can_be_told() -> None:
-    codes = [code for code, *_ in rows("languages")]
-    assert codes == sorted(set(codes))
-    assert set(codes) <= set(get_args(Language))
+def test_every_language_has_a_row() -> None:
+    assert [code for code, *_ in rows("languages")] == list(get_args(Language))
     assert {trait for row in rows("languages") for trait in row[2].split()} <= set(get_args(Trait))
+
+
+def test_scripts_are_named_as_their_letters_are_in_unicode() -> None:
+    letters = filter(str.isalpha, map(chr, range(0x30000)))
+    names = {unicodedata.name(letter, "").partition(" ")[0] for letter in letters}
+    assert {script for row in rows("languages") for script in row[3].split()} <= names
 
 
 def test_words_behind_numbers_are_by_power_of_ten_unit_or_percent() -> None:

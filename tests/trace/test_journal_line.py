@@ -64,7 +64,7 @@ KINDS = pytest.mark.parametrize("whole", WHOLE, ids=lambda record: type(record).
 
 def annotations(record: NamedTuple) -> dict[str, tuple[str, bool]]:
     """The type of every field, and whether it may be nothing."""
-    said = {name: record.__annotations__[name].__forward_arg__ for name in record._fields}
+    said = {name: type(record).__annotations__[name].__forward_arg__ for name in record._fields}
     return {name: (one.removesuffix(" | None"), one.endswith("None")) for name, one in said.items()}
 
 

@@ -220,7 +220,6 @@ async def run_loop(
             ),
             meter=meter,
             tracer=tracer,
-            finalists=finalists,
             policy=policy,
             rounds=rounds,
         )

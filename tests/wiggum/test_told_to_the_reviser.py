@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from harness.compress import sections_of
 from harness.rubric import DimensionScore, Draft, Finding
-from harness.wiggum import lengthened
+from harness.wiggum.loop import lengthened
 from harness.wiggum.prompts import cited, listed, located, nearest_sources, place_of
 from harness.wiggum.reviser import without_broken_end
 

@@ -16,7 +16,8 @@ Values = NDArray[np.float64]
 
 _DRAWS = 1_000
 # A resample takes 8 bytes a group: a thousand of 100,000 groups would be 800 MB.
-_DRAWS_OF_MANY, _MANY_GROUPS = 200, 10_000
+_MANY_GROUPS = 10_000
+_DRAWS_OF_MANY = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,9 @@ class Estimate:
     @property
     def higher(self) -> str:
         """Which side is higher, if this estimates second minus first; or `cannot tell`."""
-        return "second" if self.low > 0 else "first" if self.high < 0 else "cannot tell"
+        if self.low > 0:
+            return "second"
+        return "first" if self.high < 0 else "cannot tell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ class Agreement:
     """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `offset`, the mean of the
     evaluator minus people."""
     is_frozen: bool
-    """Whether the evaluator gave every draft the same."""
+    """Whether the evaluator gave every draft the same score."""
     length_bias: float
     """Spearman's rho of evaluator minus people with the draft's length; NaN if unknown."""
     ceiling: float
@@ -52,7 +55,7 @@ class Agreement:
 
 
 class Resamples:
-    """Bootstrap resamples of groups; a draft that is independent has a group of its own."""
+    """Bootstrap resamples of groups of drafts; an independent draft is a group by itself."""
 
     def __init__(self, groups: Sequence[str], generator: np.random.Generator) -> None:
         # Drafts of one source are not independent: resampled one by one, they give intervals that
@@ -60,23 +63,23 @@ class Resamples:
         _, self.codes = np.unique(np.asarray(groups), return_inverse=True)
         count = int(self.codes.max(initial=-1)) + 1
         draws = _DRAWS if count <= _MANY_GROUPS else _DRAWS_OF_MANY
-        # All draws are counted at once: each has numbers of its own.
+        # The groups of each draw get numbers of their own, so that one count serves all draws.
         picked = generator.integers(count, size=(draws, count)) + np.arange(draws)[:, None] * count
         times = np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)
-        # First the drafts themselves, each once: their statistic is the estimate.
+        # The first row has each group once: its statistic is the estimate.
         self._times = np.vstack([np.ones(count), times])
 
     def sums(self, features: Values) -> Values:
         """`(1 + draws, k)`: sums of `(drafts, k)` over these drafts, then over each resample."""
-        # Statistics with an interval are made of such sums: a resample only weighs the groups.
+        # Every statistic with an interval is made of such sums: a resample only weighs the groups.
         by_group = np.zeros((self._times.shape[1], features.shape[1]))
         np.add.at(by_group, self.codes, features)
         return np.asarray(self._times @ by_group)
 
     def estimate(self, values: Values, *, confidence: float) -> Estimate:
-        """The first value, with an interval by percentiles of the others; none of two groups."""
+        """The first value with an interval by percentiles of the others; NaN up to two groups."""
         finite = values[1:][np.isfinite(values[1:])]
-        free = self._times.shape[1] - 2
+        free = self._times.shape[1] - 2  # degrees of freedom
         low = high = np.nan
         # Percentiles of a bootstrap are as narrow as if the variance were known, and that of n
         # groups is too small by (n - 1) / n. So they are taken farther out (Hesterberg 2015, "What
@@ -107,7 +110,9 @@ def agreement(
     rank = library("scipy.stats").rankdata
     mean = mean_of(people)
     both = ~np.isnan(evaluator) & ~np.isnan(mean)
-    x, y, lengths = mean[both], evaluator[both], lengths[both]
+    x = mean[both]
+    y = evaluator[both]
+    lengths = lengths[both]
     statistics = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
     statistics["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
@@ -131,13 +136,15 @@ def mean_of(people: Values) -> Values:
 def linear(
     resamples: Resamples, both: NDArray[np.bool_], x: Values, y: Values
 ) -> dict[str, Values]:
-    """`(1 + draws,)` by name, as in `Agreement`, of people's scores `x` and an evaluator's `y`.
+    """`pearson`, `kappa` and `offset`, each `(1 + draws,)`; see `Agreement`.
 
-    `resamples` is of all drafts, `both` says which of them have these scores.
+    `x` are people's scores, `y` an evaluator's, of the drafts that `both` marks among all drafts of
+    `resamples`.
     """
-    # About a middle: the squares of large numbers lose digits.
+    # Less their mean, since the squares of large numbers lose digits.
     middle = np.mean([x, y]) if len(x) else 0
-    x, y = x - middle, y - middle
+    x = x - middle
+    y = y - middle
     features = np.zeros((len(both), 6))
     features[both] = np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y])
     sums = resamples.sums(features)
@@ -163,25 +170,26 @@ def _pearson(x: Values, y: Values) -> float:
 
 
 def _ceiling(people: Values) -> float:
-    alike = []
+    correlations = []
     for rater in range(people.shape[1]):
-        rest = mean_of(np.delete(people, rater, axis=1))
-        both = ~np.isnan(people[:, rater]) & ~np.isnan(rest)
-        alike.append(_pearson(people[both, rater], rest[both]))
-    return float(np.mean([r for r in alike if not np.isnan(r)] or [np.nan]))
+        mean_of_others = mean_of(np.delete(people, rater, axis=1))
+        both = ~np.isnan(people[:, rater]) & ~np.isnan(mean_of_others)
+        correlations.append(_pearson(people[both, rater], mean_of_others[both]))
+    return float(np.mean([r for r in correlations if not np.isnan(r)] or [np.nan]))
 
 
 def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) -> Values:
-    """`(1 + draws,)`: of the drafts with scores, then of each resample, the area under the curve.
+    """`(1 + draws,)`: the area under the ROC curve, of the drafts with scores and of each resample.
 
-    How often an accepted draft outscores a rejected one; of two equal scores, each does by half.
+    How often an accepted draft outscores a rejected one; of equal scores, each does by half.
     """
     counted = np.flatnonzero(~np.isnan(scores))
-    values, place = np.unique(scores[counted], return_inverse=True)
+    values, ranks = np.unique(scores[counted], return_inverse=True)
     features = np.zeros((len(scores), 2 * len(values)))
-    # A column for each score, of the rejected and then of the accepted.
-    features[counted, place + len(values) * accepted[counted]] = 1
+    # A column for each score of rejected drafts, then one for each score of accepted drafts.
+    features[counted, ranks + len(values) * accepted[counted]] = 1
     bad, good = np.split(resamples.sums(features), 2, axis=1)
+    # How many rejected drafts score below each score, equal ones as a half.
     below = np.cumsum(bad, axis=1) - bad / 2
     with np.errstate(invalid="ignore"):
         return np.asarray((good * below).sum(axis=1) / (good.sum(axis=1) * bad.sum(axis=1)))

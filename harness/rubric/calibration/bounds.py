@@ -53,8 +53,7 @@ class RiskAim:
     confidence: float = 0.9
     """The share of label sets in which the claim must hold."""
     looks: int = 1
-    """How many looks at these labels share what may go wrong: with other scores, or with fewer
-    labels."""
+    """How many looks at these labels, with other scores or fewer labels, share the error."""
 
     @property
     def error(self) -> float:
@@ -87,7 +86,7 @@ class AtThreshold:
 def at_threshold(
     scores: NDArray[np.float64], wrong: NDArray[np.bool_], threshold: float
 ) -> AtThreshold:
-    """What a threshold does to drafts; those that people reject are `wrong`."""
+    """What a threshold does to drafts; `wrong` marks those that people reject."""
     accepted = scores >= threshold
     return AtThreshold(
         threshold=threshold,
@@ -103,38 +102,26 @@ def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> tuple[AtT
 
     A draft that no threshold accepts scores `-inf`.
     """
-    # Negated, so that the strictest threshold comes first.
-    values, place = np.unique(-scores, return_inverse=True)
-    accepted = np.cumsum(np.bincount(place, minlength=len(values)))
-    bad = np.cumsum(np.bincount(place[wrong], minlength=len(values)))
-    return tuple(
-        AtThreshold(
-            threshold=-float(value),
-            accepted=int(count),
-            wrong=int(bad_count),
-            drafts=len(scores),
-            rejects=int(wrong.sum()),
-        )
-        for value, count, bad_count in zip(values, accepted, bad, strict=True)
-        if np.isfinite(value)
-    )
+    thresholds = np.unique(scores[np.isfinite(scores)])[::-1]
+    return tuple(at_threshold(scores, wrong, float(threshold)) for threshold in thresholds)
 
 
-def upper_bound(wrong: int, of: int, *, error: float) -> float:
+def upper_bound(wrong: int, drafts: int, *, error: float) -> float:
     """The one-sided exact bound on a rate (Clopper and Pearson 1934); 1 if there is no draft."""
-    if wrong >= of:
+    if wrong >= drafts:
         return 1.0
-    return float(library("scipy.special").betaincinv(wrong + 1, of - wrong, 1 - error))
+    return float(library("scipy.special").betaincinv(wrong + 1, drafts - wrong, 1 - error))
 
 
-def interval(wrong: int, of: int, *, confidence: float) -> tuple[float, float]:
+def interval(wrong: int, drafts: int, *, confidence: float) -> tuple[float, float]:
     """The two-sided exact interval around a rate."""
     error = (1 - confidence) / 2
-    return 1 - upper_bound(of - wrong, of, error=error), upper_bound(wrong, of, error=error)
+    low = 1 - upper_bound(drafts - wrong, drafts, error=error)
+    return low, upper_bound(wrong, drafts, error=error)
 
 
 def most_wrong(drafts: int, aim: RiskAim) -> Counts:
-    """For 0 to `drafts` drafts, how many may be wrong at most; -1 if none would be too many."""
+    """`(1 + drafts,)`: the most wrong ones of 0, 1, 2 … drafts; -1 if so few prove nothing."""
     special = library("scipy.special")
     sizes = np.arange(drafts + 1)
     # The quantile is the first number whose probability is not below the error: mostly one more.
@@ -147,7 +134,8 @@ def most_wrong(drafts: int, aim: RiskAim) -> Counts:
 
 
 def least_drafts(aim: RiskAim) -> int:
-    """With how many drafts anything can be claimed: with one wrong, where a sequence is tested."""
+    """The fewest drafts with which anything can be claimed."""
+    # A sequence of thresholds begins where one wrong draft is allowed for: see `_first_size`.
     allowed = int(aim.risk == "accepted")
     # Long enough: without a wrong draft, about -log(error) / target are needed; with one, more.
     sizes = np.arange(math.ceil(10 * (1 - math.log(aim.error)) / aim.target))
@@ -158,16 +146,16 @@ def least_drafts(aim: RiskAim) -> int:
 def named_threshold(steps: Sequence[AtThreshold], aim: RiskAim) -> AtThreshold | None:
     """The lowest threshold of one label set that keeps the aim; None if none does."""
     drafts = steps[0].drafts if steps else 0
-    limits, first, named = most_wrong(drafts, aim), 0, None
+    limits = most_wrong(drafts, aim)
     # The share of wrong ones among the accepted may rise with the threshold, where a judge is
     # fooled. So thresholds are tested in a fixed sequence, strictest first, and the first failure
     # ends it (Bauer 1991; "learn then test", Angelopoulos et al. 2022). The other shares, of what
     # people reject and of all drafts, only fall: their exact bounds need no correction.
-    if aim.risk == "accepted":
-        first = first_size(limits, drafts)
+    fewest = _first_size(limits, drafts) if aim.risk == "accepted" else 0
+    named = None
     for step in steps:
-        # What accepts so few is not tested, so it is not named and ends nothing either.
-        if step.accepted < first:
+        # A threshold that accepts fewer drafts is not tested, so it is not named and ends nothing.
+        if step.accepted < fewest:
             continue
         if step.wrong > limits[step.trials(aim.risk)]:
             break
@@ -175,8 +163,8 @@ def named_threshold(steps: Sequence[AtThreshold], aim: RiskAim) -> AtThreshold |
     return named
 
 
-def first_size(limits: Counts, drafts: int) -> int:
-    """How many drafts the strictest threshold of the sequence accepts at least."""
+def _first_size(limits: Counts, drafts: int) -> int:
+    """The fewest drafts that the strictest threshold of the sequence must accept."""
     # One wrong draft must not end the sequence at its beginning; and begun with very few, it would
     # get stuck where a judge errs at the very top.
     with_one = np.flatnonzero(limits >= 1)

@@ -28,14 +28,14 @@ from harness.rubric.rubric import FILLED_IN, Rubric
 
 
 class Attempt(BaseModel):
-    """The scores of one rubric and evaluator, looked at on labeled drafts."""
+    """The scores of one rubric and evaluator on labeled drafts that someone looked at."""
 
     pass_at: tuple[float, ...]
     """The thresholds that the rubric had."""
     drafts: tuple[int, ...]
-    """How many drafts counted at each look: one with more of them is another."""
+    """How many drafts counted at each look: a look at more drafts is another look."""
     scores: dict[str, float | None]
-    """By the labels' digests: the highest threshold at which a draft passes; None for none."""
+    """Digest of a label → the highest threshold at which its draft passes; None for none."""
 
     def has_scores_of(self, look: Attempt) -> bool:
         """Whether it saw some of the same labels, and the same scores of each."""
@@ -52,7 +52,7 @@ class Attempts(RubricRecord):
 
     @classmethod
     def beside(cls, rubric: Rubric, directory: Path) -> Self:
-        """Those of the rubric, and of all others in its folder."""
+        """The attempts of the rubric, and of all others in its folder."""
         attempts = cls.read(rubric, directory) or cls()
         # A copy of a rubric has another name, and does not look at the labels for free.
         for path in sorted(directory.glob(f"*.{cls.kind}.json")):
@@ -60,14 +60,14 @@ class Attempts(RubricRecord):
         return attempts
 
     def after(self, pass_at: float, scores: Mapping[str, float | None], *, drafts: int) -> Self:
-        """With another look at so many drafts; the same scores are the same attempt."""
+        """These attempts and a look with `pass_at` at so many drafts."""
         return self.joined([Attempt(pass_at=(pass_at,), drafts=(drafts,), scores=dict(scores))])
 
     def joined(self, looks: Iterable[Attempt]) -> Self:
-        """With other looks; the same scores are the same attempt."""
+        """These attempts and other looks; looks at the same scores become one attempt."""
         attempts = [*self.attempts]
         for look in looks:
-            # The look itself is among them.
+            # The look has its own scores, so it is among `same`.
             same = [attempt for attempt in (*attempts, look) if attempt.has_scores_of(look)]
             attempts = [attempt for attempt in attempts if attempt not in same]
             new = Attempt(
@@ -79,7 +79,7 @@ class Attempts(RubricRecord):
         return self.model_copy(update={"attempts": tuple(attempts)})
 
     def on(self, scores: Mapping[str, float | None]) -> tuple[Attempt, ...]:
-        """Those that saw any of these labels."""
+        """The attempts that saw any of these labels."""
         return tuple(attempt for attempt in self.attempts if attempt.scores.keys() & scores.keys())
 
 
@@ -92,36 +92,37 @@ class Calibration(RubricRecord):
     rubric_sha256: str
     """The digest of the rubric with this threshold."""
     prompt_sha256: str
-    """Digest of what the evaluator is told except task, sources and draft; as in `Judges`."""
+    """Digest of the evaluator's prompts without task, sources and draft; as in `Judges`."""
     evaluator: str | None
-    """Tag of its endpoint, all tags of a panel; None if code alone scores."""
+    """Tag of its endpoint, or the tags of a panel; None if code alone scores."""
     samples: tuple[int, ...]
     """How many judgements a draft had: one number if all had as many."""
     labels_sha256: str
     at: AtThreshold
     """The rubric's threshold."""
     aim: RiskAim
-    """The claim: of which drafts at most which share is wrong, in which share of label sets."""
+    """The claim about the threshold."""
     method: str
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
 
     def differences(self, rubric: Rubric, evaluator: str) -> tuple[str, ...]:
-        """What is not as it was calibrated, in words; empty if the claim holds."""
+        """What has changed since the calibration, in words; empty if the claim still holds."""
         parts = []
         if rubric.sha256 != self.rubric_sha256:
             parts.append("the rubric")
         if prompts_digest(rubric) != self.prompt_sha256:
             parts.append("the evaluator's prompts")
-        # Where code alone judges, it is empty, and no matter.
+        # A rubric of checks alone has no evaluator that could change.
         if rubric.judged and evaluator != (self.evaluator or ""):
-            then, present = self.evaluator or "none", evaluator or "none"
-            parts.append(f"the evaluator ({then} then, {present} now)")
+            parts.append(
+                f"the evaluator ({self.evaluator or 'none'} then, {evaluator or 'none'} now)"
+            )
         return tuple(parts)
 
 
 def prompts_digest(rubric: Rubric) -> str:
-    """Digest of what an evaluator is told about drafts with sources."""
+    """Digest of an evaluator's prompts for drafts with sources."""
     joint = rubric.judge == "joint"
     return prompt_sha256(rubric, [rubric.judged] if joint else [[d] for d in rubric.judged])
 
@@ -162,17 +163,20 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
 
 
 def _values(rubric: Rubric) -> dict[str, Any]:
+    """The rubric's fields, without those that loading fills in."""
     return rubric.model_dump(mode="json", exclude=set(FILLED_IN))
 
 
 def _with_pass_at(text: str, value: float) -> str:
+    """The text of a rubric's file with this threshold."""
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     fields = {key.value: field for key, field in root.value}
-    if (node := fields.get("pass_at")) is not None:
+    node = fields.get("pass_at")
+    if node is not None:
         return f"{text[: node.start_mark.index]}{value:g}{text[node.end_mark.index :]}"
-    # So far it was the base's or the usual one; now it stands below the title.
+    # A rubric that had the threshold of its base, or the default, gets its own below the title.
     above = fields.get("title", root.value[0][1])
-    # A text below a `|` ends where the next line begins, any other one before the line's end.
+    # A text below a `|` ends where the next line begins, any other text before the line's end.
     end = text.find("\n", above.end_mark.index - 1) + 1 or len(text)
     line_end = "\r\n" if "\r\n" in text else "\n"
     before = text[:end] if text[:end].endswith("\n") else text[:end] + line_end

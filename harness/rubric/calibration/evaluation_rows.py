@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ import orjson
 from harness.errors import InvalidInput
 from harness.rows import Row
 from harness.rubric.calibration.score_figures import Sample
+from harness.rubric.checks.target import text_of
 from harness.rubric.rubric import Rubric
 
 _SCORES = "scores."
@@ -52,8 +54,7 @@ class PairNames:
 
 def _cell(value: object) -> str:
     """The value as a cell of a table, so that a row has one name in files of any kind."""
-    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-    return "" if value is None else text
+    return "" if value is None else text_of(value)
 
 
 def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:
@@ -101,13 +102,19 @@ def as_draft(row: Row, rubric: Rubric) -> Row:
     """A row of an evaluation as a draft with scores; any other row as it is.
 
     Each epoch is a draft. The scores are the rubric's own, or another program's if they have the
-    names of the rubric's dimensions.
+    names of the rubric's dimensions. Raises `InvalidInput` if the epoch is no whole number.
     """
     if not is_evaluation(row.fields):
         return row
-    epoch = int(row.fields["epoch"])
+    try:
+        # Not `int`, since other programs write 1.0. An object has columns such as `epoch.a` alone.
+        epoch = float(row.fields.get("epoch", ""))
+    except (TypeError, ValueError):
+        epoch = math.nan
+    if not epoch.is_integer():
+        raise row.refusal("'epoch' is not a whole number", code="labels.not-a-number")
     fields = {
-        "id": row.id if epoch == 1 else f"{row.id} epoch {epoch}",
+        "id": row.id if epoch == 1 else f"{row.id} epoch {epoch:.0f}",
         # Epochs of one row are alike, unless the row has another group.
         "group": row.id,
         "draft": row.fields.get("output"),

@@ -1,7 +1,7 @@
 """Reads drafts that people labeled.
 
-The rows are those of any table. A draft may have several, with different `rater`; a repeated score
-is another sample. All mistakes are reported at once.
+The rows are those of any table. A draft may have several rows, one for each `rater`; a repeated
+score is another sample. All mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,7 @@ from harness.rubric.draft import Draft
 from harness.rubric.rubric import Rubric, Scale
 
 COMPOSITE = ""
-"""In place of a dimension's name, where a file has one score for the whole draft."""
+"""In place of a dimension's name, for a score of the whole draft."""
 HOLD = "hold"
 """The split of drafts that stays unseen while a rubric is written."""
 
@@ -46,30 +46,26 @@ _SHOWN_OF_A_KIND = 3
 _MODEL = ConfigDict(frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
 Unreadable = Literal["drop", "lowest"]
-"""What becomes of a judgement without a score, which a file has as null: it does not count, or as
-the lowest score."""
+"""How a judgement without a score, which is null in a file, counts: not, or as the lowest score."""
 OffScale = Literal["refuse", "drop", "clip", "lowest"]
-"""What becomes of an evaluator's score off the scale: a mistake of the file, left out, the nearest
-end of the scale, or the lowest score."""
+"""How an evaluator's score off the scale counts: as a mistake of the file, not at all, as the
+nearest end of the scale, or as the lowest score."""
 
 
 def _samples(value: object) -> list[Any]:
-    """A list, or numbers with spaces, `|` or `;` between."""
+    """The samples in a cell: a list, or numbers with spaces, `|` or `;` between."""
     if isinstance(value, str) and not value.startswith("["):
         return re.split(r"[\s|;]+", value.strip())
     return listed(value)
 
 
-def _lower(words: Mapping[str, str]) -> BeforeValidator:
-    def read(value: object) -> object:
-        word = str(value).strip().lower()
-        return words.get(word, word)
-
-    return BeforeValidator(read)
+def _decision(value: object) -> object:
+    word = str(value).strip().lower()
+    return _DECISIONS.get(word, word)
 
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True)]
-Decision = Annotated[bool, _lower(_DECISIONS)]
+Decision = Annotated[bool, BeforeValidator(_decision)]
 
 
 class Labeled(BaseModel):
@@ -79,16 +75,16 @@ class Labeled(BaseModel):
 
     id: str
     named: bool = True
-    """Whether the file gives the id; else it is its place there."""
+    """Whether the file gives the id; else the id is the draft's place in the file."""
     draft: str | None = None
     task: str = ""
     sources: tuple[str, ...] = ()
     people: dict[str, dict[str, float]] = {}
-    """Their scores, by dimension or `COMPOSITE`, and rater, who may have no name."""
+    """Dimension or `COMPOSITE` → rater, who may have no name → score."""
     accept: dict[str, Decision] = {}
     """Whether the draft is good enough, by rater."""
     scores: dict[str, tuple[float, ...]] = {}
-    """The evaluator's, by dimension or `COMPOSITE`: one for each sample."""
+    """Dimension or `COMPOSITE` → the evaluator's scores, one for each sample."""
     group: Name = ""
     """What it shares with other drafts, such as a source; empty if nothing."""
     split: Name = ""
@@ -98,11 +94,11 @@ class Labeled(BaseModel):
     rubric_sha256: str = ""
     """Digest of the rubric that it was scored by; empty if the file does not say."""
     samples: str = ""
-    """How often it was judged; empty if the file does not say, or where that was not fixed."""
+    """How often it was judged; empty if the file does not say, or if that was not fixed."""
     sha256: str = ""
     """Digest of text, task and sources, if the file gives it in their place."""
     among: str = ""
-    """Digest of its file's labels, which tells drafts apart of which only a number is known."""
+    """Digest of all labels in its file, by which drafts with only a line number are told apart."""
 
     @property
     def text(self) -> Draft | None:
@@ -127,8 +123,8 @@ class Labeled(BaseModel):
         return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
     @property
-    def said(self) -> str:
-        """What people say of which draft, as one text."""
+    def identified_labels(self) -> str:
+        """The draft's digest and what people say of it, as one text."""
         return self.digest + self.model_dump_json(include={"people", "accept"})
 
 
@@ -141,21 +137,21 @@ class Labels:
     ignored: tuple[str, ...] = ()
     """Columns that mean nothing here."""
     unreadable: Mapping[str, int] = field(default_factory=dict)
-    """By column, how many of the evaluator's judgements have no score."""
+    """Column → number of the evaluator's judgements without a score."""
     off_scale: Mapping[str, int] = field(default_factory=dict)
-    """By column, how many of its scores are off the scale, if that is no mistake."""
+    """Column → number of the evaluator's scores off the scale, if that is no mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
     row: Row
     column: str
-    """As it is called here."""
+    """The column's name here, whatever the file calls it."""
     value: Any
 
 
 _Place = tuple[str, ...]
-"""Where a value stands in `Labeled`."""
+"""The fields and keys that lead to a value in `Labeled`, such as `("people", "clear", "anna")`."""
 
 
 def read_labels(
@@ -180,9 +176,9 @@ def read_labels(
     """
     if rows is None:
         rows = read_rows([str(path)], columns=columns, empty={"score"})
-    reading = _LabelTable(path, rubric, columns, need, unreadable, off_scale)
-    labels = reading.labels(rows)
-    reading.refuse()
+    table = _LabelTable(path, rubric, columns, need, unreadable, off_scale)
+    labels = table.labels(rows)
+    table.raise_mistakes()
     return labels
 
 
@@ -196,51 +192,69 @@ class _LabelTable:
     need: Literal["labels", "scores"]
     unreadable: Unreadable
     off_scale: OffScale
-    unread: Counter[str] = field(default_factory=Counter)
-    beyond: Counter[str] = field(default_factory=Counter)
-    """How many there are of either, by column."""
+    unreadable_counts: Counter[str] = field(default_factory=Counter)
+    off_scale_counts: Counter[str] = field(default_factory=Counter)
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
-    """With their columns."""
+    """Each with the name of its column in the file."""
 
-    def labels(self, read: Iterable[Row | InvalidInput]) -> Labels:
-        # 1. The rows.
+    def labels(self, table_rows: Iterable[Row | InvalidInput]) -> Labels:
         rows: list[Row] = []
-        for row in read:
-            if isinstance(row, Row):
+        for row in table_rows:
+            try:
+                if isinstance(row, InvalidInput):
+                    raise row
                 rows.append(as_draft(row, self.rubric))
-            # Not a row's mistake: the file cannot be read.
-            elif row.line is None:
-                raise row
-            else:
-                self.mistakes.append(("row", row))
-        names = dict.fromkeys(name for row in rows for name in row.fields)
-        kinds = {name.partition(".")[0]: name for name in names}
+            except InvalidInput as mistake:
+                # Not a row's mistake: the file cannot be read.
+                if mistake.line is None:
+                    raise
+                self.mistakes.append(("row", mistake))
+        columns = dict.fromkeys(column for row in rows for column in row.fields)
+        column_by_kind = {column.partition(".")[0]: column for column in columns}
+        self._check_columns(columns, column_by_kind.keys())
+
+        by_draft = self._cells_by_draft(rows, has_raters="rater" in column_by_kind)
+        drafts = [draft for draft in map(self._labeled, by_draft.values()) if draft is not None]
+        people = sorted(draft.model_dump_json(include={"people", "accept"}) for draft in drafts)
+        among = hashlib.sha256("".join(people).encode()).hexdigest()
+        return Labels(
+            path=self.path,
+            drafts=tuple(draft.model_copy(update={"among": among}) for draft in drafts),
+            ignored=tuple(column for kind, column in column_by_kind.items() if kind not in _KNOWN),
+            unreadable=self.unreadable_counts,
+            off_scale=self.off_scale_counts,
+        )
+
+    def _check_columns(self, columns: Iterable[str], kinds: Set[str]) -> None:
         scores = {"score"} if self.need == "scores" else set()
-        if not kinds.keys() & {"accept", "human", *scores}:
-            self.refuse()
+        if not kinds & {"accept", "human", *scores}:
+            self.raise_mistakes()
             raise InvalidInput(
                 "it has no human labels; add a column 'accept' with yes or no, 'human.DIMENSION' "
                 "with scores, or name another column with --columns accept=NAME "
-                f"(columns with values: {', '.join(names) or 'none'})",
+                f"(columns with values: {', '.join(columns) or 'none'})",
                 code="labels.no-labels",
                 path=self.path,
             )
         header = Row(fields={}, path=self.path, line=1)
         dimensions = [dimension.name for dimension in self.rubric.dimensions]
-        for name in names:
-            kind, of, *_ = *name.split("."), ""
-            if kind in {"human", "score"} and of not in {"", *dimensions}:
-                nearest = did_you_mean(of, dimensions)
-                problem = f"the rubric has no dimension '{of}'; {nearest}"
-                self._wrong(_Cell(header, name, of), problem, code="labels.unknown-dimension")
+        for column in columns:
+            kind, _, rest = column.partition(".")
+            name = rest.partition(".")[0]
+            if kind in {"human", "score"} and name not in {"", *dimensions}:
+                problem = f"the rubric has no dimension '{name}'; {did_you_mean(name, dimensions)}"
+                self._wrong(_Cell(header, column, name), problem, code="labels.unknown-dimension")
 
-        # 2. What they mean, by draft.
+    def _cells_by_draft(
+        self, rows: Iterable[Row], *, has_raters: bool
+    ) -> dict[str, dict[_Place, _Cell]]:
+        """By the draft's id, the cells of its rows by their places."""
         by_draft: dict[str, dict[_Place, _Cell]] = {}
         for row in rows:
             # A file of scores has a new row for what has changed since.
             if "sha256" in row.fields:
                 by_draft.pop(row.id, None)
-            if "rater" not in kinds and row.id in by_draft:
+            if not has_raters and row.id in by_draft:
                 problem = (
                     f"'{row.id}' occurs twice; give each draft its own, or say who is the 'rater'"
                 )
@@ -253,15 +267,9 @@ class _LabelTable:
             is_named = "id" in row.fields and not is_place
             cells.setdefault(("named",), _Cell(row, "id", is_named))
             self._gather(row, cells)
-        ignored = tuple(name for kind, name in kinds.items() if kind not in _KNOWN)
-        drafts = tuple(filter(None, map(self._value, by_draft.values())))
-        people = sorted(draft.model_dump_json(include={"people", "accept"}) for draft in drafts)
-        among = hashlib.sha256("".join(people).encode()).hexdigest()
-        drafts = tuple(draft.model_copy(update={"among": among}) for draft in drafts)
-        counts = {"unreadable": self.unread, "off_scale": self.beyond}
-        return Labels(path=self.path, drafts=drafts, ignored=ignored, **counts)
+        return by_draft
 
-    def refuse(self) -> None:
+    def raise_mistakes(self) -> None:
         """Raises all mistakes at once; of each kind, the message has the first few."""
         kinds = Counter[tuple[str, str]]()
         lines = []
@@ -278,8 +286,8 @@ class _LabelTable:
     def _wrong(self, cell: _Cell, message: str, *, code: str) -> None:
         column = self.columns.get(cell.column, cell.column)
         # In a spreadsheet, lines are hard to count where texts have several.
-        of = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
-        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{of}", code=code)))
+        draft = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
+        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{draft}", code=code)))
 
     def _gather(self, row: Row, cells: dict[_Place, _Cell]) -> None:
         """Adds a row's cells to those of its draft."""
@@ -297,42 +305,47 @@ class _LabelTable:
             # Code scores it, or it had nothing to be judged by: no judgement has failed.
             if value is None and place[1] in not_judged:
                 continue
+            self._add(place, _Cell(row, column, value), cells)
+
+    def _add(self, place: _Place, cell: _Cell, cells: dict[_Place, _Cell]) -> None:
+        """Adds a cell to those of its draft, which may have one in its place."""
+        if place[0] == "people" and not place[2] and isinstance(cell.value, str | list):
+            scores = _samples(cell.value)
             # Several scores in a cell without a rater's name are of several people.
-            has_several = place[0] == "people" and not place[2] and isinstance(value, str | list)
-            if has_several and len(scores := _samples(value)) > 1:
+            if len(scores) > 1:
                 for number, score in enumerate(scores, start=1):
                     if score is not None:
-                        cells[*place[:2], str(number)] = _Cell(row, column, score)
-                continue
-            cell = _Cell(row, column, value)
-            before = cells.get(place)
-            if place[0] == "scores" and before is not None:
-                samples = [*_samples(before.value), *_samples(value)]
-                cell = _Cell(row, column, samples)
-            elif before is not None and before.value != value:
-                problem = f"another value than on line {before.row.line}, for the same id"
-                self._wrong(cell, problem, code="labels.two-values")
-            cells[place] = cell
+                        cells[*place[:2], str(number)] = replace(cell, value=score)
+                return
+        before = cells.get(place)
+        if place[0] == "scores" and before is not None:
+            cell = replace(cell, value=[*_samples(before.value), *_samples(cell.value)])
+        elif before is not None and before.value != cell.value:
+            problem = f"another value than on line {before.row.line}, for the same id"
+            self._wrong(cell, problem, code="labels.two-values")
+        cells[place] = cell
 
-    def _value(self, cells: Mapping[_Place, _Cell]) -> Labeled | None:
-        nested: dict[str, Any] = {}
+    def _labeled(self, cells: Mapping[_Place, _Cell]) -> Labeled | None:
+        """The draft that has these cells; None after a mistake in one of them."""
+        fields: dict[str, Any] = {}
         for place, cell in cells.items():
-            inner, value = nested, cell.value
-            for part in place[:-1]:
-                inner = inner.setdefault(part, {})
+            value = cell.value
             if place[0] == "people":
                 value = self._score(cell, value, place[1])
             elif place[0] == "scores":
-                value = self._of_evaluator(cell, place[1])
+                value = self._sample_scores(cell, place[1])
+            parent = fields
+            for part in place[:-1]:
+                parent = parent.setdefault(part, {})
             if value not in (None, ()):
-                inner[place[-1]] = value
+                parent[place[-1]] = value
         try:
-            return Labeled.model_validate(nested)
+            return Labeled.model_validate(fields)
         except ValidationError as error:
             for fault in error.errors():
-                place = tuple(map(str, fault["loc"]))
-                # pydantic's place may lie inside the cell's: a sample of several.
-                cell = next(cell for at, cell in cells.items() if at == place[: len(at)])
+                # pydantic's place may lie deeper than the cell's: one sample of several.
+                deepest = tuple(map(str, fault["loc"]))
+                cell = next(c for place, c in cells.items() if place == deepest[: len(place)])
                 code, problem = _EXPLAINED.get(fault["type"], ("labels.malformed", fault["msg"]))
                 self._wrong(cell, f"{str(fault['input'])!r:.40}: {problem}", code=code)
         return None
@@ -344,31 +357,32 @@ class _LabelTable:
             self._wrong(cell, f"{str(value)!r:.40}: {_NO_NUMBER}", code="labels.not-a-number")
         elif not scale.min <= score <= scale.max:
             problem = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
-            problem += " (--off-scale can clip or drop it)" * (cell.column.startswith("score"))
+            if cell.column.startswith("score"):
+                problem += " (--off-scale can clip or drop it)"
             self._wrong(cell, problem, code="labels.off-scale")
         return score
 
-    def _of_evaluator(self, cell: _Cell, name: str) -> tuple[float, ...]:
-        """The samples of a cell that count."""
+    def _sample_scores(self, cell: _Cell, name: str) -> tuple[float, ...]:
+        """The evaluator's scores in a cell that count."""
         scale = self.rubric.scale_of(name)
         scores = []
         for value in _samples(cell.value):
             score = _number(value, scale)
             if value is None or str(value).strip().lower() in _MISSING:
-                self.unread[cell.column] += 1
+                self.unreadable_counts[cell.column] += 1
                 scores += [scale.min] if self.unreadable == "lowest" else []
             elif score is None or self.off_scale == "refuse" or scale.min <= score <= scale.max:
                 # 0 in place of a mistake, which is raised with all others.
                 scores.append(self._score(cell, value, name) or 0.0)
             else:
-                self.beyond[cell.column] += 1
+                self.off_scale_counts[cell.column] += 1
                 nearest = min(max(score, scale.min), scale.max)
                 scores += {"drop": [], "clip": [nearest], "lowest": [scale.min]}[self.off_scale]
         return tuple(scores)
 
 
 def _number(value: object, scale: Scale) -> float | None:
-    """A score; of pass and fail, in words too. None if it is none."""
+    """The score in a cell, which may be a word on a scale of pass and fail; None if it is none."""
     word = str(value).strip().lower()
     if scale.is_pass_fail and word in _VERDICTS:
         return scale.at(float(_VERDICTS[word]))
@@ -381,9 +395,13 @@ def _number(value: object, scale: Scale) -> float | None:
 
 def labels_in(row: Row) -> dict[str, str | float | bool]:
     """What people said of a row's draft, by columns such as `human.clear.anna`."""
-    columns = {".".join(p).rstrip("."): column for p, column in _places_in(row).items()}
-    cells = {name: row.fields[column] for name, column in columns.items() if is_label(name)}
-    return {n: v if isinstance(v, str | int | float) else str(v) for n, v in cells.items()}
+    labels = {}
+    for place, column in _places_in(row).items():
+        name = ".".join(place).rstrip(".")
+        if is_label(name):
+            value = row.fields[column]
+            labels[name] = value if isinstance(value, str | int | float) else str(value)
+    return labels
 
 
 def is_label(column: str) -> bool:
@@ -392,16 +410,16 @@ def is_label(column: str) -> bool:
 
 
 def _places_in(row: Row) -> dict[_Place, str]:
-    """The columns of a row by what they are of, such as `("human", "clear", "anna")`.
+    """The columns of a row by kind, dimension and rater, such as `("human", "clear", "anna")`.
 
-    Those that say which row it is, or mean nothing, and labels that are missing are left out.
+    Left out are columns that say which row it is or mean nothing, and cells without a label.
     """
     rater = str(row.fields.get("rater", "")).strip().rstrip(".")
     columns = {}
     for name, value in row.fields.items():
         kind, _, rest = name.partition(".")
-        missing = isinstance(value, str) and value.strip().lower() in _MISSING
-        if kind not in _READ - {"id"} or (missing and kind not in {*_TEXTS, "score"}):
+        is_missing = isinstance(value, str) and value.strip().lower() in _MISSING
+        if kind not in _READ - {"id"} or (is_missing and kind not in {*_TEXTS, "score"}):
             continue
         # A null is a judgement without a score, an empty cell is no judgement.
         if kind == "score" and value == "":
@@ -409,9 +427,15 @@ def _places_in(row: Row) -> dict[_Place, str]:
         if kind in _OF_A_JUDGE and "outdated" in row.fields:
             continue
         rest = rest.rstrip(".")
-        of, _, who = rest.partition(".")
-        parts = {"accept": (rest or rater,), "human": (of, who or rater), "score": (of,)}
-        columns[(kind, *parts[kind]) if kind in parts else (name,)] = name
+        dimension, _, named_rater = rest.partition(".")
+        place: _Place = (name,)
+        if kind == "accept":
+            place = (kind, rest or rater)
+        elif kind == "human":
+            place = (kind, dimension, named_rater or rater)
+        elif kind == "score":
+            place = (kind, dimension)
+        columns[place] = name
     return columns
 
 

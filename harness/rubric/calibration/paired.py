@@ -33,8 +33,8 @@ from harness.rubric.rubric import Rubric
 
 Pair = tuple[Rated, Rated]
 Rubrics = tuple[Rubric, Rubric]
+# The most characters of a row's name in a message.
 _LONG = 100
-"""Characters of a row's name in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +98,11 @@ class Comparison:
 
 
 def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Labeled]:
-    """Scored drafts with the labels and texts of others of the same id, where those have them."""
+    """Scored drafts that have labels, by id, with the labels and texts that these have."""
     by_id = {draft.id: draft for draft in labels}
     pairs = [(draft, by_id[draft.id]) for draft in scores if draft.id in by_id]
-    if differ := [a.id for a, b in pairs if not _may_be_one(a, b)]:
+    differ = [score.id for score, label in pairs if not _may_be_one(score, label)]
+    if differ:
         raise InvalidInput(
             f"labels, groups or texts of {len(differ)} drafts differ between the files, for "
             f"example of '{differ[0]}'; compare scores of the same drafts",
@@ -168,11 +169,12 @@ def compare(
     shifts = _shifts(scores, resamples, confidence=aim.confidence)
     # 2. Which drafts pass by one side alone, of those that both have in full.
     whole = [pair for pair in pairs if not any(np.isnan(rated.composite) for rated in pair)]
-    passed = {
-        pair[0].labeled.id: tuple(
-            rated.reached >= by.pass_at for rated, by in zip(pair, rubrics, strict=True)
+    passed = {  # id → whether the draft passes by the first side, and by the second
+        first.labeled.id: (
+            first.reached >= rubrics[0].pass_at,
+            second.reached >= rubrics[1].pass_at,
         )
-        for pair in whole
+        for first, second in whole
     }
     people = None
     if attempts is not None:
@@ -181,9 +183,9 @@ def compare(
         drafts=max(shift.drafts for shift in shifts.values()),
         groups=len(set(resamples.codes)),
         shifts=shifts,
-        only_first=tuple(name for name, by in passed.items() if by == (True, False)),
-        only_second=tuple(name for name, by in passed.items() if by == (False, True)),
-        both_pass=sum(by == (True, True) for by in passed.values()),
+        only_first=tuple(name for name, sides in passed.items() if sides == (True, False)),
+        only_second=tuple(name for name, sides in passed.items() if sides == (False, True)),
+        both_pass=sum(sides == (True, True) for sides in passed.values()),
         people=people,
     )
 
@@ -200,35 +202,35 @@ def compare_evaluations(
     Raises:
         InvalidInput: They have no row, or no score, in common.
     """
-    has = [{name for sample in side for name in sample.scores} for side in sides]
-    names = sorted(has[0] & has[1])
-    by_row = [reduced(side, names, reducer, dict.fromkeys(names, 1.0)) for side in sides]
-    rows = [row for row in by_row[0] if row in by_row[1]]
-    if not rows or not names:
+    names_of_sides = [{name for sample in side for name in sample.scores} for side in sides]
+    names = sorted(names_of_sides[0] & names_of_sides[1])
+    success = dict.fromkeys(names, 1.0)
+    first, second = (reduced(side, names, reducer, success) for side in sides)
+    shared = [row for row in first if row in second]
+    if not shared or not names:
         what = "no row" if names else "no score of the same name"
-        sets = by_row if names else has
-        examples = (f"'{min(of)[:_LONG]}'" if of else "none" for of in sets)
+        ids_of_sides = (first, second) if names else names_of_sides
+        examples = (f"'{min(ids)[:_LONG]}'" if ids else "none" for ids in ids_of_sides)
         raise InvalidInput(
             f"the evaluations have {what} in common, but for example {' and '.join(examples)}; "
             "rows are paired by id, or without one by all their inputs",
             code="compare.no-pairs",
         )
-    firsts = [by_row[0][row][0] for row in rows]
-    groups = [f"g {sample.group}" if sample.group else f"r {sample.row}" for sample in firsts]
-    resamples = Resamples(groups, generator)
-    values = np.array([[side[row][1][0] for row in rows] for side in by_row])
+    clusters = [first[row].first.cluster for row in shared]
+    values = np.array([[side[row].scores for row in shared] for side in (first, second)])
     scores = {name: values[:, :, number] for number, name in enumerate(names)}
-    shifts = _shifts(scores, resamples, confidence=confidence)
-    alone = (len(by_row[0]) - len(rows), len(by_row[1]) - len(rows))
     return Comparison(
-        drafts=len(rows), groups=len(set(groups)), shifts=shifts, without_partner=alone
+        drafts=len(shared),
+        groups=len(set(clusters)),
+        shifts=_shifts(scores, Resamples(clusters, generator), confidence=confidence),
+        without_partner=(len(first) - len(shared), len(second) - len(shared)),
     )
 
 
 def _shifts(
     scores: Mapping[str, Values], resamples: Resamples, *, confidence: float
 ) -> dict[str, Shift]:
-    """By name; scores are `(2, drafts)`, NaN where missing."""
+    """How far the scores of each name are apart; they are `(2, drafts)`, NaN where missing."""
     shifts = {}
     for name, (first, second) in scores.items():
         both = ~np.isnan(first + second)
@@ -255,10 +257,9 @@ def _preference(
     aim: RiskAim,
     attempts: Attempts,
 ) -> Preference:
-    def told(draws: Sequence[Values]) -> Difference:
-        first, second = draws
-        apart = resamples.estimate(second - first, confidence=aim.confidence)
-        return Difference(first=float(first[0]), second=float(second[0]), difference=apart)
+    def difference(first: Values, second: Values) -> Difference:
+        estimate = resamples.estimate(second - first, confidence=aim.confidence)
+        return Difference(first=float(first[0]), second=float(second[0]), difference=estimate)
 
     # 1. Agreement, on the same drafts and resamples.
     agreement: dict[str, dict[str, Difference]] = {}
@@ -267,10 +268,9 @@ def _preference(
         people = mean_of(people_of(firsts, COMPOSITE if name == "composite" else name))
         both = ~np.isnan(people + sides[0] + sides[1])
         if both.any():
-            figures = [linear(resamples, both, people[both], side[both]) for side in sides]
-            kinds = ("pearson", "kappa", "offset")
-            agreement[name] = {kind: told([figure[kind] for figure in figures]) for kind in kinds}
-    # Both sides' areas are of the same drafts.
+            first, second = (linear(resamples, both, people[both], side[both]) for side in sides)
+            agreement[name] = {kind: difference(first[kind], second[kind]) for kind in first}
+    # The areas of both sides are of the same drafts.
     counted = np.array([not (a.lacks or b.lacks) for a, b in pairs])
     if not counted.any():
         raise InvalidInput(
@@ -280,26 +280,26 @@ def _preference(
     accepted = np.array([rated.accept for rated, _ in pairs])
     composites = np.where(counted, scores["composite"], np.nan)
     areas = [auc(side, accepted, resamples=resamples) for side in composites]
-    agreement["composite"] = {**agreement.get("composite", {}), "auc": told(areas)}
+    agreement["composite"] = {**agreement.get("composite", {}), "auc": difference(*areas)}
 
-    # 2. Thresholds: what may go wrong is shared by both, and by earlier looks.
+    # 2. Thresholds: both sides, and earlier looks, share the allowed risk.
     whole = [pair for pair, counts in zip(pairs, counted, strict=True) if counts]
     drafts = [one_per_group(held_back([pair[side] for pair in whole])) for side in (0, 1)]
     for rubric, side in zip(rubrics, drafts, strict=True):
         attempts = attempts.after(rubric.pass_at, seen_in(side), drafts=len(side))
     aim = shared_aim(aim, attempts.on(seen_in(drafts[0])))
-    first, second = map(reached_by, drafts)
+    a, b = map(reached_by, drafts)
     return Preference(
         agreement=agreement,
-        own=(at_threshold(*first, rubrics[0].pass_at), at_threshold(*second, rubrics[1].pass_at)),
-        named=(named_threshold(steps_of(*first), aim), named_threshold(steps_of(*second), aim)),
+        own=(at_threshold(*a, rubrics[0].pass_at), at_threshold(*b, rubrics[1].pass_at)),
+        named=(named_threshold(steps_of(*a), aim), named_threshold(steps_of(*b), aim)),
         aim=aim,
         attempts=attempts,
     )
 
 
 def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
-    """By dimension that both have, then of the composite: `(2, drafts)`, NaN where missing."""
+    """By dimension of both, and of the composite: `(2, drafts)`, NaN where missing."""
     shared = {dimension.name for dimension in rubrics[1].dimensions}
     names = [dimension.name for dimension in rubrics[0].dimensions if dimension.name in shared]
     scores = {

@@ -8,9 +8,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
 from harness.rubric.calibration.agreement import Resamples, Values
@@ -24,7 +25,7 @@ _REDUCER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """Makes one score of those that a row got in its epochs."""
+    """Makes one score of the scores that a row got in its epochs."""
 
     kind: ReducerKind
     k: int = 1
@@ -84,7 +85,12 @@ class Sample:
     """What the row shares with others, such as a text that all ask about; empty if nothing."""
     category: str = ""
     no_score: Sequence[str] = ()
-    """The scorers, or scores of a scorer, that gave it none."""
+    """The scorers that gave it no score, or single scores that a scorer left out."""
+
+    @property
+    def cluster(self) -> str:
+        """The name of its group; a row without a group is one by itself."""
+        return f"g {self.group}" if self.group else f"r {self.row}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +114,8 @@ class ScoreSummary(MeanFigure):
     """How many groups the error is clustered by; None without groups."""
     low: float
     """The lower end of the mean's interval with 95 % confidence: Wilson's if all rows score 0 or 1
-    and have no groups; else by a bootstrap over the groups, NaN below three or for equal scores."""
+    and have no groups; else by a bootstrap over the groups. NaN for fewer than three groups, and
+    for equal scores."""
     high: float
     bootstrap_stderr: float
     accuracy: float
@@ -116,104 +123,132 @@ class ScoreSummary(MeanFigure):
     success: float
     """The score from which on an output is a success."""
     missing: int = 0
-    """How many outputs its scorer gave no score: None."""
+    """How many outputs got no score, since the scorer returned None."""
     categories: Mapping[str, MeanFigure] = field(default_factory=dict)
+
+
+class ReducedRow(NamedTuple):
+    """A row with its epochs reduced; scores that it lacks are NaN."""
+
+    first: Sample
+    """Its first epoch."""
+    scores: list[float]
+    """One for each name."""
+    accuracies: list[float]
+    """One for each name: the successes of the epochs, 1 or 0, reduced as the scores are."""
 
 
 def reduced(
     samples: Iterable[Sample], names: Sequence[str], reducer: Reducer, success: Mapping[str, float]
-) -> dict[str, tuple[Sample, Values]]:
-    """By row, its first sample and `(2, names)`: its scores and its accuracies, NaN if missing."""
-    by_row: dict[str, list[Sample]] = {}
+) -> dict[str, ReducedRow]:
+    """Each row's scores of these names, by the row's id."""
+    epochs_by_row: dict[str, list[Sample]] = {}
     for sample in samples:
-        by_row.setdefault(sample.row, []).append(sample)
-    result = {}
-    for row, epochs in by_row.items():
-        scores = [[s.scores[name] for s in epochs if name in s.scores] for name in names]
-        at = [success[name] if reducer.at is None else reducer.at for name in names]
-        passed = [[float(v >= t) for v in of] for of, t in zip(scores, at, strict=True)]
-        # Successes are 1 and 0 already, whatever score counts as one.
-        bare = Reducer(reducer.kind, reducer.k)
-        values = [reducer(of, success=t) for of, t in zip(scores, at, strict=True)]
-        accuracies = [bare(of, success=1.0) for of in passed]
-        result[row] = epochs[0], np.array([values, accuracies])
-    return result
+        epochs_by_row.setdefault(sample.row, []).append(sample)
+    # Successes are 1 and 0 already, whatever score counts as one.
+    of_successes = Reducer(reducer.kind, reducer.k)
+    rows = {}
+    for row, epochs in epochs_by_row.items():
+        rows[row] = ReducedRow(epochs[0], [], [])
+        for name in names:
+            at = success[name] if reducer.at is None else reducer.at
+            scores = [epoch.scores[name] for epoch in epochs if name in epoch.scores]
+            successes = [float(score >= at) for score in scores]
+            rows[row].scores.append(reducer(scores, success=at))
+            rows[row].accuracies.append(of_successes(successes, success=1.0))
+    return rows
 
 
 def summaries(
     samples: Sequence[Sample], *, reducer: Reducer, success: Mapping[str, float]
 ) -> tuple[ScoreSummary, ...]:
-    """The figures of each score; `success` has the names, in order, and what counts as one."""
+    """The figures of each score; `success` has the scores' names, and what counts as a success."""
     names = list(success)
-    rows = reduced(samples, names, reducer, success)
+    rows = list(reduced(samples, names, reducer, success).values())
     if not rows:
         return ()
-    without = Counter(name for sample in samples for name in sample.no_score)
-    firsts = [sample for sample, _ in rows.values()]
-    values = np.array([both for _, both in rows.values()])  # (rows, 2, names)
-    has_groups = any(sample.group for sample in firsts)
-    # A row without a group is one by itself.
-    groups = np.array([f"g {s.group}" if s.group else f"r {s.row}" for s in firsts])
-    categories = [sample.category for sample in firsts]
-    resamples = Resamples(groups.tolist(), np.random.default_rng(0))
-    scores = values[:, 0]
-    there = ~np.isnan(scores)
-    sums = resamples.sums(np.hstack([np.where(there, scores, 0.0), there]))
+    without_score = Counter(name for sample in samples for name in sample.no_score)
+    scores = np.array([row.scores for row in rows])  # (rows, names)
+    accuracies = np.array([row.accuracies for row in rows])
+    has_groups = any(row.first.group for row in rows)
+    clusters = np.array([row.first.cluster for row in rows])
+    categories = np.array([row.first.category for row in rows])
+    resamples = Resamples(clusters.tolist(), np.random.default_rng(0))
+    is_scored = ~np.isnan(scores)
+    sums = resamples.sums(np.hstack([np.where(is_scored, scores, 0.0), is_scored]))
     with np.errstate(invalid="ignore"):
-        means = sums[:, : len(names)] / sums[:, len(names) :]
+        means = sums[:, : len(names)] / sums[:, len(names) :]  # (1 + draws, names)
     result = []
     for number, name in enumerate(names):
-        has = there[:, number]
-        if not has.any():
+        has_score = is_scored[:, number]
+        if not has_score.any():
             continue
-        figure = mean_figure(scores[has, number], groups[has] if has_groups else None)
-        interval = resamples.estimate(means[:, number], confidence=0.95)
-        low, high, of_rows = interval.low, interval.high, scores[has, number]
-        # Equal scores have equal resamples, which is no sign of certainty.
-        if not has_groups and np.isin(of_rows, (0, 1)).all():
-            low, high = wilson(figure.mean, figure.rows)
-        elif (of_rows == of_rows[0]).all() or len(set(groups[has])) < 3:
-            low = high = math.nan
+        values = scores[has_score, number]
+        groups = clusters[has_score] if has_groups else None
+        low, high = _interval(values, groups, resamples, means[:, number])
         result.append(
             ScoreSummary(
                 name=name,
-                **asdict(figure),
-                groups=len(set(groups[has])) if has_groups else None,
+                **asdict(mean_figure(values, groups)),
+                groups=None if groups is None else len(set(groups)),
                 low=low,
                 high=high,
                 bootstrap_stderr=float(np.nanstd(means[1:, number])),
-                accuracy=float(np.nanmean(values[has, 1, number])),
+                accuracy=float(np.nanmean(accuracies[has_score, number])),
                 success=success[name] if reducer.at is None else reducer.at,
                 # A scorer that returned None gave none of its parts either.
-                missing=sum(without[part] for part in {name, name.partition(".")[0]}),
-                categories={
-                    category: mean_figure(scores[of, number], groups[of] if has_groups else None)
-                    for category in sorted(set(categories) - {""})
-                    if (of := has & np.array([own == category for own in categories])).any()
-                },
+                missing=sum(without_score[part] for part in {name, name.partition(".")[0]}),
+                categories=_by_category(values, categories[has_score], groups),
             )
         )
     return tuple(result)
 
 
-def wilson(share: float, of: int) -> tuple[float, float]:
-    """The interval of a share with 95 % confidence (Wilson 1927)."""
+def _interval(
+    values: Values, groups: NDArray[np.str_] | None, resamples: Resamples, means: Values
+) -> tuple[float, float]:
+    """The interval of the mean of the rows' scores, as in `ScoreSummary`."""
+    if groups is None and np.isin(values, (0, 1)).all():
+        return wilson(float(values.mean()), len(values))
+    count = len(values) if groups is None else len(set(groups))
+    # Equal scores have equal resamples, which is no sign of certainty.
+    if count < 3 or (values == values[0]).all():
+        return math.nan, math.nan
+    estimate = resamples.estimate(means, confidence=0.95)
+    return estimate.low, estimate.high
+
+
+def _by_category(
+    values: Values, categories: NDArray[np.str_], groups: NDArray[np.str_] | None
+) -> dict[str, MeanFigure]:
+    figures = {}
+    for category in sorted(set(categories.tolist()) - {""}):
+        chosen = categories == category
+        chosen_groups = None if groups is None else groups[chosen]
+        figures[category] = mean_figure(values[chosen], chosen_groups)
+    return figures
+
+
+def wilson(share: float, rows: int) -> tuple[float, float]:
+    """The interval of a share of so many rows, with 95 % confidence (Wilson 1927)."""
     z = statistics.NormalDist().inv_cdf(0.975)
-    middle = share + z * z / (2 * of)
-    half = z * math.sqrt(share * (1 - share) / of + (z / (2 * of)) ** 2)
-    whole = 1 + z * z / of
+    middle = share + z * z / (2 * rows)
+    half = z * math.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
+    whole = 1 + z * z / rows
     return max(0.0, (middle - half) / whole), min(1.0, (middle + half) / whole)
 
 
-def mean_figure(values: Values, groups: Values | None) -> MeanFigure:
+def mean_figure(values: Values, groups: NDArray[np.str_] | None) -> MeanFigure:
     """The mean of `(rows,)` with its standard error; clustered if there are groups."""
-    count, mean = len(values), float(values.mean())
-    apart = values - mean
-    if groups is None:
-        clusters, squares = count, float(apart @ apart)
-    else:
+    rows = len(values)
+    mean = float(values.mean())
+    deviations = values - mean
+    if groups is not None:
         _, codes = np.unique(groups, return_inverse=True)
-        together = np.bincount(codes, weights=apart)
-        clusters, squares = len(together), float(together @ together)
-    stderr = math.sqrt(squares * clusters / (clusters - 1)) / count if clusters > 1 else None
-    return MeanFigure(rows=count, mean=mean, stderr=stderr)
+        deviations = np.asarray(np.bincount(codes, weights=deviations), dtype=np.float64)
+    clusters = len(deviations)
+    stderr = None
+    if clusters > 1:
+        squares = float(deviations @ deviations)
+        stderr = math.sqrt(squares * clusters / (clusters - 1)) / rows
+    return MeanFigure(rows=rows, mean=mean, stderr=stderr)

@@ -43,20 +43,20 @@ class Rated:
     composite: float = math.nan
     """NaN if not all that it needs was scored."""
     lacks: str = ""
-    """Why thresholds cannot count it, if so: agreement goes by the scores that it has."""
+    """Why thresholds cannot count it; empty if they can. Agreement uses what scores it has."""
     blocked: bool = False
     """Whether it fails at every threshold: a floor is not reached, or not all was scored."""
     scores: Mapping[str, float]
-    """By dimension or `COMPOSITE`; the mean of the samples."""
+    """Dimension or `COMPOSITE` → the mean of the samples."""
 
     @property
     def group(self) -> str:
-        """What it shares with other drafts, or itself."""
+        """The name of its group; a draft without a group is one by itself."""
         return self.labeled.group or f"draft {self.labeled.id}"
 
     @property
     def reached(self) -> float:
-        """The highest threshold at which it passes; minus infinity for none."""
+        """The highest threshold at which it passes; minus infinity if it passes at none."""
         return -math.inf if self.blocked else self.composite
 
 
@@ -68,26 +68,26 @@ class Tuning:
     own: AtThreshold
     """At the rubric's own `pass_at`."""
     own_bound: float
-    """The rate there is at most this, if `pass_at` was chosen before the labels were seen."""
+    """The upper bound on its error rate, if `pass_at` was chosen before the labels were seen."""
     named: AtThreshold | None
     """The lowest threshold that keeps the aim; None if none does."""
     missing: tuple[int, float] | None
-    """If none is named: how many more drafts that count could name one at least, with no more wrong
-    ones, and at which threshold. Which drafts count depends on the risk."""
+    """If none is named: the fewest further drafts, none of them wrong, that could name one, and at
+    which threshold. Which drafts count depends on the risk."""
     left_out: tuple[str, ...]
     """Optional dimensions that no evaluator scored."""
     steps: tuple[AtThreshold, ...]
     """From the strictest threshold on, one for every distinct composite."""
     scored: tuple[Rated, ...]
-    """All drafts with scores: agreement in a dimension is that of the drafts with both scores."""
+    """All drafts, also those without a composite."""
     counted: tuple[Rated, ...]
-    """What thresholds rest on: the drafts held back if any are, one of each group."""
+    """The drafts that thresholds rest on: those held back if any are, one of each group."""
     held_back: int
     """How many drafts do not count because others were held back."""
     grouped: int
-    """How many more there are in their groups."""
+    """How many do not count because another draft of their group does."""
     dropped: Mapping[str, Sequence[str]]
-    """Ids of drafts that do not count for thresholds, by the reason."""
+    """Reason → ids of the drafts that do not count for thresholds."""
     agreements: tuple[Agreement, ...]
     discrimination: Estimate
     """The area under the ROC curve of the composite against people's decision."""
@@ -106,14 +106,14 @@ class Tuning:
 
     @property
     def evaluators(self) -> str | None:
-        """Who gave the scores; None if the labels do not say of all."""
+        """The evaluators that gave the scores; None if a draft with scores does not name one."""
         names = {rated.labeled.evaluator for rated in self.counted if rated.labeled.scores}
         return None if "" in names else ", ".join(sorted(names)) or None
 
     @property
     def labels_sha256(self) -> str:
-        """The digest of what people said of the drafts that count."""
-        texts = sorted(rated.labeled.said for rated in self.counted)
+        """The digest of what people say of the drafts that count."""
+        texts = sorted(rated.labeled.identified_labels for rated in self.counted)
         return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
@@ -134,7 +134,7 @@ def tune(
     Raises:
         InvalidInput: No draft has both scores and labels.
     """
-    # 1. Drafts with a composite and a decision. Those that count are independent.
+    # 1. Drafts with a composite and a decision; those that count are independent.
     everything = scored_drafts(drafts, rubric, accept_at=accept_at)
     scored: list[Rated] = []
     dropped: dict[str, list[str]] = {}  # reason → ids of drafts
@@ -157,28 +157,29 @@ def tune(
             "people accept a draft: --accept-at",
             code="tune.nobody-accepts",
         )
-    held = held_back(scored)
-    counted = one_per_group(held)
+    eligible = held_back(scored)
+    counted = one_per_group(eligible)
 
-    # 2. What may go wrong is shared by all looks at these labels.
+    # 2. All looks at these labels share the allowed risk.
     attempts = attempts.after(rubric.pass_at, seen_in(counted), drafts=len(counted))
     looks = attempts.on(seen_in(counted))
-    # At its own threshold, each that the rubric had so far was a claim.
+    # Each threshold that the rubric had so far was a claim.
     own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
     aim = shared_aim(aim, looks)
 
-    # 3. The threshold there is, and the one that the labels allow.
+    # 3. The rubric's threshold, and the lowest that the labels allow.
     reached, wrong = reached_by(counted)
-    own, steps = at_threshold(reached, wrong, rubric.pass_at), steps_of(reached, wrong)
+    own = at_threshold(reached, wrong, rubric.pass_at)
+    steps = steps_of(reached, wrong)
     named = named_threshold(steps, aim)
 
     names = {name for rated in scored for name in rated.scores}
-    # With one score for the whole draft, none is left out.
+    # A score for the whole draft leaves no dimension out.
     optional = () if COMPOSITE in names else (d.name for d in rubric.judged if d.optional)
     left_out = tuple(name for name in optional if name not in names)
 
     # 4. How well the evaluator agrees.
-    # Scores do not depend on the threshold: versions with another are this one.
+    # Scores do not depend on the threshold, so versions with another threshold are not outdated.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
     resamples = Resamples([rated.group for rated in everything], generator)
     judged = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
@@ -194,8 +195,8 @@ def tune(
         steps=steps,
         scored=tuple(everything),
         counted=counted,
-        held_back=len(scored) - len(held),
-        grouped=len(held) - len(counted),
+        held_back=len(scored) - len(eligible),
+        grouped=len(eligible) - len(counted),
         dropped=dropped,
         agreements=tuple(_agreements(everything, rubric, resamples, aim.confidence)),
         discrimination=resamples.estimate(
@@ -220,7 +221,7 @@ def tune(
 
 
 def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Rated]:
-    """The drafts with their scores; with a composite and a decision, unless they lack something."""
+    """All drafts with their scores; `lacks` says which have no composite or no decision."""
     names_by_people = {name for draft in drafts for name in draft.people}
     if any(draft.accept for draft in drafts):
         # A draft on which nobody decided is left out, whatever its scores.
@@ -234,17 +235,21 @@ def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float
     left_out = {d.name for d in rubric.judged if d.optional and d.name not in names}
     scored = [_scored(draft, rubric, left_out) for draft in drafts]
     return [
-        replace(d, lacks="no label by people") if accept is None else replace(d, accept=accept)
-        for d, accept in zip(scored, decisions, strict=True)
+        replace(rated, lacks="no label by people")
+        if accept is None
+        else replace(rated, accept=accept)
+        for rated, accept in zip(scored, decisions, strict=True)
     ]
 
 
 def _is_accepted(draft: Labeled, rubric: Rubric, names: set[str], accept_at: float) -> bool | None:
-    """By the composite of people's mean scores; None without a score for each of these names."""
+    """Whether people's mean scores come to `accept_at`; None if one of these names has no score."""
     if not draft.people or names - draft.people.keys():
         return None
-    by_name = {name: statistics.fmean(by.values()) for name, by in draft.people.items()}
-    means = {name: rubric.shared(name, mean) for name, mean in by_name.items()}
+    means = {
+        name: rubric.shared(name, statistics.fmean(score_by_rater.values()))
+        for name, score_by_rater in draft.people.items()
+    }
     weights = {d.name: d.weight for d in rubric.dimensions if d.name in means}
     total = sum(weights[name] * means[name] for name in weights)
     return means.get(COMPOSITE, total / (sum(weights.values()) or 1)) >= accept_at
@@ -252,7 +257,7 @@ def _is_accepted(draft: Labeled, rubric: Rubric, names: set[str], accept_at: flo
 
 def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     """The draft with its composite, or with what it lacks for one."""
-    # Rounded as `combined` does the mean of several judgements.
+    # Rounded as `combined` rounds the mean of several judgements.
     means = {name: half_up(statistics.fmean(s), 0.01) for name, s in labeled.scores.items()}
     if COMPOSITE in means:
         whole = half_up(statistics.fmean(labeled.scores[COMPOSITE]), rubric.scale.composite_step)
@@ -280,7 +285,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     if lacks or not scores:
         reason = "; ".join(lacks) or "no score"
         return Rated(labeled=labeled, lacks=reason, scores={s.name: s.score for s in scores})
-    # What fails at the lowest threshold fails at every one.
+    # A draft that fails at the lowest threshold fails at every threshold.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     scored = {score.name for score in scores}
     unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
@@ -294,16 +299,16 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
 
 
 def held_back(drafts: Sequence[Rated]) -> Sequence[Rated]:
-    """Those that stayed unseen while the rubric was written; all if none did."""
+    """The drafts that stayed unseen while the rubric was written; all if none did."""
     return [draft for draft in drafts if draft.labeled.split == HOLD] or drafts
 
 
 def people_of(drafts: Iterable[Rated], name: str) -> NDArray[np.float64]:
-    """`(drafts, raters)`: what people gave in a dimension, NaN where missing."""
-    by_draft = [draft.labeled.people.get(name, {}) for draft in drafts]
-    raters = sorted({rater for by in by_draft for rater in by})
-    rows = [[by.get(rater, np.nan) for rater in raters] for by in by_draft]
-    return np.array(rows, dtype=float).reshape(len(by_draft), -1)
+    """`(drafts, raters)`: people's scores in a dimension, NaN where missing."""
+    by_rater = [draft.labeled.people.get(name, {}) for draft in drafts]
+    raters = sorted({rater for scores in by_rater for rater in scores})
+    rows = [[scores.get(rater, np.nan) for rater in raters] for scores in by_rater]
+    return np.array(rows, dtype=float).reshape(len(by_rater), -1)
 
 
 def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
@@ -316,43 +321,43 @@ def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
 
 
 def reached_by(drafts: Sequence[Rated]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """`(drafts,)`: the highest threshold of each, and whether people reject it."""
+    """`(drafts,)`: the highest threshold at which each passes, and whether people reject it."""
     reached = np.array([rated.reached for rated in drafts])
     return reached, np.array([not rated.accept for rated in drafts], dtype=bool)
 
 
 def seen_in(counted: Iterable[Rated]) -> dict[str, float | None]:
-    """What a look at drafts that count sees: scores by the labels' digests, as in `Attempt`."""
+    """The scores that a look at these drafts sees, by the labels' digests, as in `Attempt`."""
     return {rated.labeled.digest: None if rated.blocked else rated.composite for rated in counted}
 
 
 def shared_aim(aim: RiskAim, looks: Iterable[Attempt]) -> RiskAim:
-    """The aim of one look among all that a claim could have come of."""
+    """The aim, whose error all looks share from which a claim could have come."""
     fewest = least_drafts(aim)
-    # With too few drafts nothing could be claimed: such a look takes no share.
+    # A look at too few drafts could claim nothing, and takes no share.
     claims = sum(size >= fewest for look in looks for size in look.drafts)
     return replace(aim, looks=max(1, claims))
 
 
-def _missing(rows: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | None:
-    """How many more drafts that count are needed at the threshold that lacks fewest."""
-    if not rows:
+def _missing(steps: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | None:
+    """See `Tuning.missing`; None if no number of drafts that was tried is enough."""
+    if not steps:
         return None
     # Ten wrong ones of a hundred need several times as many drafts at 5 %.
-    limits = most_wrong(math.ceil(4 * (rows[0].drafts + 100) / aim.target), aim)
+    limits = most_wrong(math.ceil(4 * (steps[0].drafts + 100) / aim.target), aim)
     lacking = []
-    for row in rows:
+    for step in steps:
         # The sequence begins where one wrong draft would be allowed for.
-        enough = np.flatnonzero(limits >= max(row.wrong, int(aim.risk == "accepted")))
+        enough = np.flatnonzero(limits >= max(step.wrong, int(aim.risk == "accepted")))
         if len(enough):
-            lacking.append((max(1, int(enough[0]) - row.trials(aim.risk)), row.threshold))
+            lacking.append((max(1, int(enough[0]) - step.trials(aim.risk)), step.threshold))
     return min(lacking, default=None)
 
 
 def _agreements(
     scored: Sequence[Rated], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
-    """By dimension, for drafts that both scored."""
+    """The agreement in each dimension, and of scores for whole drafts."""
     lengths = np.array([len(rated.labeled.draft or "") or np.nan for rated in scored])
     for name in (*(dimension.name for dimension in rubric.dimensions), COMPOSITE):
         people = people_of(scored, name)
@@ -369,7 +374,7 @@ def _agreements(
 
 
 def _worst(scored: Iterable[Rated], rubric: Rubric) -> tuple[Rated, ...]:
-    """Drafts decided otherwise than by people, the farthest from the threshold first."""
+    """Drafts on which the threshold and people disagree, the farthest from the threshold first."""
     wrong = [rated for rated in scored if (rated.reached >= rubric.pass_at) != rated.accept]
     wrong.sort(key=lambda rated: -abs(rated.composite - rubric.pass_at))
     return tuple(wrong[:_DISAGREEMENTS])

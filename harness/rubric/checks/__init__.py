@@ -77,8 +77,8 @@ def _is_check(added: object) -> bool:
 
 
 def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
-    """One of the checks that ship, or that another distribution adds."""
-    # The latter is no member of the union, which is made before any plugin is looked for.
+    """Reads a check that ships, or one that a plugin adds."""
+    # The union lacks the checks of plugins, since it is made before any plugin is looked for.
     name = value.get("check") if isinstance(value, Mapping) else getattr(value, "check", None)
     if not isinstance(name, str) or name in CHECKS or name not in plugin_names("checks"):
         return read(value)
@@ -93,7 +93,7 @@ def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInf
         raise Mistake("; ".join(faults), code="rubric.check-invalid") from error
 
 
-# Written as the class that it is: the union knows no fields of a plugin's check.
+# Serialized by its own class: the union has no fields of a plugin's check.
 AnyCheck = Annotated[_ShippedCheck, WrapValidator(_read), SerializeAsAny()]
 """What stands in a rubric's `checks`."""
 

@@ -57,13 +57,14 @@ class Check(BaseModel):
     asks: ClassVar[str] = ""
     """The requirement; what stands in braces is filled in from the check, as `self`."""
     by_sources: ClassVar[bool] = False
-    """Whether it has nothing to check a draft by that has no sources."""
+    """Whether it compares a draft with its sources, and cannot judge one without any."""
     not_for: ClassVar[tuple[Trait, ...]] = ()
-    """Traits of languages whose writing does not show what it asks: there it judges no draft."""
+    """Traits of the languages in which it judges no draft: their writing does not show what it
+    asks for."""
 
     @property
     def requirement(self) -> str:
-        """What a draft must be like, as an author is told: one sentence."""
+        """What a draft must be like, in one sentence for its author."""
         return self.asks.format(self=self)
 
     @abstractmethod
@@ -98,40 +99,40 @@ class InRange(Check):
         return range_in_words(self.min, self.max)
 
     def _grade(
-        self, count: int, what: str, section: Section | None = None, index: int | None = None
+        self, count: int, what: str, *, title: str | None = None, index: int | None = None
     ) -> Grade:
-        """The grade of a count, about a section or about the whole draft."""
-        place = (section.title if section else None, index)
+        """The grade of a count in the section with this title and index, or in the whole draft."""
         findings: tuple[Finding, ...] = ()
         if count < self.min:
             message = f"{count} {what}; at least {self.min} are needed"
-            findings = (Finding(message, *place, code="check.too-few"),)
+            findings = (Finding(message, title, index, code="check.too-few"),)
         elif self.max is not None and count > self.max:
             message = f"{count} {what}; at most {self.max} are allowed"
-            findings = (Finding(message, *place, code="check.too-many"),)
+            findings = (Finding(message, title, index, code="check.too-many"),)
         return Grade(share_in_range(count, self.min, self.max), findings)
 
-    def _grade_each(self, draft: Draft, count: Callable[[int, Section], int], what: str) -> Grade:
-        return mean_over_chapters(
-            draft,
-            lambda index, section: self._grade(count(index, section), what, section, index),
-            low=self.min,
-        )
+    def _grade_each(self, draft: Draft, count: Callable[[Section], int], what: str) -> Grade:
+        """The mean grade of the counts in the draft's chapters."""
+
+        def grade(index: int, section: Section) -> Grade:
+            return self._grade(count(section), what, title=section.title, index=index)
+
+        return mean_over_chapters(draft, grade, low=self.min)
 
 
 def mean_over_chapters(draft: Draft, grade: Callable[[int, Section], Grade], *, low: int) -> Grade:
-    """The mean grade of a draft's chapters; of a draft without text, 0 if it needs any."""
+    """The mean grade of a draft's chapters; a draft without text gets 0 if `low` is above 0."""
     if not draft.chapters:
         return Grade(0.0, (NO_TEXT,)) if low else Grade(1.0)
     return mean_of([grade(index, section) for index, section in draft.chapters])
 
 
 def share_in_range(count: int, low: int, high: int | None) -> float:
-    """1 inside the range, falling off with the distance from it."""
+    """1 inside the range, and less outside of it, by the distance."""
     if count < low:
         return count / low
     if high is not None and count > high:
-        # By how many times the limit is exceeded; of a limit of 0, by the count.
+        # 0 from twice the limit on. A limit of 0 counts as 1.
         return max(0.0, 1 - (count - high) / max(1, high))
     return 1.0
 
@@ -146,7 +147,7 @@ def range_in_words(low: int, high: int | None) -> str:
 
 
 def share_without(findings: Iterable[Finding], total: int) -> float:
-    """The share of `total` that has no finding, of which each has at most one."""
+    """The share of `total` things without a finding, if none of them has two."""
     return 1 - len(tuple(findings)) / total if total else 1.0
 
 
@@ -158,9 +159,9 @@ def quoted(text: str, limit: int = 90) -> str:
 
 
 def path_beside(name: str, info: ValidationInfo) -> Path:
-    """A file that a rubric names; where there is none, the first place where it could be."""
-    # The folders of the rubric and of those that it extends, in this order. Without them, as for a
-    # check made in Python, a name is a path like any other.
+    """The file that a rubric names; if there is none, the first path at which it could be."""
+    # The folders of the rubric and of those that it extends, in this order. A check made in Python
+    # has none: its name is a path like any other.
     directories = (info.context or {}).get("directories", ())
     # `Path` joins: an absolute name stays as it is.
     places = [Path(directory, name) for directory in directories] or [Path(name)]

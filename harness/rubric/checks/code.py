@@ -71,7 +71,8 @@ class ParsesAsPython(Check):
 def _typed(code: str) -> str:
     """The lines that were typed in an interactive session; any other code as it is."""
     lines = code.splitlines()
-    if not next((line for line in lines if line.strip()), "").startswith(">>>"):
+    first_line = next((line for line in lines if line.strip()), "")
+    if not first_line.startswith(">>>"):
         return code
     # What the session printed stands between the lines, and is no Python.
     return "\n".join(line[4:] for line in lines if line.startswith((">>>", "...")))
@@ -110,9 +111,8 @@ class NoStubs(Check):
     """No function in a fence labelled `python` or `py` is left to be written.
 
     Stubs are functions whose text is only `pass`, `...`, `raise NotImplementedError`, a docstring,
-    or several of these: not abstract methods, protocols, overloads. So are comments that say TODO,
-    FIXME, XXX or `...`. Code that does not parse is the business of the check `python`, and not
-    judged.
+    or several of these: not abstract methods, protocols, overloads. Comments that say TODO, FIXME,
+    XXX or `...` count as stubs too. Code that does not parse is left to the check `python`.
     """
 
     check: Literal["no_stubs"] = "no_stubs"
@@ -120,12 +120,12 @@ class NoStubs(Check):
     asks: ClassVar[str] = "All code is written out: no stubs, placeholders or TODO comments."
 
     def grade(self, draft: Draft) -> Grade:
-        """The share of blocks of Python without any."""
+        """The share of the blocks that parse without a stub."""
         findings = []
         faulty = total = 0
         for block in python_blocks(draft):
             if not isinstance(block.parsed, str):
-                faults = [*_stubs(block.parsed), *_marks(block)]
+                faults = [*_stubs(block.parsed), *_placeholders(block.code)]
                 total += 1
                 faulty += bool(faults)
                 findings += [draft.finding(f.message, block.index, code=f.code) for f in faults]
@@ -133,7 +133,7 @@ class NoStubs(Check):
 
 
 def _stubs(tree: ast.Module) -> Iterator[Finding]:
-    # A class's functions are met twice, and only the class knows what it is.
+    # `ast.walk` meets a class before its methods, which do not say that it is a protocol.
     exempt: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(_last_name(b) == "Protocol" for b in node.bases):
@@ -168,23 +168,17 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
-def _marks(block: PythonBlock) -> Iterator[Finding]:
-    for comment in _comments(block.code):
-        if _MARK.search(comment):
-            yield Finding(
-                f"do what the comment {quoted(comment)} asks, and remove it",
-                code="check.placeholder",
-            )
-
-
-def _comments(code: str) -> Iterator[str]:
+def _placeholders(code: str) -> Iterator[Finding]:
     # First, since cutting code into tokens takes longer than all the rest.
     if not _MARK.search(code):
         return
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
-            if token.type == tokenize.COMMENT:
-                yield token.string
+            if token.type == tokenize.COMMENT and _MARK.search(token.string):
+                yield Finding(
+                    f"do what the comment {quoted(token.string)} asks, and remove it",
+                    code="check.placeholder",
+                )
     except (tokenize.TokenError, SyntaxError):
         # Some code that parses, such as one that ends in a backslash, has no end to tokenize.
         return

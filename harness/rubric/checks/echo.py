@@ -54,37 +54,41 @@ _TALK = re.compile(
 
 
 def echoes(draft: Draft) -> tuple[Finding, ...]:
-    """A finding for each line with words of the loop."""
+    """A finding for each section in which a line has words of the loop."""
     evidence = _spaced(draft.evidence)
     sources = _spaced("\n".join(draft.sources))
     prompts = [words for words in map(_spaced, _pieces(draft)) if words not in evidence]
     # If there are sources, a draft may have the title of the task, but no whole sentence of it.
     task = map(_spaced, sentences_of(draft.task) if draft.has_sources else [draft.task])
-    whole = [*prompts, *(words for words in task if words not in sources)]
-    long = [words for words in whole if len(words.split()) >= _LONG_WORDS]
-    short = {words for words in prompts if len(words.split()) >= _SHORT_WORDS}
-    findings = []
-    for index, section in enumerate(draft.sections):
-        for line in section.text.splitlines():
-            talk, is_heading = _TALK.search(line), line.lstrip().startswith("#")
-            if (
-                (talk and _spaced(talk[0]) not in evidence)
-                or _spaced(line.partition(":")[0]) in short
-                or (not is_heading and any(words in _spaced(line) for words in long))
-            ):
-                message = "write the text alone: this line is about the task or the revision"
-                findings.append(draft.finding(message, index, code="check.echo"))
-    # One finding for a section, however many of its lines are an echo.
-    return tuple(dict.fromkeys(findings))
+    phrases = [*prompts, *(words for words in task if words not in sources)]
+    long_phrases = [words for words in phrases if len(words.split()) >= _LONG_WORDS]
+    whole_lines = {words for words in prompts if len(words.split()) >= _SHORT_WORDS}
+
+    def is_echo(line: str) -> bool:
+        talk = _TALK.search(line)
+        if talk and _spaced(talk[0]) not in evidence:
+            return True
+        if _spaced(line.partition(":")[0]) in whole_lines:
+            return True
+        words_of_line = _spaced(line)
+        is_heading = line.lstrip().startswith("#")
+        return not is_heading and any(phrase in words_of_line for phrase in long_phrases)
+
+    message = "write the text alone: this line is about the task or the revision"
+    return tuple(
+        draft.finding(message, index, code="check.echo")
+        for index, section in enumerate(draft.sections)
+        if any(map(is_echo, section.text.splitlines()))
+    )
 
 
 def _spaced(text: str) -> str:
-    """The words of a text with blanks around each, so that only whole words are found in it."""
+    """The words of a text with blanks around them, so that phrases match whole words only."""
     return f" {' '.join(terms(text))} "
 
 
 def _pieces(draft: Draft) -> Iterator[str]:
-    """The sentences of what the producer was told, up to what they quote."""
+    """The sentences of the producer's prompts, each up to its first quotation or placeholder."""
     for text in draft.told:
         for line in text.splitlines():
             for sentence in sentences_of(line):

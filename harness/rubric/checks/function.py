@@ -16,7 +16,7 @@ from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationInfo, computed_field, model_validator
 
@@ -27,7 +27,7 @@ from harness.rubric.draft import Draft, Finding
 _Score = Callable[[Draft], object]
 
 Refuse = Callable[[Path], Notice | None]
-"""Says why the code of a file may not be run; None where it may."""
+"""Says why the code of a file may not be run; None if it may."""
 
 
 class Function(Check):
@@ -48,12 +48,13 @@ class Function(Check):
     _sha256: str = PrivateAttr()
 
     @model_validator(mode="after")
-    def _find(self, info: ValidationInfo) -> Self:
+    def _load(self, info: ValidationInfo) -> Self:
         place, _, name = self.call.rpartition(":")
         path = path_beside(place, info)
         refuse: Refuse | None = (info.context or {}).get("refuse")
         # Before any of its code is run: a rubric may be from elsewhere.
-        if refuse is not None and (refusal := refuse(path)) is not None:
+        refusal = refuse(path) if refuse is not None else None
+        if refusal is not None:
             raise Mistake(refusal.message, code=refusal.code)
         module, content = _run(path) if place.endswith(".py") else _import(place)
         function = getattr(module, name, None)
@@ -68,7 +69,7 @@ class Function(Check):
                 f"'{name}' in {place} must be a plain function, without async",
                 code="rubric.function-not-plain",
             )
-        if not _takes_one(function):
+        if not _takes_one_argument(function):
             raise Mistake(
                 f"'{name}' in {place} must take one argument, the draft",
                 code="rubric.function-arguments",
@@ -80,12 +81,12 @@ class Function(Check):
     @computed_field  # type: ignore[prop-decorator]  # mypy knows of no decorated properties
     @property
     def sha256(self) -> str:
-        """Digest of the function's module: with another one, a rubric asks for something else."""
+        """Digest of the function's module, by which a rubric with other code is another rubric."""
         return self._sha256
 
     @property
     def requirement(self) -> str:
-        """For the author: the first line of the function's docstring."""
+        """The first line of the function's docstring, as a sentence."""
         first_line = (inspect.getdoc(self._function) or "").partition("\n")[0]
         return (first_line or f"The text satisfies {self.call}").strip().rstrip(".") + "."
 
@@ -99,27 +100,28 @@ class Function(Check):
                 f"the check {self.call} raised {type(error).__name__}: {error}"
             ) from error
         grade = _as_grade(result)
-        if grade is None or not _holds(grade, draft):
+        if grade is None or not _is_valid(grade, draft):
             raise EvaluationFailed(
                 f"the check {self.call} returned {_shown(result)}; it must return a number from 0 "
                 "to 1, or that and a list of messages, or a Grade whose findings are about "
                 "sections that are there"
             )
-        titled = (
-            f if (n := f.section_index) is None else replace(f, section=draft.sections[n].title)
-            for f in grade.findings
-        )
-        return replace(grade, findings=tuple(titled))
+        findings = []
+        for finding in grade.findings:
+            index = finding.section_index
+            title = finding.section if index is None else draft.sections[index].title
+            findings.append(replace(finding, section=title))
+        return replace(grade, findings=tuple(findings))
 
 
 def _import(name: str) -> tuple[ModuleType, bytes]:
-    """An installed module, and what stands in its file; its name, where it has none."""
+    """An installed module, and the content of its file, or its name if it has no file."""
     try:
         module = importlib.import_module(name)
         path = getattr(module, "__file__", None)
         return module, Path(path).read_bytes() if path else name.encode()
     except ModuleNotFoundError as error:
-        # It is there, and imports one that is not.
+        # The module is there, and imports one that is not.
         if not f"{name}.".startswith(f"{error.name}."):
             raise Mistake(
                 f"the module '{name}' needs '{error.name}', which is missing",
@@ -130,8 +132,8 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
             f"'./{name}.py:function'",
             code="rubric.module-missing",
         ) from error
+    # A module may raise anything while it is imported.
     except (Exception, SystemExit) as error:
-        # A module may raise anything while it is imported.
         raise Mistake(
             f"the module '{name}' fails: {type(error).__name__}: {error}",
             code="rubric.module-fails",
@@ -139,7 +141,7 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
 
 
 def _run(path: Path) -> tuple[ModuleType, bytes]:
-    """The module that a file makes, the same for the same content, and that content."""
+    """The module of a file, which runs once while its content is the same, and that content."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -161,14 +163,13 @@ def _run(path: Path) -> tuple[ModuleType, bytes]:
         exec(compile(content, path, "exec"), vars(module))  # noqa: S102 - what a rubric asks for
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        # As above.
         raise Mistake(
             f"{path} fails: {type(error).__name__}: {error}", code="rubric.module-fails"
         ) from error
     return module, content
 
 
-def _takes_one(function: _Score) -> bool:
+def _takes_one_argument(function: _Score) -> bool:
     try:
         inspect.signature(function).bind(None)
     except ValueError:  # some builtins have no signature
@@ -178,26 +179,29 @@ def _takes_one(function: _Score) -> bool:
     return True
 
 
-def _as_grade(result: object) -> Grade | None:
-    share, findings, unjudged = result, tuple[Finding, ...](), ""
+def _as_grade(result: Any) -> Grade | None:  # noqa: ANN401 - whatever a user's function returns
+    """The result of a user's function as a grade; None if its share is no number."""
     match result:
         case Grade():
-            share, findings, unjudged = result.share, result.findings, result.unjudged
-        case (number, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
-            share, findings = number, tuple(Finding(str(message)) for message in messages)
+            grade = result
+        case (share, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
+            grade = Grade(share, tuple(Finding(str(message)) for message in messages))
+        case _:
+            grade = Grade(result)
+    number: object = grade.share
     # A decimal number is no `Real`, since it does not add to floats.
-    if not isinstance(share, Real | Decimal):
+    if not isinstance(number, Real | Decimal):
         return None
-    return Grade(float(share), findings, unjudged)
+    return Grade(float(number), grade.findings, grade.unjudged)
 
 
-def _holds(grade: Grade, draft: Draft) -> bool:
+def _is_valid(grade: Grade, draft: Draft) -> bool:
     """Whether the share is in range and every finding names a section that exists."""
-    places = {None, *range(len(draft.sections))}
+    indices = {None, *range(len(draft.sections))}
     try:
-        # A share that is no number (NaN) is not between them either.
+        # A share that is no number (NaN) is not between 0 and 1 either.
         in_range = isinstance(grade.unjudged, str) and 0 <= grade.share <= 1
-        return in_range and all(f.section_index in places for f in grade.findings)
+        return in_range and all(f.section_index in indices for f in grade.findings)
     except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
 

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
@@ -30,23 +29,23 @@ from harness.rubric.checks.base import (
     range_in_words,
     share_in_range,
 )
-from harness.rubric.checks.schema_faults import draft_of, faults_of, registry_with
+from harness.rubric.checks.schema_faults import faults_of, registry_with, validator_class
 from harness.rubric.draft import Draft, Finding
 
-# Kept of one section, so that a pattern that matches everywhere does not fill the memory.
+# The most matches of a section, so that a pattern that matches everywhere does not fill the memory.
 _MOST_MATCHES = 1_000
 
 _PATTERNS = frozenset({"pattern", "patternProperties"})
 
 _SEARCH = """
 import itertools, json, re, sys
-asked = json.load(sys.stdin)
-pattern = re.compile(asked["pattern"], re.MULTILINE)
-found = [
-    [match[0] for match in itertools.islice(pattern.finditer(text), asked["most"])]
-    for text in asked["texts"]
+question = json.load(sys.stdin)
+pattern = re.compile(question["pattern"], re.MULTILINE)
+matches = [
+    [match[0] for match in itertools.islice(pattern.finditer(text), question["most"])]
+    for text in question["texts"]
 ]
-json.dump(found, sys.stdout)
+json.dump(matches, sys.stdout)
 """
 
 
@@ -108,7 +107,7 @@ class Regex(Check):
         return f"{where}, the number of these is {times}: {self._meaning}."
 
     def grade(self, draft: Draft) -> Grade:
-        """Falls off with the distance from the range; with `scope: section`, the mean of them."""
+        """1 in the range, else less, by the distance; with `scope: section`, the sections' mean."""
         by_section = self._matches(draft)
         if self.scope == "section":
             return mean_over_chapters(
@@ -127,12 +126,12 @@ class Regex(Check):
         return self.meaning.strip().rstrip(".") or f"what matches {self.pattern}"
 
     def _grade(self, draft: Draft, by_section: Mapping[int, list[str]]) -> Grade:
-        """The grade by the matches in the sections that are counted together."""
+        """The grade of matches that are counted together; `by_section` has those of each index."""
         count = sum(map(len, by_section.values()))
         findings: tuple[Finding, ...] = ()
         if count < self._least:
             message = f"{count} of this: {self._meaning}; at least {self._least} are needed"
-            # What a section lacks is said of it; what the draft lacks, of none.
+            # A finding about the whole draft names no section.
             index = next(iter(by_section)) if self.scope == "section" else None
             title = None if index is None else draft.sections[index].title
             findings = (Finding(message, title, index, code="check.too-few"),)
@@ -154,12 +153,14 @@ class Regex(Check):
         return draft.finding(message, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
-        # Without site-packages (-S) the process starts sooner; the search needs none.
+        """The matches in each section of the draft."""
         texts = [section.text for section in draft.sections]
-        search = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
-        what = f"the pattern {self.pattern}"
         matches: list[list[str]] = _answer(
-            ["-S", "-c", _SEARCH], search, what=what, timeout_s=self.timeout_s
+            # Without site-packages (-S) the process starts sooner; the search needs none.
+            ["-S", "-c", _SEARCH],
+            {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES},
+            what=f"the pattern {self.pattern}",
+            timeout_s=self.timeout_s,
         )
         return matches
 
@@ -182,14 +183,57 @@ class Json(Check):
     @field_validator("against", mode="before")
     @classmethod
     def _read(cls, against: object, info: ValidationInfo) -> object:
-        # A file's content in place of its name: the rubric, and its digest, hold all that it asks.
-        return _content_of(path_beside(against, info)) if isinstance(against, str) else against
+        if not isinstance(against, str):
+            return against
+        path = path_beside(against, info)
+        try:
+            # A file's content in place of its name: the rubric, and its digest, hold all it asks.
+            return json.loads(path.read_bytes())
+        except OSError as error:
+            raise Mistake(
+                f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise Mistake(
+                f"{path} is not JSON ({error})", code="rubric.named-file-not-json"
+            ) from error
 
     @field_validator("against")
     @classmethod
-    def _check(cls, against: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        _check_schema(against)
-        return against
+    def _check(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        # Imported at the first use: 80 ms that most rubrics never need.
+        from jsonschema import SchemaError  # noqa: PLC0415
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+        validator = validator_class(schema)
+        if validator is None:
+            raise Mistake(
+                f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
+                code="rubric.schema-draft",
+            )
+        try:
+            # Formats too: one of them is for a `pattern`.
+            validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
+        except SchemaError as error:
+            raise Mistake(
+                f"not a JSON Schema: {error.json_path}: {error.message}",
+                code="rubric.schema-invalid",
+            ) from error
+        # A part may be referred to by an `$id` of its own: such a reference is first looked up when
+        # a draft is graded.
+        if any(key == "$id" for key, _ in _members_of([*schema.values()])):
+            return schema
+        resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
+        try:
+            for key, reference in _members_of(schema):
+                if key == "$ref" and isinstance(reference, str):
+                    resolver.lookup(reference)
+        except Unresolvable as error:
+            raise Mistake(
+                f"'$ref: {error.ref}' leads to nothing inside the schema",
+                code="rubric.schema-reference",
+            ) from error
+        return schema
 
     @property
     def requirement(self) -> str:
@@ -199,11 +243,8 @@ class Json(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """0 for what is not JSON; else a half, a third … for one fault, two …; 1 without any."""
-        fenced = [fence for fence in draft.fences if fence[2].language == "json"]
-        text, title, index = draft.text, None, None
-        if fenced:
-            index, section, fence = fenced[0]
-            text, title = fence.code, section.title
+        index, text = _json_in(draft)
+        title = None if index is None else draft.sections[index].title
         try:
             faults = self._faults(json.loads(text, parse_constant=_refuse))
         except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
@@ -218,10 +259,9 @@ class Json(Check):
         return Grade(1 / (1 + len(findings)), findings)
 
     def _faults(self, instance: object) -> list[str]:
-        # Imported at the first use: 80 ms that most rubrics never need.
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
 
-        # Without a pattern it ends by itself, and needs no process.
+        # Without a pattern the validation always ends, and needs no process of its own.
         if not any(key in _PATTERNS for key, _ in _members_of(self.against)):
             try:
                 return faults_of(self.against, instance)
@@ -240,8 +280,16 @@ class Json(Check):
         return [str(fault) for fault in faults]
 
 
+def _json_in(draft: Draft) -> tuple[int | None, str]:
+    """The first fence labelled `json`, with its section's index; without one, the whole text."""
+    for index, _, fence in draft.fences:
+        if fence.language == "json":
+            return index, fence.code
+    return None, draft.text
+
+
 def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
-    """What a program of this package answers, which a pattern may keep from ever ending."""
+    """The answer of a Python program that reads a question as JSON and prints its answer so."""
     # Some patterns never finish on some texts (`(a+)+$` on thirty letters). That cannot be
     # foreseen, and Python cannot interrupt a search: a process of its own can be ended.
     try:
@@ -267,49 +315,8 @@ def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: f
     return json.loads(done.stdout)
 
 
-def _content_of(path: Path) -> object:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise Mistake(
-            f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise Mistake(f"{path} is not JSON ({error})", code="rubric.named-file-not-json") from error
-
-
-def _check_schema(schema: dict[str, JsonValue]) -> None:
-    from jsonschema import SchemaError  # noqa: PLC0415 - as above
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
-
-    draft = draft_of(schema)
-    if draft is None:
-        raise Mistake(
-            f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
-            code="rubric.schema-draft",
-        )
-    try:
-        # Formats too: one of them is for a `pattern`.
-        draft.check_schema(schema, format_checker=draft.FORMAT_CHECKER)
-    except SchemaError as error:
-        raise Mistake(
-            f"not a JSON Schema: {error.json_path}: {error.message}", code="rubric.schema-invalid"
-        ) from error
-    try:
-        # What has an id of its own may be referred to by that; such references wait for a draft.
-        if not any(key == "$id" for key, _ in _members_of([*schema.values()])):
-            resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
-            for key, reference in _members_of(schema):
-                if key == "$ref" and isinstance(reference, str):
-                    resolver.lookup(reference)
-    except Unresolvable as error:
-        raise Mistake(
-            f"'$ref: {error.ref}' leads to nothing inside the schema",
-            code="rubric.schema-reference",
-        ) from error
-
-
 def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    """Every key with its value, at any depth."""
     if isinstance(schema, dict):
         yield from schema.items()
         for value in schema.values():

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
@@ -45,13 +46,12 @@ class _Phrases(Check):
     def _listed(self) -> str:
         return ", ".join(self.phrases)
 
-    def _found_in(self, text: str, draft: Draft) -> list[str]:
-        # As written too: a phrase may be a mark, such as `[TODO]`, or stand in an address.
-        matches = {
-            phrase
-            for read in {text, shown_text(text)}
-            for phrase in phrases_in(read, self.phrases, draft.language, forms=self.forms)
-        }
+    def _occurring_in(self, text: str, draft: Draft) -> list[str]:
+        """The phrases in a Markdown text, as it is written or as it is shown."""
+        matches: set[str] = set()
+        # As it is written: a phrase may be a mark, such as `[TODO]`, or stand in an address.
+        for form in {text, shown_text(text)}:
+            matches.update(phrases_in(form, self.phrases, draft.language, forms=self.forms))
         return [phrase for phrase in self.phrases if phrase in matches]
 
 
@@ -66,11 +66,11 @@ class Excludes(_Phrases):
         """The share of sections without any of the phrases."""
         findings = []
         for index, section in enumerate(draft.sections):
-            if matches := self._found_in(visible_text(section.blocks), draft):
+            if matches := self._occurring_in(visible_text(section.blocks), draft):
                 message = f"remove {_quoted(matches)}"
                 findings.append(draft.finding(message, index, code="check.phrase-excluded"))
-            elif matches := self._found_in(section.title, draft):
-                # About the whole draft: a section that is written again keeps its heading.
+            elif matches := self._occurring_in(section.title, draft):
+                # About the whole draft, since a section that is written again keeps its heading.
                 message = f'remove {_quoted(matches)} from the heading "{section.title}"'
                 findings.append(Finding(message, code="check.phrase-excluded"))
         return Grade(share_without(findings, len(draft.sections)), tuple(findings))
@@ -85,7 +85,7 @@ class ContainsAll(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of phrases that occur."""
-        matches = self._found_in(draft.visible, draft)
+        matches = self._occurring_in(draft.visible, draft)
         findings = tuple(
             Finding(f'say "{phrase}" where it belongs', code="check.phrase-missing")
             for phrase in self.phrases
@@ -103,7 +103,7 @@ class ContainsAny(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """1 if one of the phrases occurs, else 0."""
-        if self._found_in(draft.visible, draft):
+        if self._occurring_in(draft.visible, draft):
             return Grade(1.0)
         message = f"say one of these: {_quoted(self.phrases)}"
         return Grade(0.0, (Finding(message, code="check.phrase-missing"),))
@@ -114,13 +114,15 @@ def _quoted(phrases: tuple[str, ...] | list[str]) -> str:
 
 
 _OPEN_FENCE = Notice(code="check.fence-open", message="a code fence is never closed")
+_NO_BODY = Notice(code="check.section-empty", message="this section has no text")
+_BREAKS_OFF = Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
 
 
 class Finished(Check):
     """Every section has a text, which does not break off; every code fence is closed.
 
-    A list may do without full stops, and a colon may lead over to subsections. Of sections in Thai
-    or Lao, which have no full stops, only what has no text or an open fence is judged.
+    A list may do without full stops, and a colon may lead over to subsections. Sections in Thai or
+    Lao, which have no full stops, are only asked for a text and closed fences.
     """
 
     check: Literal["finished"] = "finished"
@@ -132,19 +134,17 @@ class Finished(Check):
         """The share of sections that are finished; 0 for a draft without text."""
         if not draft.parts:
             return Grade(0.0, (NO_TEXT,))
-        open_fence = {index for index, _, fence in draft.fences if not fence.closed}
-        findings = tuple(
-            draft.finding(fault.message, index, code=fault.code)
-            for index, section in draft.parts
-            if (
-                fault := _OPEN_FENCE
-                if index in open_fence
-                else unfinished(section, leads_over=draft.has_subsections(index))
-            )
-        )
+        open_fences = {index for index, _, fence in draft.fences if not fence.closed}
+        findings = []
+        for index, section in draft.parts:
+            fault = unfinished(section, leads_over=draft.has_subsections(index))
+            if index in open_fences:
+                fault = _OPEN_FENCE
+            if fault:
+                findings.append(draft.finding(fault.message, index, code=fault.code))
         if not findings and all(_NO_STOPS.search(part.body[-100:]) for _, part in draft.parts):
             return Grade(1.0, unjudged="not for this language: its sentences have no stops")
-        return Grade(share_without(findings, len(draft.parts)), findings)
+        return Grade(share_without(findings, len(draft.parts)), tuple(findings))
 
 
 _NO_STOPS = re.compile(r"[\u0e00-\u0eff][^\w\s]*\s*\Z")
@@ -165,37 +165,37 @@ _SIGNATURE_WORDS = 5
 
 
 def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
-    """What is missing at a section's end, or None. Whether its code is whole is not checked."""
+    """What is missing at a section's end, or None; a colon may lead over to subsections."""
     if not section.body.strip():
-        return Notice(code="check.section-empty", message="this section has no text")
+        return _NO_BODY
     # Rules, HTML, link definitions and footnotes may stand behind the last sentence.
-    written = [
+    blocks = [
         block
         for block in section.blocks
         if block.kind != "other" and not _FOOTNOTE.match(block.text)
     ]
-    if not written or written[-1].kind in {"table", "code"}:
+    if not blocks or blocks[-1].kind in {"table", "code"}:
         return None
-    last = written[-1]
-    # Code inside an item or a quotation.
+    last = blocks[-1]
+    # An item or a quotation that ends with code.
     if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
         return None
-    # Subsections follow, which a colon may announce.
     if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
-    # The items of a list need no full stop, unless the one before has one.
+    # The last line is a list item with a numeral or bullet of another script.
     if items_of_scripts(last)[-1:] == last.text.strip().splitlines()[-1:]:
         return None
-    before = written[-2] if len(written) > 1 else None
+    before = blocks[-2] if len(blocks) > 1 else None
     if last.kind == "item":
+        # The last item of a list needs a full stop only if the item before has one.
         is_whole = not (before and before.kind == "item" and _ends(before.text))
     else:
         is_whole = before is not None and _is_signature(last.text, after=before.text)
-    breaks_off = Notice(code="check.breaks-off", message="the last sentence breaks off; finish it")
-    return None if is_whole else breaks_off
+    return None if is_whole else _BREAKS_OFF
 
 
 def _ends(text: str) -> bool:
+    """Whether a text ends as a sentence may: with a stop, or with an address, a face, a formula."""
     # Where a link leads says nothing of how its sentence ends: `[the docs.](x.md)`.
     tail = _TARGET.sub("]", text)[-200:]
     if _LEADS_ON.search(tail):
@@ -219,8 +219,8 @@ def _is_signature(text: str, *, after: str) -> bool:
 class NoRepetition(Check):
     """No sentence is said twice, whether in one section or in two, and no paragraph in other words.
 
-    Sentences of one or two words may be, and a text with other numbers says something else. A
-    paragraph says the same as an earlier one that has most of its longer words.
+    Sentences of one or two words may be said twice, and a text with other numbers says something
+    else. A paragraph says the same as an earlier one that has most of its longer words.
     """
 
     check: Literal["no_repetition"] = "no_repetition"
@@ -231,21 +231,25 @@ class NoRepetition(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of sentences that say something for the first time."""
-        sentences = [
-            (index, sentence, frozenset(w for w in terms(sentence) if not w.isdecimal()))
-            for index, _, sentence in draft.sentences
-        ]
+        sentences = []
+        for index, _, sentence in draft.sentences:
+            words = frozenset(word for word in terms(sentence) if not word.isdecimal())
+            sentences.append(_ComparedText(index, sentence, words, _claims_of(sentence)))
 
-        def is_same(new: _Content, earlier: _Content) -> bool:
-            common, every = len(new[0] & earlier[0]), len(new[0] | earlier[0])
+        def is_same(new: _ComparedText, earlier: _ComparedText) -> bool:
             # `Yes, please.` may be said twice.
-            return len(new[0]) > 2 and new[1] == earlier[1] and common / every >= self.similarity
+            if len(new.words) <= 2 or new.claims != earlier.claims:
+                return False
+            common = len(new.words & earlier.words)
+            return common / len(new.words | earlier.words) >= self.similarity
 
-        findings, repeated = [], set()
-        for index, sentence in _repeated(sentences, share=self.similarity, is_same=is_same):
-            repeated.add(quoted(sentence))
-            message = f"this was said before: {quoted(sentence)}"
-            findings.append(draft.finding(message, index, code="check.repeated"))
+        findings = []
+        repeated: set[str] = set()
+        for repetition in _repeated(sentences, share=self.similarity, is_same=is_same):
+            sentence = quoted(repetition.text)
+            repeated.add(sentence)
+            message = f"this was said before: {sentence}"
+            findings.append(draft.finding(message, repetition.section_index, code="check.repeated"))
         findings += _said_in_other_words(draft, repeated=repeated)
         return Grade(share_without(findings, len(sentences)), tuple(findings))
 
@@ -257,27 +261,35 @@ _PARAGRAPH_SHARE = 0.75
 
 
 def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Finding]:
-    """A finding for each paragraph of which an earlier one has most words, and all numbers."""
-    every = (
-        (index, block.text, frozenset(w for w in terms(block.text) if len(w) >= 4))
-        for index, section in enumerate(draft.sections)
-        for block in section.blocks
-        if block.kind == "paragraph"
-    )
-    paragraphs = [paragraph for paragraph in every if len(paragraph[2]) >= _PARAGRAPH_WORDS]
+    """A finding for each paragraph of which an earlier one has most words, and all claims."""
+    paragraphs = []
+    for index, section in enumerate(draft.sections):
+        for text in [block.text for block in section.blocks if block.kind == "paragraph"]:
+            words = frozenset(word for word in terms(text) if len(word) >= 4)
+            if len(words) >= _PARAGRAPH_WORDS:
+                paragraphs.append(_ComparedText(index, text, words, _claims_of(text)))
 
-    def is_same(new: _Content, earlier: _Content) -> bool:
-        return len(new[0] & earlier[0]) >= _PARAGRAPH_SHARE * len(new[0]) and new[1] <= earlier[1]
+    def is_same(new: _ComparedText, earlier: _ComparedText) -> bool:
+        common = len(new.words & earlier.words)
+        return common >= _PARAGRAPH_SHARE * len(new.words) and new.claims <= earlier.claims
 
-    for index, text in _repeated(paragraphs, share=_PARAGRAPH_SHARE, is_same=is_same):
+    for repetition in _repeated(paragraphs, share=_PARAGRAPH_SHARE, is_same=is_same):
         # A sentence that is said twice has a finding of its own.
-        if repeated.isdisjoint(map(quoted, sentences_of(text))):
-            message = f"an earlier paragraph says this in other words: {quoted(text)}"
-            yield draft.finding(message, index, code="check.repeated")
+        if repeated.isdisjoint(map(quoted, sentences_of(repetition.text))):
+            message = f"an earlier paragraph says this in other words: {quoted(repetition.text)}"
+            yield draft.finding(message, repetition.section_index, code="check.repeated")
 
 
-_Content = tuple[frozenset[str], frozenset[Value]]
-"""The words of a text, and its claims."""
+@dataclass(frozen=True, slots=True)
+class _ComparedText:
+    """A sentence or a paragraph; two of them are equal if their words and claims are."""
+
+    section_index: int = field(compare=False)
+    text: str = field(compare=False)
+    words: frozenset[str]
+    claims: frozenset[Value]
+
+
 _NEGATION = re.compile(
     r"\b(?:not|never|no|none|nor|neither|cannot|without|\w+n't|nicht|nie(?:mals)?|kein\w{0,2}|ohne"
     r"|pas|jamais|nunca|mai|niet|geen|inte|ikke|nie|не|нет|никогда)\b"
@@ -287,48 +299,49 @@ _COUNTED = re.compile(r"\d\s?([^\W\d_]{2,})")
 
 def _claims_of(text: str) -> frozenset[Value]:
     """What makes two texts of the same words differ: numbers, what they count, a negation."""
-    read = folded(text)
-    counted = {unit.removesuffix("s") for unit in _COUNTED.findall(read)}
-    negation = {"not"} if _NEGATION.search(read) else set()
+    searched = folded(text)
+    counted = {unit.removesuffix("s") for unit in _COUNTED.findall(searched)}
+    negation = {"not"} if _NEGATION.search(searched) else set()
     return values_in(text) | counted | negation
 
 
 def _repeated(
-    texts: Sequence[tuple[int, str, frozenset[str]]],
+    texts: Sequence[_ComparedText],
     *,
     share: float,
-    is_same: Callable[[_Content, _Content], bool],
-) -> Iterator[tuple[int, str]]:
-    """Section and text of each text that repeats an earlier one, as `is_same` decides."""
-    count = Counter(word for _, _, words in texts for word in words)
-    earlier_texts: set[_Content] = set()
-    by_word: defaultdict[str, list[_Content]] = defaultdict(list)
-    for index, text, words in texts:
-        new = words, _claims_of(text)
+    is_same: Callable[[_ComparedText, _ComparedText], bool],
+) -> Iterator[_ComparedText]:
+    """The texts that repeat an earlier one, by `is_same(new, earlier)`, which wants this share."""
+    count = Counter(word for text in texts for word in text.words)
+    earlier_texts: set[_ComparedText] = set()
+    by_word: defaultdict[str, list[_ComparedText]] = defaultdict(list)
+    for new in texts:
+        words = new.words
         # A little less, so that rounding errors do not lift the product over a whole number.
         needed = math.ceil(share * len(words) - 1e-9)
-        ranked = sorted(words, key=lambda word: (count[word], word))
+        rarest_first = sorted(words, key=lambda word: (count[word], word))
         # A set that has a share `t` of the words of another has one of any `n - ceil(t * n) + 1` of
         # them: the prefix filter of Chaudhuri, Ganti and Kaushik, "A primitive operator for
         # similarity joins" (ICDE 2006). With the rarest, that leaves few to compare; comparing each
         # with all would take quadratic time.
-        near = chain.from_iterable(by_word[word] for word in ranked[: len(words) - needed + 1])
+        prefix = rarest_first[: len(words) - needed + 1]
+        near = chain.from_iterable(by_word[word] for word in prefix)
         if any(is_same(new, earlier) for earlier in chain({new} & earlier_texts, near)):
-            yield index, text
+            yield new
         if new not in earlier_texts:
             earlier_texts.add(new)
             for word in words:
                 by_word[word].append(new)
 
 
-# Code spans, addresses and tags are of no language.
+# Code spans, addresses and tags, which are in no language.
 _NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\]\([^()\s]*+\)|\bhttps?://\S++|<[^<>\s]++>")
 
 _TAG = re.compile(r"([a-z]{2})(?:[-_]\w+)*", re.IGNORECASE)
 
 
 def _without_region(code: object) -> object:
-    """The language of a tag such as `pt-BR`; Norwegian Bokmål (`nb`) is known as `no`."""
+    """The language of a tag such as `pt-BR`; `nb`, Norwegian Bokmål, becomes `no`."""
     tag = _TAG.fullmatch(code) if isinstance(code, str) else None
     if tag is None or (tag[0] == tag[1] and code != "nb"):
         return code
@@ -339,8 +352,8 @@ def _without_region(code: object) -> object:
 class Language(Check):
     """The prose is in one language. Code, tables, headings and addresses do not count.
 
-    Sections too short to tell are taken together; of a draft that is too short, only the script is
-    judged. Close relatives (Croatian and Serbian, say) are taken for one language.
+    Sections that are too short to tell are judged together; if the draft is too short, only its
+    script is judged. Close relatives, such as Croatian and Serbian, count as one language.
     """
 
     check: Literal["language"] = "language"
@@ -352,31 +365,35 @@ class Language(Check):
     def grade(self, draft: Draft) -> Grade:
         """The share of prose in that language, by the length of the sections."""
         prose = _prose(draft)
-        short = [index for index, letters in prose.items() if letter_bytes(letters) < ENOUGH_BYTES]
-        together = " ".join(prose[index] for index in short)
-        texts = [([index], text) for index, text in prose.items() if index not in set(short)]
+        short = {index for index, text in prose.items() if letter_bytes(text) < ENOUGH_BYTES}
+        texts = [([index], text) for index, text in prose.items() if index not in short]
+        together = " ".join(prose[index] for index in sorted(short))
         if letter_bytes(together) >= ENOUGH_BYTES or fits_script(together, self.code) is not None:
-            texts.append((short, together))
+            texts.append((sorted(short), together))
         if not texts:
             return Grade(1.0, unjudged="it is too short to tell its language")
         right = 0
         findings: list[Finding] = []
         for indices, text in texts:
-            if letter_bytes(text) < ENOUGH_BYTES:
-                fits, seen = fits_script(text, self.code), "another script"
-            else:
-                language = language_of(text)
-                fits, seen = same_language(language, self.code), f"'{language}'"
-            if fits:
-                right += letter_bytes(text)
-            else:
-                message = f"this reads as {seen}; write it in '{self.code}'"
+            mismatch = self._mismatch(text)
+            if mismatch:
+                message = f"this reads as {mismatch}; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
+            else:
+                right += letter_bytes(text)
         total = sum(letter_bytes(text) for _, text in texts)
         return Grade(right / total, tuple(sorted(findings, key=lambda f: f.section_index or 0)))
 
+    def _mismatch(self, text: str) -> str:
+        """What a text is in, if not in the language; else empty."""
+        if letter_bytes(text) < ENOUGH_BYTES:
+            return "" if fits_script(text, self.code) else "another script"
+        language = language_of(text)
+        return "" if same_language(language, self.code) else f"'{language}'"
+
 
 def _prose(draft: Draft) -> dict[int, str]:
+    """The sentences of each section without code and addresses, by the section's index."""
     prose: dict[int, list[str]] = {}
     for index, _, sentence in draft.sentences:
         prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", sentence))

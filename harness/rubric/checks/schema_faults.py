@@ -23,7 +23,7 @@ def faults_of(schema: dict[str, Any], instance: object) -> list[str]:
         Unresolvable: A reference in the schema leads to nothing inside it.
         RecursionError: The document is nested too deeply.
     """
-    validator = draft_of(schema)(schema, registry=registry_with(schema))
+    validator = validator_class(schema)(schema, registry=registry_with(schema))
     faults = []
     for error in islice(validator.iter_errors(instance), _MOST_FAULTS):
         message = error.message
@@ -33,13 +33,15 @@ def faults_of(schema: dict[str, Any], instance: object) -> list[str]:
     return faults
 
 
-def draft_of(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - its stubs lack a parameter we use
-    """The class that validates by the schema's draft, None for an unknown one."""
+def validator_class(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - its stubs lack a parameter
+    """The validator for the draft of JSON Schema that a schema names; None for an unknown draft."""
     # Imported at the first use: 80 ms that most rubrics never need.
     from jsonschema import validators  # noqa: PLC0415
 
     latest = validators.Draft202012Validator
     named = schema.get("$schema", latest.META_SCHEMA["$id"])
+    if not isinstance(named, str):
+        return None
     return validators.validator_for({"$schema": named}, default=None)  # type: ignore[arg-type]
 
 
@@ -55,10 +57,10 @@ def registry_with(schema: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 if __name__ == "__main__":
-    asked = json.load(sys.stdin)
-    sys.path[:] = asked["path"]
+    question = json.load(sys.stdin)
+    sys.path[:] = question["path"]
     try:
-        found: list[str] | None = faults_of(asked["schema"], asked["instance"])
+        faults: list[str] | None = faults_of(question["schema"], question["instance"])
     except RecursionError:
-        found = None
-    json.dump(found, sys.stdout)
+        faults = None
+    json.dump(faults, sys.stdout)

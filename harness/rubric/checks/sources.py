@@ -8,10 +8,10 @@ letters without capitals, only some are found: then a draft is not judged unless
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from itertools import chain, pairwise
 from typing import ClassVar, Literal
 
@@ -20,7 +20,7 @@ from pydantic import Field
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, visible_text
 from harness.text.folding import composed, folded
-from harness.text.languages import HANGUL, UNSPACED, has_trait, numerals
+from harness.text.languages import HANGUL, UNSPACED, has_trait, numerals, ordinals
 from harness.text.numbers import TIMES, WORD, Number, Value, numbers
 from harness.text.sentences import sentences_of
 from harness.text.words import is_long, terms, words
@@ -31,10 +31,11 @@ _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 class GroundedNumbers(Check):
     """Every number stands in the sources or in the task.
 
-    Numbers up to twelve may be words there, of English or the rubric's language. If sources belong
-    to a section, it must be in these. 1,024 is 1024, 0.50 is 0.5, 2,5 is 2.5, and 1.200 is what the
-    other numbers, else the rubric's language, make of it. A minus, a percent sign and a unit must
-    be there, too. The marks of lists (`1.`) and references (`[1]`) do not count.
+    Sources may have numbers up to twelve in words, in English or the rubric's language. If a
+    section has sources of its own, its numbers must stand in those. 1,024 is 1024, 0.50 is 0.5, 2,5
+    is 2.5, and 1.200 is what the other numbers, else the rubric's language, make of it. A minus, a
+    percent sign and a unit must be there, too. The marks of lists (`1.`) and references (`[1]`) do
+    not count.
     """
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
@@ -46,15 +47,15 @@ class GroundedNumbers(Check):
         """The share of numbers that have a source; 1 when there are none."""
         if not draft.has_sources:
             return _NO_SOURCES
-        every = _named(draft.evidence, draft.language)
+        units_in_all = _units_by_value(draft.evidence, draft.language)
         total = 0
         findings = []
         for index, section in enumerate(draft.sections):
             sources = draft.own_sources(index)
-            named = every
+            units = units_in_all
             if sources:
                 # The task counts for every section.
-                named = _named("\n".join((draft.task, *sources)), draft.language)
+                units = _units_by_value("\n".join((draft.task, *sources)), draft.language)
             in_section = numbers(visible_text(section.blocks), draft.language)
             total += len(in_section)
             findings += [
@@ -64,63 +65,53 @@ class GroundedNumbers(Check):
                     code="check.number-not-in-sources",
                 )
                 for number in in_section
-                if not _is_among(number, named)
+                if not _is_among(number, units)
             ]
         return Grade(share_without(findings, total), tuple(findings))
 
 
-_Named = Mapping[Value, Collection[str]]
-"""Values with their units."""
-
-
-def _named(text: str, language: str | None) -> _Named:
-    """The numbers that a text names, in digits or in words."""
-    in_words = set(words(folded(text)))
-    spelt = [pair for code in {"en", language} for pair in enumerate(numerals(code))]
-    named: dict[Value, set[str]] = {
-        Decimal(n): {""} for n, word in spelt if folded(word) in in_words
-    }
-    for n, ordinal in _ordinals():
-        if in_words & ordinal:
-            named.setdefault(Decimal(n), set()).add(WORD)
-    # By no language: a source may be in another, so each reading of its numbers counts.
+def _units_by_value(text: str, language: str | None) -> Mapping[Value, Collection[str]]:
+    """The values of the numbers in a text, in digits or in words, each with its units."""
+    units: defaultdict[Value, set[str]] = defaultdict(set)
+    words_of_text = set(words(folded(text)))
+    for code in {"en", language}:
+        for value, numeral in enumerate(numerals(code)):
+            if folded(numeral) in words_of_text:
+                units[Decimal(value)].add("")
+    for code in ("en", "de"):
+        for value, forms in enumerate(ordinals(code), start=1):
+            if not words_of_text.isdisjoint(forms):
+                units[Decimal(value)].add(WORD)
+    # Without the language: a source may be in another, so each reading of its numbers counts.
     for number in numbers(text):
-        for value, unit in (*number.readings, *((part, "") for part in number.parts)):
+        for part in number.parts:
+            units[part].add("")
+        for reading in number.readings:
+            units[reading.value].add(reading.unit)
             # `Falls by 5` is said of -5.
-            for amount in {value, abs(value)} if isinstance(value, Decimal) else {value}:
-                named.setdefault(amount, set()).add(unit)
-    return named
+            if isinstance(reading.value, Decimal):
+                units[abs(reading.value)].add(reading.unit)
+    return units
 
 
-@cache
-def _ordinals() -> list[tuple[int, set[str]]]:
-    """Ordinals written out, to 99 in English and to 20 in German."""
-    units = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"]
-    teens = "ten eleven twelf thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
-    english = [*units, *(f"{stem}th" for stem in teens.split())]
-    for tens in ["twent", "thirt", "fort", "fift", "sixt", "sevent", "eight", "ninet"]:
-        english += [f"{tens}ieth", *(f"{tens}y-{unit}" for unit in units)]
-    stems = "erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft"
-    stems += " dreizehnt vierzehnt fünfzehnt sechzehnt siebzehnt achtzehnt neunzehnt zwanzigst"
-    german = [{stem + ending for ending in ["e", "er", "es", "en", "em"]} for stem in stems.split()]
-    return [*enumerate(({word} for word in english), 1), *enumerate(german, 1)]
-
-
-def _is_among(number: Number, named: _Named) -> bool:
-    """Whether one of its readings is named with a unit that fits, or all of its parts are named."""
-    if any(value in named and _fits(unit, named[value]) for value, unit in number.readings):
+def _is_among(number: Number, units: Mapping[Value, Collection[str]]) -> bool:
+    """Whether a text with these values and units has one of the readings, or all of the parts."""
+    if any(value in units and _fits(unit, units[value]) for value, unit in number.readings):
         return True
-    # Parts of a date are of no other date in its year.
+    # If the text has another date of the same year, its year and day are not those of this date.
     years = {value[:5] for value, _ in number.readings if isinstance(value, str)}
-    clash = any(isinstance(value, str) and value[:5] in years for value in named)
-    return bool(number.parts) and number.parts <= named.keys() and not clash
+    has_other_date = any(isinstance(value, str) and value[:5] in years for value in units)
+    return bool(number.parts) and number.parts <= units.keys() and not has_other_date
 
 
 def _fits(unit: str, units: Collection[str]) -> bool:
-    """Whether a number may be one that stands elsewhere with these units."""
+    """Whether a number with this unit may be one that stands elsewhere with these units."""
     if unit == TIMES:  # a three before `million` is the same as one before an unknown word
         return not {"", WORD}.isdisjoint(units)
-    return unit in {"", WORD, *units} or "" in units or (unit != "%" and WORD in units)
+    if unit in {"", WORD} or "" in units:
+        return True
+    # An unknown word may mean any unit but percent.
+    return unit in units or (unit != "%" and WORD in units)
 
 
 class GroundedNames(Check):
@@ -128,10 +119,10 @@ class GroundedNames(Check):
 
     Names are words that are capitalized in mid-sentence, with the capitalized words after them
     (`Ada Lovelace`), words with capitals inside (`PyTorch`, `vLLM`), and identifiers in backticks.
-    The capital of a sentence's first word tells nothing, nor do those of a line all in capitals.
-    Other endings of a name are known in languages that inflect names. In German, and in scripts
-    without capitals, only the latter two are found, and a draft is not judged unless one of them
-    has no source.
+    The capital of a sentence's first word tells nothing, nor do those of a line all in capitals. In
+    languages that inflect names, a name may have another ending in the sources. In German, and in
+    scripts without capitals, only words with capitals inside and identifiers are found, and a draft
+    is not judged unless one of them has no source.
     """
 
     check: Literal["grounded_names"] = "grounded_names"
@@ -148,30 +139,24 @@ class GroundedNames(Check):
             return _NO_SOURCES
         language = draft.likely_language
         nouns_have_capitals = has_trait(language, "capital-nouns")
-        named = dict.fromkeys(
+        names = dict.fromkeys(
             (index, name)
             for index, _, sentence in draft.sentences
             for name in names_in(sentence, nouns_have_capitals=nouns_have_capitals)
         )
-        evidence = "\n".join((draft.evidence, *self.allowed)) if named else ""
-        words, identifiers = _Known(_joined(evidence)), set(identifier_parts(evidence))
+        known = _KnownNames("\n".join((draft.evidence, *self.allowed)) if names else "")
         findings = tuple(
             draft.finding(
                 f"the name {name.text} is not in the sources",
                 index,
                 code="check.name-not-in-sources",
             )
-            for index, name in named
-            if not (
-                identifiers.issuperset(name.parts)
-                if name.exact
-                else all(words.has(part, language) for part in name.parts)
-                or words.abbreviates(name.text)
-            )
+            for index, name in names
+            if not known.has(name, language)
         )
         if not findings and (nouns_have_capitals or not _has_capitals(draft.visible)):
             return Grade(1.0, unjudged="not for this language: only some of its names are found")
-        return Grade(share_without(findings, len(named)), findings)
+        return Grade(share_without(findings, len(names)), findings)
 
 
 def _has_capitals(text: str) -> bool:
@@ -183,7 +168,7 @@ def _has_capitals(text: str) -> bool:
 class GroundedSentences(Check):
     """Every sentence is made mostly of words that the sources use.
 
-    A section with sources of its own must rest on these.
+    A section with sources of its own must use their words.
     """
 
     check: Literal["grounded_sentences"] = "grounded_sentences"
@@ -201,40 +186,40 @@ class GroundedSentences(Check):
         """The share of sentences that rest on some source."""
         if not draft.has_sources:
             return _NO_SOURCES
-        every = {source: _Basis(source, by_sentence=self.verbatim > 0) for source in draft.sources}
+        bases = {source: _Basis(source, by_sentence=self.verbatim > 0) for source in draft.sources}
         findings = []
         for index, _, sentence in draft.sentences:
+            supporting = [text for text, basis in bases.items() if self._rests_on(basis, sentence)]
             sources = draft.own_sources(index) or draft.sources
-            bases = [source for source, basis in every.items() if self._rests(sentence, basis)]
-            if not set(sources).isdisjoint(bases):
+            if not set(sources).isdisjoint(supporting):
                 continue
-            message, code = "no source says this", "check.not-in-sources"
-            if bases:
+            message = "no source says this"
+            code = "check.not-in-sources"
+            if supporting:
                 message = "supported, but by another section's source"
                 code = "check.source-of-another-section"
             findings.append(draft.finding(f"{message}: {quoted(sentence)}", index, code=code))
         return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
 
-    def _rests(self, sentence: str, basis: _Basis) -> bool:
-        claim = terms(sentence)
-        matter = list(filter(is_long, claim))
-        pairs = [*pairwise(claim)] if self.verbatim else []
-        return _share_in(matter, basis.words) >= self.overlap and (
-            not pairs
-            or (
-                claim[-1] in basis.ends
-                and max(_share_in(pairs, neighbors) for neighbors in basis.pairs) >= self.verbatim
-            )
-        )
+    def _rests_on(self, basis: _Basis, sentence: str) -> bool:
+        words = terms(sentence)
+        if _share_in([word for word in words if is_long(word)], basis.words) < self.overlap:
+            return False
+        pairs = list(pairwise(words))
+        if not self.verbatim or not pairs:
+            return True
+        shares = (_share_in(pairs, source_pairs) for source_pairs in basis.pairs_by_sentence)
+        return words[-1] in basis.ends and max(shares, default=0.0) >= self.verbatim
 
 
 class _Basis:
-    """The words of a source; if asked for, the pairs of neighbouring ones, and those at an end."""
+    """The words of a source; with `by_sentence`, also pairs of neighbours and last words."""
 
     def __init__(self, source: str, *, by_sentence: bool) -> None:
         self.words = frozenset(terms(source))
-        sentences = sentences_of(source) if by_sentence else ()
-        self.pairs = [frozenset(pairwise(terms(s))) for s in sentences] or [frozenset()]
+        sentences = sentences_of(source) if by_sentence else []
+        self.pairs_by_sentence = [frozenset(pairwise(terms(s))) for s in sentences]
+        # The last word of each sentence, and of each part of one.
         clauses = (terms(clause) for s in sentences for clause in _MARKS.split(s))
         self.ends = frozenset(clause[-1] for clause in clauses if clause)
 
@@ -243,33 +228,35 @@ _MARKS = re.compile(r"[^\w\s'\u2019/-]+")
 
 
 def _share_in(parts: Sequence[object], source: Set[object]) -> float:
+    """The share of the parts that a source has; 1 without parts."""
     return sum(part in source for part in parts) / len(parts) if parts else 1.0
 
 
-class _Known:
-    """The words that names may have, those of a text."""
+class _KnownNames:
+    """What names may be made of: the words, the initials and the identifiers of a text."""
 
     def __init__(self, text: str) -> None:
-        self._by_start: dict[str, set[str]] = {}
-        # `Department of Justice` is DJ and DOJ; what those stand for, a draft may not invent.
-        texts = _SMALL.sub("", text), _SMALL.sub(lambda word: word[0].title(), text)
-        firsts = (
-            letter if letter.isupper() else " " for t in texts for letter in _FIRST.findall(t)
-        )
-        self._initials = "".join(firsts)
-        for word in terms(text):
+        self._identifiers = frozenset(identifier_parts(text))
+        joined = _joined(text)
+        self._initials = _initials_in(joined)
+        self._words_by_start: dict[str, set[str]] = {}
+        for word in terms(joined):
             # Russian texts mostly leave out the two dots of this letter.
             plain = word.replace("\u0451", "\u0435")
-            self._by_start.setdefault(plain[:_STEM], set()).add(plain)
+            self._words_by_start.setdefault(plain[:_STEM], set()).add(plain)
 
-    def abbreviates(self, name: str) -> bool:
-        """Whether a name in capitals is the initials of words in a row that begin with one."""
-        return name.isupper() and name in self._initials
+    def has(self, name: Name, language: str | None) -> bool:
+        """Whether all parts of a name are known, or a name in capitals is known as initials."""
+        if name.exact:
+            return self._identifiers.issuperset(name.parts)
+        if all(self._has_word(part, language) for part in name.parts):
+            return True
+        return name.text.isupper() and name.text in self._initials
 
-    def has(self, part: str, language: str | None) -> bool:
+    def _has_word(self, part: str, language: str | None) -> bool:
         """Whether a word of a name is known, by another ending if the language has cases."""
         part = part.replace("\u0451", "\u0435")
-        alike = self._by_start.get(part[:_STEM], set())
+        alike = self._words_by_start.get(part[:_STEM], set())
         # `GPUs` are known from a source that speaks of a GPU.
         if part in alike or part.removesuffix("s") in alike:
             return True
@@ -282,11 +269,20 @@ class _Known:
         )
 
 
+def _initials_in(text: str) -> str:
+    """The first letters of a text's words: capitals in a row stand together, others are blanks."""
+    # `Department of Justice` is both DJ and DOJ.
+    without_small = _SMALL.sub("", text)
+    with_small = _SMALL.sub(lambda word: word[0].title(), text)
+    first_letters = [*_FIRST.findall(without_small), *_FIRST.findall(with_small)]
+    return "".join(letter if letter.isupper() else " " for letter in first_letters)
+
+
 _SMALL = re.compile(r"\b(?:of|for|the|and)\b")
 # First letters, and the marks at which one thought ends: not the full stop of `J. F. Kennedy`.
 _FIRST = re.compile(r"\b[^\W\d_]|(?<!\b[^\W\d_])[.!?](?=\s)|[;:()|]|\n[ \t]*\n")
-# The least letters of a stem, and the most of an ending.
-_STEM, _ENDING = 3, 3
+_STEM = 3  # the least letters of a stem
+_ENDING = 3  # the most letters of an ending
 
 _CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
 _ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
@@ -359,6 +355,7 @@ def identifier_parts(text: str) -> list[str]:
 
 
 def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
+    """The words of each name, with their capitals."""
     label = _LABEL.match(prose)
     sentence = prose[label.end() :] if label else prose
     tokens = list(_TOKEN.finditer(sentence))
@@ -374,11 +371,12 @@ def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
         word = _AFFIX.sub("", token[0])
         is_number = sentence[end : end + 2].strip()[:1].isdigit() and word.lower() in _NUMBERED
         is_name = _is_name(word, opens=opens) and not is_number
-        # Only blanks join words to one name: after a comma begins another.
+        # Only blanks join words to one name: after a comma, another name begins.
         if run and not (is_name and gap.isspace()):
             yield run
             run = []
-        run += [word] if is_name else []
+        if is_name:
+            run.append(word)
     if run:
         yield run
 

@@ -56,17 +56,14 @@ class Characters(InRange):
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
         visible = " ".join(_NO_WIDTH.sub("", draft.visible).split())
-        return self._grade(_clusters(visible), "characters in all")
+        count = len(visible)
+        if not visible.isascii():
+            import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for such texts alone
 
-
-def _clusters(text: str) -> int:
-    """The grapheme clusters of a text (UAX 29)."""
-    # What a reader takes for one character: `é` may be two, and a family of emoji seven.
-    if text.isascii():
-        return len(text)
-    import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for texts that need it alone
-
-    return len(regex.findall(r"\X", text))
+            # Grapheme clusters (UAX 29) are what a reader takes for one character: `é` may be two
+            # code points, and a family of emoji seven.
+            count = len(regex.findall(r"\X", visible))
+        return self._grade(count, "characters in all")
 
 
 class Sections(InRange):
@@ -94,7 +91,7 @@ class SectionWords(InRange):
         if not has_blanks(draft.visible):
             return NO_WORDS
         return self._grade_each(
-            draft, lambda _, part: len(words(visible_text(part.blocks))), "words in this section"
+            draft, lambda part: len(words(visible_text(part.blocks))), "words in this section"
         )
 
 
@@ -117,15 +114,16 @@ class Items(InRange):
         """Falls off with the distance from the range; with `scope: section`, the mean of them."""
         what = f"top-level {_ITEMS[self.kind]}"
         if self.scope == "section":
-            return self._grade_each(
-                draft, lambda _, section: self._count(section), f"{what} in this section"
-            )
+            return self._grade_each(draft, self._count, f"{what} in this section")
         counts = [self._count(section) for section in draft.sections]
-        listing = [index for index, count in enumerate(counts) if count]
-        # A list that one section alone has is mended there: an author must not redo a good text
-        # for the sake of its arithmetic.
-        place = (draft.sections[listing[0]], listing[0]) if len(listing) == 1 else ()
-        return self._grade(sum(counts), f"{what} in all", *place)
+        with_items = [index for index, count in enumerate(counts) if count]
+        if len(with_items) != 1:
+            return self._grade(sum(counts), f"{what} in all")
+        # If one section alone has items, the finding is about that section: an author must not redo
+        # a good text for the sake of its arithmetic.
+        index = with_items[0]
+        title = draft.sections[index].title
+        return self._grade(sum(counts), f"{what} in all", title=title, index=index)
 
     def _count(self, section: Section) -> int:
         items = [block.text for block in section.blocks if block.kind == "item"]
@@ -170,30 +168,35 @@ class Headings(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of titles in place."""
-        headings = [section for section in draft.sections if section.level]
-        places: dict[tuple[str, ...], int] = {}
-        for place, section in enumerate(headings):
-            # As written too: what looks like a tag may be a word, as in `List<T>`. By the language
-            # too: a Turkish I is no i, but in German SS is ß in a heading.
-            for form in (section.title, shown_text(section.title)):
-                places.setdefault(_compared(form), place)
-                places.setdefault(_compared(form, draft.language), place)
-        by_title = {
-            title: places.get(_compared(title), places.get(_compared(title, draft.language)))
-            for title in self.titles
-        }
-        rising = _longest_rising([place for place in by_title.values() if place is not None])
-        order = ", ".join(f'"{name}"' for name in self.titles)
-        # All about the whole draft: a section that is written again keeps its heading.
+        places: dict[tuple[str, ...], int] = {}  # words of a heading → its place among headings
+        headings = [section.title for section in draft.sections if section.level]
+        for place, heading in enumerate(headings):
+            # As written too: what looks like a tag may be a word, as in `List<T>`.
+            for form in (heading, shown_text(heading)):
+                for compared in _forms(form, draft.language):
+                    places.setdefault(compared, place)
+        place_by_title: dict[str, int | None] = {}
+        for title in self.titles:
+            matches = [places[form] for form in _forms(title, draft.language) if form in places]
+            place_by_title[title] = next(iter(matches), None)
+        in_order = _longest_rising([p for p in place_by_title.values() if p is not None])
+        order = ", ".join(f'"{title}"' for title in self.titles)
+        # Findings are about the whole draft: a section that is written again keeps its heading.
         findings = []
-        for title, where in by_title.items():
-            if where is None:
+        for title, title_place in place_by_title.items():
+            if title_place is None:
                 message = f'add the heading "{title}", which is missing'
                 findings.append(Finding(message, code="check.heading-missing"))
-            elif where not in rising:
+            elif title_place not in in_order:
                 message = f'move the heading "{title}": the order is {order}'
                 findings.append(Finding(message, code="check.heading-misplaced"))
         return Grade(1 - len(findings) / len(self.titles), tuple(findings))
+
+
+def _forms(title: str, language: Language | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A title's words by no language and by this one."""
+    # A Turkish I is no i, but in German SS is ß in a heading.
+    return _compared(title), _compared(title, language)
 
 
 def _compared(title: str, language: Language | None = None) -> tuple[str, ...]:
@@ -204,7 +207,7 @@ def _compared(title: str, language: Language | None = None) -> tuple[str, ...]:
 
 
 def _longest_rising(places: list[int]) -> set[int]:
-    """The most of these distinct places that are in rising order, the earliest such."""
+    """The most of these distinct places that stand in rising order; of several such, the first."""
     # Quadratic, and quick enough for the headings that a rubric lists.
     longest: list[int] = []
     chains: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Whether a text says what its data set has as the target: the same, within it, or as a number."""
+"""Whether a text is, includes or ends with the number of the target in its data set."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MatchKind = Literal["equal", "includes", "number"]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Scores 1 if an output says its target, else 0; of several targets, any.
+    """Scores 1 if an output says its target, or one of several targets; else 0.
 
-    `equal` ignores case, white space, punctuation around the text, and how its letters are
-    encoded; `includes` case, white space and encoding; `number` compares the last number of the
-    output.
+    `equal` ignores case, white space, punctuation around the text, and how its letters are encoded.
+    `includes` finds the target anywhere, and ignores case, white space and encoding. `number`
+    compares the last number of the output.
 
     Raises:
         InvalidInput: There is no such kind, or the tolerance is negative.
@@ -50,7 +50,7 @@ class Match:
 
     def __call__(self, output: object, target: object) -> bool:
         """Whether the output says one of the targets: a text, a number, or a list of these."""
-        return self.holds(_text(output), texts_of(target))
+        return self.holds(text_of(output), texts_of(target))
 
     def holds(self, text: str, targets: Iterable[str]) -> bool:
         """Whether a text says one of the targets, given as texts."""
@@ -62,18 +62,20 @@ class Match:
                 # An empty target would stand in every text.
                 return any(part and part in searched for part in map(folded, targets))
             case "number":
+                values = readings_of(text)
+                wanted = [value for target in targets for value in readings_of(target)]
                 # By its text: `Decimal(0.1)` is the float, a little more than 0.1.
-                values, tolerance = readings_of(text), Decimal(str(self.tolerance))
-                pairs = ((a, b) for t in targets for a in values for b in readings_of(t))
-                return any(abs(a - b) <= tolerance for a, b in pairs)
+                tolerance = Decimal(str(self.tolerance))
+                return any(abs(a - b) <= tolerance for a in values for b in wanted)
 
     def fault_of(self, target: object) -> str:
         """Why a target cannot be compared; empty if it can."""
         if not all(isinstance(part, str | int | float) for part in _parts(target)):
             return f"it is {type(target).__name__}, where a text, a number or a list of them is due"
         if self.kind == "number":
-            bare = (text for text in texts_of(target) if not readings_of(text))
-            return next((f"{quoted(text)} is no number" for text in bare), "")
+            for text in texts_of(target):
+                if not readings_of(text):
+                    return f"{quoted(text)} is no number"
         return ""
 
 
@@ -82,10 +84,11 @@ def texts_of(target: object) -> tuple[str, ...]:
     parts = _parts(target)
     # Libraries make 4.0 of the 4 in a column with gaps, so it is `4` too.
     whole = (int(part) for part in parts if isinstance(part, float) and part.is_integer())
-    return tuple(dict.fromkeys([*map(str, whole), *map(_text, parts)]))
+    return tuple(dict.fromkeys([*map(str, whole), *map(text_of, parts)]))
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A text as it is; any other value as JSON."""
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
@@ -96,7 +99,7 @@ def _parts(target: object) -> list[object] | tuple[object, ...]:
 
 
 def readings_of(text: str) -> frozenset[Decimal]:
-    """What the last number of a text may be: 1,200 is 1200 or 1.2; empty if there is none."""
+    """The values that the last number of a text may have: 1,200 is 1200 or 1.2; empty without."""
     try:
         value = Decimal(text.strip())  # also 1e-5
         return frozenset({value}) if value.is_finite() else frozenset()
@@ -116,8 +119,9 @@ def _plain(text: str) -> str:
 class Target(Check):
     """The text says the target of its row of an evaluation.
 
-    `equal` is the target and nothing else, whatever the case, `includes` has it somewhere, and
-    the last number of `number` is the target's, within `tolerance`.
+    With `equal`, the text is the target and nothing else, whatever its case. With `includes`, the
+    target stands somewhere in it. With `number`, its last number is the target's, within
+    `tolerance`.
     """
 
     check: Literal["target"] = "target"

@@ -7,7 +7,7 @@ from calls import cut_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.inference.marks import MarkSplitter, split_whole
+from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.providers.json_stream import json_values
 from harness.inference.providers.llama_cpp_python import StopTexts
 
@@ -144,8 +144,8 @@ def test_how_a_reply_was_cut_makes_no_difference(text, data):
     ],
 )
 def test_a_closing_tag_alone_ends_what_the_prompt_has_opened(text, reasoning, answer):
-    assert split_whole(text, is_thought_out=False, tools=()) == (reasoning, answer, "")
-    assert split_whole(text, is_thought_out=True, tools=()) == ("", text, "")
+    assert split_whole(text, has_reasoning=False, tools=()) == (reasoning, answer, "")
+    assert split_whole(text, has_reasoning=True, tools=()) == ("", text, "")
 
 
 @pytest.mark.parametrize(
@@ -165,3 +165,14 @@ def test_a_stop_text_is_found_however_it_is_cut(stops, pieces, told, found):
 
     assert [*(text.feed(piece) for piece in pieces), text.rest()] == told
     assert text.has_ended is found
+
+
+def test_a_long_word_in_a_call_takes_no_time():
+    word = "a" * 200_000
+    assert calls_in(f"<tool_call>{word}", ()) == [(word, "{}")]
+    assert calls_in(f'[TOOL_CALLS]{word}{{"n":1}}', ()) == [(word, '{"n": 1}')]
+
+
+def test_a_fence_of_json_is_no_name_of_a_tool():
+    call = '{"name": "look", "arguments": {"n": 1}}'
+    assert calls_in(f"<tool_call>json{call}", ()) == [("look", '{"n": 1}')]

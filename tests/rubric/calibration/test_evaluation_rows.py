@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from harness.analysis.evaluation_page import is_evaluation_file
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, LabelsInvalid
 from harness.rows import Row, read_rows
 from harness.rubric.calibration.evaluation_rows import as_draft, evaluation_samples
 from harness.rubric.calibration.labels import read_labels
@@ -56,6 +56,21 @@ def test_labels_in_a_log_go_with_its_scores():
     assert drafts["a epoch 2"].people == {"graded": {"": 1.0}}
     assert drafts["a"].scores == {"graded": (0.5,)}
     assert {draft.group for draft in drafts.values()} == {"g1", "g2"}
+
+
+def test_an_epoch_may_be_a_decimal_number_but_no_word(tmp_path):
+    path = tmp_path / "scores.csv"
+    rows = "id,epoch,output,scores.graded,accept\na,1.0,One,0.5,yes\na,2.0,Two,0.5,no\n"
+    path.write_text(rows)
+    assert [draft.id for draft in read_labels(path, GRADED, columns={}).drafts] == [
+        "a",
+        "a epoch 2",
+    ]
+
+    path.write_text(rows.replace("2.0", "last"))
+    with pytest.raises(LabelsInvalid) as caught:
+        read_labels(path, GRADED, columns={})
+    assert [(e.code, e.line) for e in caught.value.problems] == [("labels.not-a-number", 3)]
 
 
 def test_a_result_of_promptfoo_has_an_output_for_each_test_and_prompt():

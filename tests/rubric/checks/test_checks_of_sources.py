@@ -176,6 +176,7 @@ READINGS = {  # in a draft, in its source, and whether that is the same number
     "another date": ("2024-04-03", "2024-03-04", False),
     "a date in words": ("3.4.2024", "3 April 2024", True),
     "a date in Chinese": ("2024年4月3日", "2024-04-03", True),
+    "the end of a date": (".5.2024", ".5.2024", True),
 }
 
 

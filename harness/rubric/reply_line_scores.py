@@ -1,0 +1,202 @@
+"""Finds the scores that stand behind the names of dimensions in lines, headings and tables."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from dataclasses import replace
+
+from harness.rubric import reply_numbers
+from harness.rubric.prompt import REASON_CHARS
+from harness.rubric.reply_statements import SCORE_LABEL, AskedDimensions, Statement
+
+# What may stand before a label at the start of a line: list marks, ticks, stars.
+_OPENING = re.compile(
+    r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
+    r"|\(?(?:\d{1,2}|[a-z])[.)](?=[\s*]))*)"
+    r"(?:(?:dimension|criterion|category|aspect|metric|name)[ \t]*+\d{0,2}[ \t:*_.-]*+"
+    r"|(?:score|rating)[ \t](?:for|of|on)[ \t]|(?:the|my)[ \t])?",
+    re.IGNORECASE,
+)
+# What may stand before a label within a line.
+_BETWEEN = re.compile(
+    r"(?:[.!?,;|(<]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]*(?=\w)|(?=\\boxed|\[result)",
+    re.IGNORECASE,
+)
+_LIST_MARKS = (",", ";", "|", "(", "-", "\u2013", "\u2014")
+# An entry of a list with a score, on something that the rubric does not have.
+_ENTRY = re.compile(rf"[\w-]{{1,40}}[ \t]?[:=][ \t]?{reply_numbers.DIGITS}")
+_HEADING = re.compile(r"[^\W\d][\w /&-]{0,40}?[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
+# Headings within the text about a dimension, which do not end it.
+_INNER_HEADING = re.compile(
+    rf"(?:{SCORE_LABEL}|reason|rationale|justif|expla|analy|issue|section|problem|eviden|note"
+    r"|comment|feedback|example|strength|weak|suggest|improve|area|missing|rule|draft|judge?ment"
+    r"|assess|edit|update|correct|revis|evaluation|verdict|answer|response|output|result|how)",
+    re.IGNORECASE,
+)
+# What stands behind a name that opens the text about its dimension.
+_BEHIND_NAME = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
+_MARKS_ONLY = re.compile(r"[\s*_#:=-]{0,40}")
+# What is no part of a reason.
+_MARKUP = re.compile(
+    r"[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:", re.IGNORECASE | re.MULTILINE
+)
+
+
+class LineScores:
+    """Collects the scores that a text without JSON and quotations states for dimensions."""
+
+    def __init__(self, text: str, asked: AskedDimensions) -> None:
+        self.statements: list[Statement] = []
+        self._text = text
+        self._asked = asked
+        # The dimension that the line being read is about, and every position where that changes.
+        self._subject = asked.single
+        self._subject_changes = [0]
+
+    def read(self) -> None:
+        """Takes in labelled scores with their reasons, then what speaks against them."""
+        for line in re.finditer(r"[^\n]+", self._text):
+            if line[0].lstrip().startswith("|"):
+                self._read_row(*line.span())
+            else:
+                self._read_line(*line.span())
+        self._subject_changes.append(len(self._text))
+        labelled = self.statements
+        self.statements = [self._with_reason(statement) for statement in labelled]
+        self._read_mentions()
+        for statement in labelled:
+            self._read_correction(statement)
+
+    def _read_line(self, start: int, end: int) -> None:
+        opening = _OPENING.match(self._text, start, end)
+        first = opening.end() if opening else start
+        # A heading that names no dimension of the rubric ends the text about the last one.
+        is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
+        if is_heading and not _INNER_HEADING.match(self._text, first, end):
+            self._change_subject("", start)
+        self._read_labels(first, end)
+        self._read_leading_number(start, end)
+
+    def _read_labels(self, first: int, end: int) -> None:
+        """Takes in the labels of a line, with scores behind them or not."""
+        text = self._text
+        find_label = self._asked.label.match
+        opens_with_label = find_label(text, first, end) or _ENTRY.match(text, first, end)
+        # In a line that opens with other words, a list of labels behind a comma or a dash may be
+        # what somebody else says.
+        label_starts = [first] + [
+            mark.end()
+            for mark in _BETWEEN.finditer(text, first, end)
+            if opens_with_label or not mark[0].strip().startswith(_LIST_MARKS)
+        ]
+        follows_open_name = False  # a name without a score behind it
+        for label_start in label_starts:
+            label = find_label(text, label_start, end)
+            if not label:
+                continue
+            is_name = bool(label["name"])
+            name = self._asked.named_by(label["name"]) if is_name else self._subject
+            number = reply_numbers.STATED.match(text, label.end(), end)
+            behind = _BEHIND_NAME.match(text, label.end(), end)
+            opens_text = label_start == first and behind is not None
+            if is_name and (number or opens_text):
+                self._change_subject(name, label.end())
+            # In `clear, useful: 7`, it is unknown whose score the 7 is.
+            if number and not (is_name and follows_open_name):
+                self._state(name, number, label.start(), is_total=bool(label["total"]))
+            follows_open_name = is_name and not (number or opens_text)
+
+    def _read_leading_number(self, start: int, end: int) -> None:
+        """Takes in a score that begins a line right below a name: `8`, or `8/10` and a reason."""
+        number = reply_numbers.AT_FIRST.match(self._text, start, end)
+        if not number or not self._subject:
+            return
+        # Words behind a number without a scale may say what it counts.
+        is_count = not number["scale_end"] and self._text[number.end() : end].strip(" \t\r*_`.")
+        is_below_name = _MARKS_ONLY.fullmatch(self._text, self._subject_changes[-1], start)
+        if is_below_name and not is_count:
+            self._state(self._subject, number, start)
+
+    def _read_row(self, start: int, end: int) -> None:
+        """Takes in a row of a table, whose score stands alone in one cell."""
+        cells = [cell.span() for cell in re.compile(r"[^|]+").finditer(self._text, start, end)]
+        # The second cell has the name if the first has the row's number.
+        names = [self._asked.named_by(self._text[slice(*cell)]) for cell in cells[:2]]
+        name = next(filter(None, names), "")
+        if not name:
+            return
+        scale = self._asked.scales[name]
+        matches = (reply_numbers.ALONE.fullmatch(self._text, *cell) for cell in cells[1:])
+        numbers = [match for match in matches if match and reply_numbers.score_in(match, scale)]
+        if len(numbers) == 1:
+            self._change_subject(name, numbers[0].start("number"))
+            self._state(name, numbers[0], start)
+        # Text below a table is not about its last row.
+        self._change_subject(self._asked.single, end)
+
+    def _change_subject(self, name: str, position: int) -> None:
+        """From this position on, the text is about another dimension, or about none if empty."""
+        self._subject = name
+        self._subject_changes.append(position)
+
+    def _with_reason(self, statement: Statement) -> Statement:
+        """The statement with the text around its score, as far as that is about its dimension."""
+        start, end = statement.start, statement.end
+        change = bisect_right(self._subject_changes, end - 1)
+        # Four times as much as the reason may have, since markup and blanks are removed.
+        reason_start = max(self._subject_changes[change - 1], start - 4 * REASON_CHARS)
+        reason_end = min(self._subject_changes[change], end + 4 * REASON_CHARS)
+        around = f"{self._text[reason_start:start]} {self._text[end:reason_end]}"
+        reason = " ".join(_MARKUP.sub(" ", around).split())
+        reason = reason.lstrip(" -\u2013\u2014:;,./").rstrip(" -\u2013\u2014:;,/")
+        return replace(statement, reason=reason[:REASON_CHARS])
+
+    def _read_mentions(self) -> None:
+        """Takes in all other numbers that stand with names, as they may contradict a score."""
+        for label in self._asked.label.finditer(self._text):
+            number = reply_numbers.MENTIONED.match(self._text, label.end())
+            if label["name"] and number:
+                name = self._asked.named_by(label["name"])
+                self._state(name, number, number.start(), is_mention=True)
+
+    def _read_correction(self, statement: Statement) -> None:
+        """Takes in what the words behind a score say against it."""
+        next_change = bisect_left(self._subject_changes, statement.end)
+        end = min(self._subject_changes[next_change], statement.end + reply_numbers.CORRECTED_CHARS)
+        if number := reply_numbers.CORRECTED.search(self._text, statement.end, end):
+            self._state(statement.dimension, number, number.start(), is_mention=True)
+        rest_of_line = self._text[statement.end : end].partition("\n")[0]
+        scale = self._asked.scales[statement.dimension]
+        if reply_numbers.is_taken_back(statement.score, scale, rest_of_line):
+            self.statements.append(replace(statement, is_doubtful=True))
+
+    def _state(
+        self,
+        name: str,
+        number: re.Match[str],
+        start: int,
+        *,
+        is_total: bool = False,
+        is_mention: bool = False,
+    ) -> None:
+        """Takes in a number as the score of a dimension, unless it was not asked for."""
+        # Among several dimensions, a total belongs to the whole.
+        if name not in self._asked.rules or (is_total and not self._asked.single):
+            return
+        score_and_ends = reply_numbers.score_in(number, self._asked.scales[name])
+        if score_and_ends is None:
+            return
+        score, ends = score_and_ends
+        self.statements.append(
+            Statement(
+                dimension=name,
+                score=score,
+                scale_ends=ends,
+                start=start,
+                number_start=number.start("number"),
+                end=number.end(),
+                is_total=is_total,
+                is_mention=is_mention,
+            )
+        )
