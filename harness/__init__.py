@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'harness' has no attribute '{name}'")
     value = getattr(import_module(_HOME_OF[name]), name)
-    # From now on Python finds it there, and does not ask here again.
+    # From now on Python finds the name in the module, and does not call this function for it.
     globals()[name] = value
     return value
 

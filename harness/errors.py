@@ -42,7 +42,7 @@ class HarnessError(_FactsByName):
             if name not in named:
                 raise TypeError(f"{type(self).__name__} has no '{name}'")
             setattr(self, name, fact)
-        # Here, and not as an AttributeError where somebody reads it, far from the mistake.
+        # Checked here, since an AttributeError where it is read would be far from the mistake.
         for name in named:
             if not hasattr(self, name):
                 raise TypeError(f"{type(self).__name__} needs '{name}'")
@@ -56,13 +56,15 @@ class HarnessError(_FactsByName):
         return statement
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by calling the class again, as exceptions do: it takes more than the message.
-        return _remade, (type(self), self.args, self.__dict__)
+        # Other exceptions are unpickled by calling the class with `args`; these classes take more.
+        return _unpickled, (type(self), self.args, self.__dict__)
 
 
-def _remade(kind: type[HarnessError], args: tuple[Any, ...], held: dict[str, Any]) -> HarnessError:
+def _unpickled(
+    kind: type[HarnessError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> HarnessError:
     error = kind.__new__(kind, *args)
-    error.__dict__.update(held)
+    error.__dict__.update(attributes)
     return error
 
 
@@ -204,13 +206,14 @@ class InferenceError(HarnessError):
 
 @contextmanager
 def errors_of(endpoint: str) -> Iterator[None]:
-    """Has the errors of calls in the block name their endpoint, unless they do."""
+    """Makes errors of calls in the block name their endpoint, unless they name one already."""
     try:
         yield
     except InferenceError as error:
         if not error.endpoint:
-            # `str()` of an exception is made of its arguments.
-            error.endpoint, error.args = endpoint, (f"{endpoint}: {error}",)
+            error.endpoint = endpoint
+            # The message of an exception is its arguments.
+            error.args = (f"{endpoint}: {error}",)
         raise
 
 
@@ -259,7 +262,7 @@ class RateLimited(Overloaded):
 
 
 class QueueFull(InferenceError):
-    """As many calls wait for a place at the endpoint as its `max_queue` allows."""
+    """The endpoint's queue is full: as many calls wait as its `max_queue` allows."""
 
     code = "call.queue-full"
 
@@ -293,15 +296,15 @@ class ReplyTooLarge(InferenceError):
 
 
 class ReplyInvalid(InferenceError):
-    """A reply arrived whole but is not what was asked for (bad JSON, wrong shape)."""
+    """A reply arrived whole but is not of the requested form (bad JSON, wrong shape)."""
 
     code = "call.reply-invalid"
     text: str
     """The reply as it came."""
     problem: str = ""
-    """What is wrong with it, for the model to fix; empty for what the message says."""
+    """The mistake in it, for the model to fix; if empty, the message says it."""
     from_cache: bool = False
-    """Whether it was stored, so that no model was asked."""
+    """Whether the reply came from a cache, and no model was called."""
 
 
 class ReplyCut(InferenceError):
@@ -315,7 +318,7 @@ class ReplyCut(InferenceError):
     usage: Any = None
     """Its tokens, a `Usage`; None if unknown."""
     from_cache: bool = False
-    """Whether it was stored, so that no model was asked."""
+    """Whether the reply came from a cache, and no model was called."""
 
 
 class ReplyFiltered(ReplyCut):
@@ -349,7 +352,7 @@ class LoadFailed(InferenceError):
 
     code = "model.load-failed"
     out_of_memory: bool = False
-    """Whether there was no room; loading may succeed when others have left."""
+    """Whether memory was short; loading may succeed after other models are unloaded."""
 
 
 # --- the machine -----------------------------------------------------------------------------
@@ -364,8 +367,8 @@ class ModelFileInvalid(HarnessError):
     """Byte at which reading stopped; None if the file could not be opened."""
 
     def _worded(self, statement: str) -> str:
-        at = "" if self.offset is None else f" at byte {self.offset}:"
-        return f"{self.path}:{at} {statement}"
+        place = "" if self.offset is None else f" at byte {self.offset}:"
+        return f"{self.path}:{place} {statement}"
 
 
 class DoesNotFit(HarnessError):
@@ -400,12 +403,12 @@ class LimitReached(HarnessError):
 
     code = "loop.limit-reached"
     limit: Literal["tokens", "cost", "time", "calls", "journal", "outage", "failures"]
-    """Which; `journal` if the run's journal can no longer be written, `outage` if an endpoint was
-    down for too long, `failures` if too many rows of a batch failed."""
+    """The kind of limit. `journal`: the run's journal can no longer be written. `outage`: an
+    endpoint was down for too long. `failures`: too many rows of a batch failed."""
 
 
 class RunLimitReached(LimitReached):
-    """The same for the limits of the whole run, which ends; finished work is kept."""
+    """A limit of the whole run was reached, and the run ends; finished work is kept."""
 
     code = "run.limit-reached"
 
@@ -432,9 +435,9 @@ class NodeFailed(HarnessError):
         others: int = 0,
         beside: Sequence[str] = (),
     ) -> None:
-        # With the class, except for ours: the message of a KeyError('x') would be only 'x'.
         message = message_of(cause)
         if not isinstance(cause, HarnessError):
+            # With the class, since the message of a KeyError('x') is only 'x'.
             message = f"{type(cause).__name__}: {message}{place_of(cause)}"
         message = "; ".join([message, *beside])
         nodes = "node" if others == 1 else "nodes"
@@ -452,7 +455,7 @@ class NodeTimedOut(HarnessError):
 
 
 class WorkerLost(HarnessError):
-    """The worker that a call of a node ran on has died, its machine, or the way there.
+    """The worker that a call of a node ran on was lost: its process, its machine, or the network.
 
     Attributes:
         workers: How many were lost, if the engine itself had made the call again.
@@ -506,34 +509,36 @@ class MemoryStoreFailed(HarnessError):
 
 
 def place_of(error: BaseException) -> str:
-    """Where in the user's own files an exception was raised, as the end of a message."""
+    """The user's file and line where an exception was raised, as the end of a message."""
     # Imported only after a failure.
     import sysconfig  # noqa: PLC0415
 
-    ours = (str(Path(__file__).parent), *(sysconfig.get_path(n) for n in ("stdlib", "purelib")))
+    package = str(Path(__file__).parent)
+    libraries = (package, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
     frames = traceback.extract_tb(error.__traceback__)
-    # The innermost frame of one's own says where; the error itself may lie deep in a library.
-    frames_there = [frame for frame in frames if not frame.filename.startswith(ours)]
-    if not frames_there:
+    # The innermost frame in a user's file, since the error itself may be raised in a library.
+    user_frames = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    if not user_frames:
         return ""
-    return f" ({Path(frames_there[-1].filename).name}:{frames_there[-1].lineno})"
+    return f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})"
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error, and of those of a group."""
+    """The message of an error; for a group, with the messages of its errors."""
     try:
-        # A group's own message says only how many there are.
-        if isinstance(error, BaseExceptionGroup):
-            inside = (f"{type(e).__name__}: {message_of(e)}" for e in error.exceptions)
-            return f"{error.message}: {'; '.join(part.removesuffix(': ') for part in inside)}"
-        return str(error)
-    # Some errors raise another one in `__str__`, which is not the one to report.
-    except Exception:  # noqa: BLE001
+        if not isinstance(error, BaseExceptionGroup):
+            return str(error)
+        # A group's own message says only how many errors there are.
+        inner = [
+            f"{type(e).__name__}: {message_of(e)}".removesuffix(": ") for e in error.exceptions
+        ]
+        return f"{error.message}: {'; '.join(inner)}"
+    except Exception:  # noqa: BLE001 - `__str__` of some errors raises another one
         return "(its message cannot be read)"
 
 
 def who_left(error: SystemExit) -> str:
-    """Where code that a run called has ended Python, and what to do instead."""
+    """A message about code in a run that called `sys.exit`: the place, and what to do instead."""
     *_, last = traceback.extract_tb(error.__traceback__)
     return (
         f"{os.path.relpath(last.filename)}:{last.lineno}: {last.name} called "
@@ -542,9 +547,11 @@ def who_left(error: SystemExit) -> str:
 
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:
-    """The known names that an unknown one may be a slip of; the nearest first, three at most."""
-    candidates, ending = sorted(names), Path(name).suffix
-    # An ending that others share, such as `.py`, makes no name near. That of `gpt-4.1` is none.
+    """The known names of which `name` may be a misspelling: three at most, the nearest first."""
+    candidates = sorted(names)
+    # A shared ending such as `.py` is left out, since it makes no names similar. What looks like
+    # one in `gpt-4.1` is none, and no other name has it.
+    ending = Path(name).suffix
     if not any(candidate.endswith(ending) for candidate in candidates):
         ending = ""
     by_stem = {candidate.removesuffix(ending): candidate for candidate in candidates}
@@ -555,11 +562,12 @@ def nearest_names(name: str, names: Iterable[str]) -> list[str]:
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known names, or all of them."""
     names = sorted(candidates)
-    if near := nearest_names(name, names):
-        return "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+    near = nearest_names(name, names)
+    if near:
+        return "did you mean " + " or ".join(f"'{known}'" for known in near) + "?"
     return "known: " + ", ".join(names) if names else "there are none"
 
 
 def fault_of(problem: Mapping[str, Any]) -> str:
-    """What one of pydantic's `errors()` says, in a validator's own words where it was one."""
+    """The message of one of pydantic's `errors()`; of a validator's error, without a prefix."""
     return str(problem.get("ctx", {}).get("error", problem["msg"]))

@@ -15,24 +15,24 @@ _PACKAGE = Path(__file__).parent
 
 
 def private(name: str, flags: int) -> int:
-    """An `opener` for `open`: a file that it creates has mode 0600."""
+    """An `opener` for `open` that creates files with mode 0600."""
     return os.open(name, flags, 0o600)
 
 
 def make_private(path: Path) -> None:
     """Creates an empty file of mode 0600, if there is none, for a library that would use 0644."""
-    # The library will report what is wrong with the path.
+    # Errors are left to the library, which opens the same path.
     with suppress(OSError):
         os.close(private(str(path), os.O_CREAT))
 
 
 def path_text(path: Path | str) -> str:
-    """A path for a file in UTF-8, also if the locale (ASCII) lacks its letters."""
+    """A path as text that can be written in UTF-8, even if the locale (ASCII) lacks its letters."""
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def path_in_locale(text: str) -> str:
-    """A path from a file in UTF-8, as the system has it; undoes `path_text`."""
+    """The path of which `path_text` made a text, in the form in which the system opens it."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -41,36 +41,37 @@ def path_in_locale(text: str) -> str:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where files lie that can be made again: `XDG_CACHE_HOME`, else `~/.cache`."""
-    if not (cache := environment.get("XDG_CACHE_HOME")):
-        return Path(environment.get("HOME") or Path.home(), ".cache", "harness")
-    return Path(cache, "harness")
+    """The folder of files that can be made again: in `XDG_CACHE_HOME`, else in `~/.cache`."""
+    cache = environment.get("XDG_CACHE_HOME")
+    if cache:
+        return Path(cache, "harness")
+    return Path(environment.get("HOME") or Path.home(), ".cache", "harness")
 
 
 def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/starter"]) -> Path:
-    """The folder of guides, of shipped rubrics, of patterns, or of what `harness init` copies."""
-    # A wheel carries them inside the package; in a checkout they are beside it.
+    """The folder of guides, of shipped rubrics, of patterns, or of the files of `harness init`."""
+    # In a wheel the folders are inside the package, in a checkout beside it.
     inside = _PACKAGE / "_rooms" / room
     return inside if inside.is_dir() else _PACKAGE.parent / room
 
 
 def behind_link(path: Path) -> Path:
-    """The file to replace: a link stays, and what it names is replaced."""
+    """The file to replace in place of a link, so that the link stays."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is whole: when the block ends without an error."""
+    """A file that gets its name only when the block ends without an error."""
     try:
-        # Renaming onto a device, such as `/dev/stdout`, would put a file in its place.
+        # A device such as `/dev/stdout` is written to: renaming would put a file in its place.
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
                 yield file
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         target = behind_link(path)
-        # A name of its own: two may write the same file at once.
+        # With a random name, since two processes may write the same file at once.
         partial = target.with_name(f".{target.name}.{token_hex(4)}.partial")
         try:
             with open(partial, "wb", opener=private) as file:
@@ -80,19 +81,19 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 partial.unlink()
     except OSError as error:
-        # By the name that the caller knows, not by that of the partial file.
+        # With the name that the caller knows, not with that of the partial file.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file of the user's, whole or not at all; raises `InvalidInput`."""
+    """Writes a user's file whole or not at all; raises `InvalidInput` if that is impossible."""
     with writing(path), whole_file(path) as file:
         file.write(data)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises `InvalidInput` in place of the block's `OSError` about a file of the user's."""
+    """Raises `InvalidInput` in place of an `OSError` of the block, which writes a user's file."""
     try:
         yield
     except OSError as error:
@@ -101,44 +102,49 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, *, max_bytes: int = -1) -> bytes:
-    """What a file holds, `max_bytes` of it at most unless that is below 0; as `opened`."""
+    """The bytes of a file or a pipe, at most `max_bytes` of them if that is not below 0.
+
+    Raises `OSError`.
+    """
     with opened(path) as file:
         return file.read(max_bytes)
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file, or a pipe, to be read; raises `OSError`. A pipe that nobody writes to is empty."""
-    # Opening such a pipe would wait for a writer.
+    """Opens a file or a pipe for reading; a pipe without a writer is empty. Raises `OSError`."""
+    # Without O_NONBLOCK, opening such a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    # Now that it is open: readers are to wait for what a writer still has.
+    # Reading must wait for what a writer has not written yet.
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "rb")
 
 
-def read_text(what: str, path: Path) -> str:
-    """A file's text; `what` begins the message of an `InvalidInput`: `input 'task'`."""
+def read_text(subject: str, path: Path) -> str:
+    """A file's text; `subject` begins the message of an `InvalidInput`: `input 'task'`."""
     try:
         data = read_bytes(path)
     except OSError as error:
         raise InvalidInput(
-            f"{what} cannot be read ({error.strerror})", code="file.unreadable", path=path
+            f"{subject} cannot be read ({error.strerror})", code="file.unreadable", path=path
         ) from error
-    return text_of(what, data, path=path)
+    return text_of(subject, data, path=path)
 
 
-def text_of(what: str, data: bytes, *, path: Path | None) -> str:
-    """The text that bytes are; raises as `read_text` does."""
+def text_of(subject: str, data: bytes, *, path: Path | None) -> str:
+    """Decodes the bytes of a text file; raises as `read_text` does."""
     # A NUL is valid UTF-8, but only a binary file has one.
     if b"\0" in data:
-        raise InvalidInput(f"{what} is a binary file; give a text", code="file.binary", path=path)
+        raise InvalidInput(
+            f"{subject} is a binary file; give a text", code="file.binary", path=path
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{what} is not UTF-8 text (byte {error.start}); convert it, or give a text",
+            f"{subject} is not UTF-8 text (byte {error.start}); convert it, or give a text",
             code="file.not-utf8",
             path=path,
         ) from error
     if not text.strip():
-        raise InvalidInput(f"{what} is empty", code="file.empty", path=path)
+        raise InvalidInput(f"{subject} is empty", code="file.empty", path=path)
     return text

@@ -30,14 +30,14 @@ _unconfigured: Any = structlog.wrap_logger(
 
 
 def log_warning(message: str, *, code: str, **details: object) -> None:
-    """Logs a warning, with where it came from: the run, the node."""
-    _logger().warning(message, **_placed(message, {"code": code, **details}))
+    """Logs a warning with its origin: the run, the node."""
+    _logger().warning(message, **_with_origin(message, {"code": code, **details}))
 
 
 def log_notice(message: str, *, code: str) -> None:
     """Logs a warning that is also in a run's result."""
-    # `in_result` lets a program that prints results leave it out of its log: it is read once.
-    _logger().warning(message, **_placed(message, {"code": code}), in_result=True)
+    # By `in_result`, a program that prints results can leave the warning out of its log.
+    _logger().warning(message, **_with_origin(message, {"code": code}), in_result=True)
 
 
 def log_debug(message: str, **details: object) -> None:
@@ -48,16 +48,16 @@ def log_debug(message: str, **details: object) -> None:
 @contextmanager
 def warnings_heard_by(listener: Listener) -> Iterator[None]:
     """Passes warnings of the block, and of tasks that begin inside it, to the listener."""
-    before = _listener.get()
+    outer_listener = _listener.get()
     _listener.set(listener)
     try:
         yield
     finally:
         # Not by a token, which is valid only in its own context.
-        _listener.set(before)
+        _listener.set(outer_listener)
 
 
-def _placed(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
+def _with_origin(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
     listener = _listener.get()
     return details if listener is None else {**listener(message, details), **details}
 

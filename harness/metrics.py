@@ -1,6 +1,6 @@
-"""Metrics of runs, for Prometheus and for OpenTelemetry, named by its GenAI conventions.
+"""Metrics of runs for Prometheus and OpenTelemetry, named by OpenTelemetry's GenAI conventions.
 
-They are made of the runs' records, after the calls.
+They are computed from the records of runs.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 Labels = Mapping[str, str | int]
 
-# Every set of labels is a series, so labels are what is configured or stands in code: models,
-# pipelines, classes of errors; never a run or a text.
-# The most series of a metric; all others share one, as in OpenTelemetry's own library.
+# Every set of labels is a series, so a label must have few values: models, pipelines and classes of
+# errors, never a run or a text. This is the most series of a metric; all others share one, as in
+# OpenTelemetry's own library.
 _MOST_SERIES = 2_000
 _OVERFLOW = (("otel.metric.overflow", "true"),)
 
@@ -55,7 +55,7 @@ _FIRST_S = (
 _RUN_S = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
 _TOKENS = tuple(4.0**n for n in range(14))
 
-# What GenAI calls a managed API, if not by its prefix in a model's name.
+# Prefix of a managed API in a model's name → the name that GenAI has for it, if another.
 _MANAGED = {
     "azure": "azure.ai.openai",
     "azure_ai": "azure.ai.inference",
@@ -71,19 +71,20 @@ _OPERATIONS = {events.Embed.NAME: "embeddings", events.Rerank.NAME: "rerank"}
 
 
 class _Instrument(NamedTuple):
-    """What is measured, as OpenTelemetry describes it."""
+    """A metric, as OpenTelemetry describes it."""
 
     name: str
     unit: str
     kind: Literal["counter", "gauge", "histogram"]
     about: str
-    bounds: tuple[float, ...] = ()
+    bounds: tuple[float, ...] = ()  # of a histogram's buckets
 
     @property
     def family(self) -> str:
-        """Its name in Prometheus, as OpenTelemetry's own exporter for it has it."""
+        """Its name in Prometheus, the same as by OpenTelemetry's own exporter for it."""
         unit = "_seconds" if self.unit == "s" else ""
-        return f"{self.name.replace('.', '_')}{unit}{'_total' if self.kind == 'counter' else ''}"
+        ending = "_total" if self.kind == "counter" else ""
+        return f"{self.name.replace('.', '_')}{unit}{ending}"
 
 
 _DURATION = "gen_ai.client.operation.duration"
@@ -120,72 +121,79 @@ METRICS = (
 
 
 class Metrics:
-    """Metrics of any number of runs at once: an observer of each, in as many threads.
+    """Metrics of any number of runs, also of several at once in different threads.
 
-    `pipeline.run_async(…, observers=[metrics])` takes a run's, and `text` shows all to Prometheus:
+    `pipeline.run_async(…, observers=[metrics])` measures a run, and `text` shows all metrics to
+    Prometheus:
 
         @app.get("/metrics")
         def shown() -> Response:
             return Response(metrics.text(), media_type=metrics.MEDIA_TYPE)
 
     Args:
-        meter: OpenTelemetry's, which gets the same figures: `opentelemetry.metrics.get_meter(…)`.
+        meter: A meter of OpenTelemetry that gets the same figures:
+            `opentelemetry.metrics.get_meter(…)`.
     """
 
     MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, *, meter: Meter | None = None) -> None:
         self._lock = threading.Lock()
-        # Metric → labels → how many values lie in each bucket, and at the end their sum.
+        # Metric → labels → the number of values in each bucket, and at the end the sum of values.
         self._series: dict[str, dict[tuple[tuple[str, object], ...], list[float]]] = {
             metric.name: {} for metric in METRICS
         }
         self._bounds = {metric.name: metric.bounds for metric in METRICS}
-        self._tell = {} if meter is None else {m.name: _teller(meter, m) for m in METRICS}
-        self._own = _RunFigures(self._measure)
+        self._otel_recorders: dict[str, Callable[[float, Labels], None]] = {}
+        if meter is not None:
+            self._otel_recorders = {m.name: _otel_recorder(meter, m) for m in METRICS}
+        self._single_run = _RunFigures(self._measure)
 
     def __call__(self, record: Record) -> None:
-        """Takes one record; those of several runs at once need an `of_run` each."""
-        self._own(record)
+        """Takes one record of a run; of several runs at once, each needs its own `of_run`."""
+        self._single_run(record)
 
     def of_run(self) -> Sink:
-        """The observer of one run."""
-        # Span ids begin at 1 in every run: those of two runs must not meet in one table.
+        """A new observer of one run."""
+        # One for each run, since span ids begin at 1 in every run.
         return _RunFigures(self._measure)
 
     def add(self, journal: Journal) -> None:
-        """Takes a run from its journal, also while it is going; raises `JournalInvalid`."""
+        """Takes a run from its journal, also while the run is going; raises `JournalInvalid`."""
         figures = _RunFigures(self._measure)
-        goes_on = journal.ended is None and is_going(journal.path)
+        is_under_way = journal.ended is None and is_going(journal.path)
 
         def spans_of_calls() -> Iterator[SpanRecord]:
+            """The spans of calls and their phases; `figures` takes all other records meanwhile."""
             for item in journal.items(SpanRecord, Instant):
                 if not isinstance(item, SpanRecord):
                     figures(item)
                     continue
-                # What a kill left open is not under way once the run was resumed.
+                # A span that a kill left open has ended if the run was resumed after it.
                 is_open = item.status == "unfinished" and not journal.resumed_after(item.end_ns)
-                if goes_on and is_open and item.name in events.REQUESTS:
+                if is_under_way and is_open and item.name in events.REQUESTS:
                     figures.under_way(item, 1)
                 if item.name in {events.Chat.NAME, *PHASES}:
                     yield item
                 else:
                     figures(item)
 
-        if goes_on or journal.ended is not None:
+        if is_under_way or journal.ended is not None:
             figures(journal.started)
         for call in calls_of(spans_of_calls()):
-            # The phases of a run that goes on may not be in the file yet.
-            if call.phases or not goes_on or call.status != "ok":
+            # The phases of a call that has just ended may not be in the file yet.
+            if call.phases or not is_under_way or call.status != "ok":
                 figures.end(call)
         if journal.ended is not None:
             figures(journal.ended._replace(time_ns=journal.last_ns))
 
     def _measure(self, name: str, value: float, labels: Labels) -> None:
         """Adds a value to a metric, or a difference to a gauge."""
-        if tell := self._tell.get(name):
-            tell(value, labels)
-        key, bounds, series = tuple(labels.items()), self._bounds[name], self._series[name]
+        if name in self._otel_recorders:
+            self._otel_recorders[name](value, labels)
+        key = tuple(labels.items())
+        bounds = self._bounds[name]
+        series = self._series[name]
         with self._lock:
             if key not in series and len(series) >= _MOST_SERIES:
                 key = _OVERFLOW
@@ -199,49 +207,57 @@ class Metrics:
         """All metrics in Prometheus's text format."""
         with self._lock:
             # Copied, since runs in other threads go on measuring.
-            taken = {
+            series_by_metric = {
                 name: [(labels, [*cells]) for labels, cells in series.items()]
                 for name, series in self._series.items()
             }
         lines: list[str] = []
         for metric in METRICS:
-            family = metric.family
-            lines += [f"# HELP {family} {metric.about}", f"# TYPE {family} {metric.kind}"]
-            for key, (*counts, total) in taken[metric.name]:
-                labels = [f'{name.replace(".", "_")}="{_escaped(value)}"' for name, value in key]
-                in_braces = f"{{{','.join(labels)}}}" if labels else ""
-                if metric.kind != "histogram":
-                    lines.append(f"{family}{in_braces} {total!r}")
-                    continue
-                count: float = 0
-                for bound, more in zip((*metric.bounds, "+Inf"), counts, strict=True):
-                    count += more
-                    within = ",".join([*labels, f'le="{bound}"'])
-                    lines.append(f"{family}_bucket{{{within}}} {count}")
-                lines.append(f"{family}_sum{in_braces} {total!r}")
-                lines.append(f"{family}_count{in_braces} {count}")
+            lines.append(f"# HELP {metric.family} {metric.about}")
+            lines.append(f"# TYPE {metric.family} {metric.kind}")
+            for labels, cells in series_by_metric[metric.name]:
+                lines += _prometheus_lines(metric, labels, cells)
         return "\n".join(lines) + "\n"
+
+
+def _prometheus_lines(
+    metric: _Instrument, labels: tuple[tuple[str, object], ...], cells: list[float]
+) -> Iterator[str]:
+    """The lines of one series; for its cells see `Metrics._measure`."""
+    *counts, total = cells
+    texts = [f'{name.replace(".", "_")}="{_escaped(value)}"' for name, value in labels]
+    in_braces = f"{{{','.join(texts)}}}" if texts else ""
+    if metric.kind != "histogram":
+        yield f"{metric.family}{in_braces} {total!r}"
+        return
+    # A bucket of Prometheus counts the values of all buckets before it, too.
+    count: float = 0
+    for bound, bucket_count in zip((*metric.bounds, "+Inf"), counts, strict=True):
+        count += bucket_count
+        with_bound = ",".join([*texts, f'le="{bound}"'])
+        yield f"{metric.family}_bucket{{{with_bound}}} {count}"
+    yield f"{metric.family}_sum{in_braces} {total!r}"
+    yield f"{metric.family}_count{in_braces} {count}"
 
 
 class _RunFigures:
     """Makes measurements of a run's records.
 
-    One object may see several runs in turn. It forgets each at its end, because span ids begin
-    again in every run.
+    One object may see several runs in turn. It forgets each at its end.
     """
 
     def __init__(self, measure: Callable[[str, float, Labels], None]) -> None:
         self._measure = measure
         self._run: RunStarted | None = None
         self._is_batch = False
-        # Requests and attempts at rows that have not ended, by span id.
+        # Span id → the start of a request, or of an attempt at a row, that has not ended.
         self._open: dict[int, SpanStarted] = {}
-        # Requests that have not ended → their phases that have. The keys are span ids.
+        # Span id of a request that has not ended → its phases that have ended.
         self._phases_by_request: dict[int, list[SpanRecord]] = {}
         self._endpoints_by_tag: dict[str, events.EndpointEvent] = {}
-        # Kind of request and model tag → labels.
+        # (kind of request, tag of its model) → labels.
         self._labels: dict[tuple[str, str], Labels] = {}
-        # Node and item of each.
+        # (node, item) of each.
         self._failed_rows: set[tuple[str, int]] = set()
 
     def _reset(self, run: RunStarted | None) -> None:
@@ -254,6 +270,7 @@ class _RunFigures:
         self._failed_rows.clear()
 
     def __call__(self, record: Record) -> None:
+        """Takes the next record of the run."""
         match record:
             case SpanStarted(id=number, name=name):
                 if name in events.REQUESTS:
@@ -267,7 +284,7 @@ class _RunFigures:
             case SpanRecord():
                 self._end(record)
             case Instant():
-                self._note(record)
+                self._measure_instant(record)
             case RunStarted():
                 self._reset(record)
                 self._measure(_RUNS_ACTIVE, 1, self._run_labels)
@@ -279,6 +296,7 @@ class _RunFigures:
         return {"gen_ai.workflow.name": self._run.name} if self._run else {}
 
     def _end(self, span: SpanRecord) -> None:
+        """Takes a span that has ended."""
         if span.name in PHASES:
             self._phases_by_request.get(span.parent or 0, []).append(span)
         elif span.name in events.REQUESTS:
@@ -290,17 +308,17 @@ class _RunFigures:
                 self.end(calls_of([span, *(phases or ())])[0])
             elif (request := events.request_of(span)) is not None:
                 self.end(request)
-        elif (row := self._attempt(span)) and span.status != "unfinished":
-            self._row(row, attempt_status(span))
+        elif (attempt := self._attempt(span)) and span.status != "unfinished":
+            self._count_row(attempt, attempt_status(span))
 
     def end(self, call: events.Request) -> None:
         """Measures a request to a model that has ended."""
-        # No model was asked, or none has answered yet.
+        # Otherwise no model was called, or none has answered yet.
         if call.from_cache or call.was_refused or call.status == "unfinished":
             return
         labels = self._labels_of(call.NAME, call.model)
-        kind = {"error.type": call.error_class or "_OTHER"} if call.status != "ok" else {}
-        self._measure(_DURATION, call.duration_ns / 1e9, {**labels, **kind})
+        error = {"error.type": call.error_class or "_OTHER"} if call.status != "ok" else {}
+        self._measure(_DURATION, call.duration_ns / 1e9, {**labels, **error})
         for direction, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
             if tokens is not None:
                 self._measure(_USAGE, tokens, {**labels, "gen_ai.token.type": direction})
@@ -324,12 +342,12 @@ class _RunFigures:
             labels = {"gen_ai.operation.name": _OPERATIONS.get(name, "chat")}
             # An event without a model reads `None`.
             if tag != str(None) or tag in self._endpoints_by_tag:
-                about = model_attributes(tag, self._endpoints_by_tag.get(tag)).items()
-                labels |= {key: value for key, value in about if value is not None}
+                attributes = model_attributes(tag, self._endpoints_by_tag.get(tag)).items()
+                labels |= {key: value for key, value in attributes if value is not None}
             self._labels[name, tag] = labels
         return self._labels[name, tag]
 
-    def _note(self, instant: Instant) -> None:
+    def _measure_instant(self, instant: Instant) -> None:
         if endpoint := events.EndpointEvent.of(instant):
             self._endpoints_by_tag[endpoint.model] = endpoint
         elif retry := events.RetryEvent.of(instant):
@@ -346,31 +364,34 @@ class _RunFigures:
             failed = {"harness.node": refused.node, "harness.status": "failed"}
             self._measure(_ROWS, refused.total, failed)
         elif skip := events.Skip.of(instant):
-            self._row(skip, "skipped")
+            self._count_row(skip, "skipped")
         elif reuse := events.Reuse.of(instant):
-            self._row(reuse, "reused")
+            self._count_row(reuse, "reused")
 
     def _attempt(self, span: SpanStarted | SpanRecord) -> events.NodeAttempt | None:
+        """The attempt at a row of a batch that a span is; None for any other span."""
         return events.NodeAttempt.of(span) if self._is_batch else None
 
-    def _row(self, row: events.NodeAttempt | events.Skip | events.Reuse, status: str) -> None:
-        # A label with a slash is a node of the pipeline that the row goes through.
-        if row.item is None or "/" in row.node:
+    def _count_row(
+        self, event: events.NodeAttempt | events.Skip | events.Reuse, status: str
+    ) -> None:
+        # A node with a slash is inside the pipeline that the row goes through, and no row.
+        if event.item is None or "/" in event.node:
             return
         if status == "failed":
-            self._failed_rows.add((row.node, row.item))
-        # What would have followed in a row that failed is skipped: it is one row, already counted.
-        elif status == "skipped" and (row.node, row.item) in self._failed_rows:
+            self._failed_rows.add((event.node, event.item))
+        elif status == "skipped" and (event.node, event.item) in self._failed_rows:
+            # A failed row is skipped too by what would have followed it, but is one row.
             return
-        self._measure(_ROWS, 1, {"harness.node": row.node, "harness.status": status})
+        self._measure(_ROWS, 1, {"harness.node": event.node, "harness.status": status})
 
     def _end_run(self, ended: RunEnded) -> None:
         if self._run is not None:
             self._measure(_RUNS_ACTIVE, -1, self._run_labels)
-            kind = {"error.type": error_class(ended.error)} if ended.error else {}
-            labels = {**self._run_labels, "harness.status": ended.status, **kind}
+            error = {"error.type": error_class(ended.error)} if ended.error else {}
+            labels = {**self._run_labels, "harness.status": ended.status, **error}
             self._measure(_RUNS, (ended.time_ns - self._run.time_ns) / 1e9, labels)
-        # Threads that outlive their run may have calls under way.
+        # Threads that outlive their run may have calls under way, which no longer count.
         for number in self._phases_by_request:
             self.under_way(self._open[number], -1)
         self._reset(None)
@@ -380,19 +401,25 @@ def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[st
     """GenAI's attributes of the model behind a tag; `endpoint` is None if the run names none."""
     backend = endpoint.backend if endpoint else events.EndpointEvent.backend
     provider = provider_named(backend)
-    model = (endpoint and endpoint.model_id) or tag
-    name = provider.telemetry_name or backend
-    prefix, _, rest = model.partition("/")
-    if provider.finds_keys and rest:
-        model, name = rest, _MANAGED.get(prefix, prefix)
-    values: dict[str, Any] = {"gen_ai.request.model": model}
+    provider_name = provider.telemetry_name or backend
+    model = tag
+    url = ""
     if endpoint:
-        values["gen_ai.provider.name"] = name
-    # An address that held a secret has a hole in it.
+        model = endpoint.model_id or tag
+        url = endpoint.url or ""
+    prefix, _, name_in_api = model.partition("/")
+    if provider.finds_keys and name_in_api:
+        # The model of a managed API: `gemini/gemini-2.5-pro`.
+        model = name_in_api
+        provider_name = _MANAGED.get(prefix, prefix)
+    attributes: dict[str, Any] = {"gen_ai.request.model": model}
+    if endpoint:
+        attributes["gen_ai.provider.name"] = provider_name
+    # An address in which a secret was masked may not be readable.
     with suppress(ValueError):
-        address = urlsplit((endpoint and endpoint.url) or "")
-        values |= {"server.address": address.hostname, "server.port": address.port}
-    return values
+        address = urlsplit(url)
+        attributes |= {"server.address": address.hostname, "server.port": address.port}
+    return attributes
 
 
 def _escaped(value: object) -> str:
@@ -407,7 +434,7 @@ def otel_metrics() -> Metrics:
     """Metrics for OpenTelemetry, with the SDK and the exporter that this program has set up.
 
     Raises:
-        ConfigurationInvalid: Its API is not installed.
+        ConfigurationInvalid: OpenTelemetry's API is not installed.
     """
     try:
         from opentelemetry.metrics import get_meter  # noqa: PLC0415 - an extra
@@ -419,16 +446,17 @@ def otel_metrics() -> Metrics:
     return Metrics(meter=get_meter("harness", __version__))
 
 
-def _teller(meter: Meter, metric: _Instrument) -> Callable[[float, Labels], None]:
-    name, unit, about, bounds = metric.name, metric.unit, metric.about, metric.bounds
-    tell: Callable[[float, Labels], None]
+def _otel_recorder(meter: Meter, metric: _Instrument) -> Callable[[float, Labels], None]:
+    """The function that records a value in OpenTelemetry's instrument for a metric."""
+    name, unit, about = metric.name, metric.unit, metric.about
+    record: Callable[[float, Labels], None]
     if metric.kind == "counter":
-        tell = meter.create_counter(name, unit, about).add
-    # Gauges here receive differences: OpenTelemetry calls such an instrument an up-down counter.
+        record = meter.create_counter(name, unit, about).add
     elif metric.kind == "gauge":
-        tell = meter.create_up_down_counter(name, unit, about).add
+        # For differences, OpenTelemetry has up-down counters.
+        record = meter.create_up_down_counter(name, unit, about).add
     else:
-        tell = meter.create_histogram(
-            name, unit, about, explicit_bucket_boundaries_advisory=bounds
+        record = meter.create_histogram(
+            name, unit, about, explicit_bucket_boundaries_advisory=metric.bounds
         ).record
-    return tell
+    return record

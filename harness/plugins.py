@@ -1,12 +1,12 @@
-"""Entry points: what distributions add to harness; Ray, PostgreSQL and OTLP are added so too.
+"""Entry points by which distributions add to harness, as harness itself adds Ray and PostgreSQL.
 
-A distribution names its objects in its `pyproject.toml`, and harness imports one when it is first
-asked for:
+A distribution names its objects in its `pyproject.toml`, and harness imports an object when it is
+first needed:
 
     [project.entry-points."harness.executors"]
     dask = "harness_dask:on_dask"
 
-What each group's objects must be is said in docs/plugins.md.
+docs/plugins.md says what the objects of each group must be.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def plugin_names(group: Group) -> tuple[str, ...]:
 
 
 def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - as it says
-    """Imports the object of a group that has this name, and tests whether it `fits` there.
+    """Imports the object of a group that has this name; `fits` says whether it can be used there.
 
     Raises:
         ConfigurationInvalid: There is none (`plugin.unknown`), a package that it needs is missing
@@ -42,11 +42,12 @@ def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  #
             code="plugin.unknown",
         )
     plugin = plugins[name]
+    cause: BaseException | None = None
     try:
         loaded = plugin.load()
         if fits(loaded):
             return loaded
-        problem, cause = f"is {type(loaded).__name__}, which does not fit there", None
+        problem = f"is {type(loaded).__name__}, which does not fit there"
     except ModuleNotFoundError as error:
         raise ConfigurationInvalid(
             f"{_described(plugin)} needs a package that is not installed ({error.name}); "
@@ -54,15 +55,20 @@ def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  #
             code="plugin.package-missing",
         ) from error
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever its module raises
-        problem, cause = f"cannot be imported: {type(error).__name__}: {error}", error
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        cause = error
     raise ConfigurationInvalid(f"{_described(plugin)} {problem}", code="plugin.broken") from cause
 
 
 def load_plugins(
     group: Group, fits: Callable[[Any], bool], *, taken: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigurationInvalid]]:
-    """All objects of a group, by name, and the errors of those that do not load or fit."""
-    loaded, errors = {}, []
+    """All objects of a group by name, and the errors of those that do not load or fit.
+
+    `taken` has names that no object may have.
+    """
+    loaded: dict[str, Any] = {}
+    errors: list[ConfigurationInvalid] = []
     for name, plugin in _plugins(group).items():
         try:
             if name in taken:
@@ -76,26 +82,29 @@ def load_plugins(
 
 
 def _plugins(group: Group) -> dict[str, EntryPoint]:
+    """The entry points of a group by name; of several with one name, the first by `_precedence`."""
     plugins: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=f"harness.{group}"), key=_precedence):
-        # Of two with one name harness's own, or that of the first distribution by name.
         plugins.setdefault(point.name, point)
     return plugins
 
 
 def _precedence(point: EntryPoint) -> tuple[str, bool, str]:
+    """Sorts by name, then harness's own before others, then by the distribution's name."""
     distribution = point.dist.name if point.dist else ""
-    # What is given an address and its credentials must not be taken over by another package.
+    # Another package must not replace an object of harness, which may get addresses and
+    # credentials.
     return point.name, distribution != _OWN_DISTRIBUTION, distribution
 
 
 def _described(plugin: EntryPoint) -> str:
+    """An entry point in a message: `executor 'dask' of harness-dask`."""
     origin = f" of {plugin.dist.name}" if plugin.dist else ""
     return f"{plugin.group.removeprefix('harness.').removesuffix('s')} '{plugin.name}'{origin}"
 
 
 def _remedy(plugin: EntryPoint) -> str:
-    """How to install what a plugin needs: the extra that its entry point names, if it names one."""
+    """The command that installs a plugin with the extras that its entry point names."""
     package = plugin.dist.name if plugin.dist else "its package"
     extras = f"[{','.join(plugin.extras)}]" if plugin.extras else ""
     return f"pip install '{package}{extras}'"

@@ -19,13 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Before pytest makes its report of the traceback.
+# First, since pytest then makes its report of the traceback.
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
-    """Cuts off the frames of harness where a node failed: the node's own error is chained."""
+    """Removes harness's frames from the traceback of a failed node, whose own error is chained."""
     if call.excinfo is None or call.excinfo.typename != "NodeFailed":
         return
-    package, frame = Path(__file__).parent, call.excinfo.tb
+    package = Path(__file__).parent
+    frame = call.excinfo.tb
     while frame.tb_next is not None:
         if package in Path(frame.tb_next.tb_frame.f_code.co_filename).parents:
             frame.tb_next = None
@@ -33,7 +34,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
         frame = frame.tb_next
 
 
-# Imports inside, since every run of pytest loads this file, and most know no pipelines.
+# Imported inside the functions, since every run of pytest loads this file, and few use pipelines.
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from harness.trace import Redactor
 from harness.trace.tracer import node_under_way
 
 _COMPLETION = TypeAdapter(Completion)
-# What a reply has of the call that it came from, and another call has not.
+# Fields of a reply that belong to the call that was recorded, and their values in a replay.
 _OF_ITS_CALL = {"sent_ns": 0, "first_token_ns": None, "phases": (), "itl": None, "cost_usd": None}
-# Fields of a request that are told by themselves, or do not matter to the reply.
-_UNSAID = {"model", "role", "messages", "timeout_s", "on_text", "on_piece"}
+# Fields of a request that a recording has elsewhere, or that do not matter to the reply.
+_NOT_OPTIONS = {"model", "role", "messages", "timeout_s", "on_text", "on_piece"}
 _DIFF_LINES = 40
 _REMEDY = (
     "to record what your models say now, run the test with `pytest --harness-record`, or with the "
@@ -38,15 +38,14 @@ _REMEDY = (
 
 
 class Recording:
-    """Answers from a file, in place of a `Script`. A call is found by all that it asks.
+    """Replies from a file, in place of a `Script`. A call is found by its whole request.
 
-    To record it, the models of this directory's `harness.toml` are asked, and the file is written
-    again when the run has ended well. Secrets are taken out of what it holds; vectors are not
-    recorded.
+    When it records, it calls the models of this directory's `harness.toml`, and writes the file
+    again when the run has ended well. Secrets are masked; vectors are not recorded.
 
     Args:
         path: The file, to be kept with the tests: one line of JSON for each reply.
-        record: Whether to record; the variable `HARNESS_RECORD=1` says so too.
+        record: Whether to record; the variable `HARNESS_RECORD=1` has the same effect.
 
     Attributes:
         mistake: The first call that had no reply; None if there was none.
@@ -56,14 +55,14 @@ class Recording:
         self.mistake: ScriptMismatch | None = None
         self._path = Path(path)
         self._record = record or os.environ.get("HARNESS_RECORD") == "1"
-        self._lines: list[dict[str, Any]] = []
-        self._given: Counter[str] = Counter()
+        self._lines: list[dict[str, Any]] = []  # of the file: first roles and models, then replies
+        self._replayed: Counter[str] = Counter()  # the number of calls so far, by key
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[tuple[Mapping[str, RoleTags], Mapping[str, Backend]]]:
-        """Which model plays which role, and what answers for each model."""
+        """The models by role, and the backends by model, for one run."""
         if not self._record:
-            # One test may run a pipeline several times: the file is read once.
+            # The file is read once, since one test may run a pipeline several times.
             head = self._lines[0] if self._lines else self._read()
             roles = {
                 role: tuple(tags) if isinstance(tags, list) else tags
@@ -81,7 +80,7 @@ class Recording:
             recorder = _Recorder(client, self._lines, Redactor(secrets))
             yield settings.roles, _backends(endpoints, settings.roles, recorder)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Not in the order of the replies, which differs from time to time.
+        # Sorted, since the order of the replies differs from run to run.
         lines = [head, *sorted(self._lines[1:], key=lambda line: str(line["node"]))]
         self._path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
 
@@ -102,28 +101,30 @@ class Recording:
             ) from error
 
     def _find(self, request: ChatRequest) -> Completion:
-        """The reply to a call; of several to the same call the next."""
+        """The reply to a call; if several replies to it were recorded, the next of them."""
         key = _key(request)
         replies = [line["reply"] for line in self._lines[1:] if line["key"] == key]
-        self._given[key] += 1
-        if self._given[key] > len(replies):
+        self._replayed[key] += 1
+        if self._replayed[key] > len(replies):
             self.mistake = self.mistake or self._missing(request, times=len(replies))
             raise self.mistake
-        return _reply(replies[self._given[key] - 1], request)
+        return _reply(replies[self._replayed[key] - 1], request)
 
     def _missing(self, request: ChatRequest, *, times: int) -> ScriptMismatch:
-        conversation = _asked(request)
-        recorded = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
-        # Not `ratio`, whose time grows with the square of a prompt's length.
-        likeness = [
-            difflib.SequenceMatcher(None, text, conversation).quick_ratio() for text in recorded
-        ]
-        nearest = recorded[likeness.index(max(likeness))] if recorded else ""
-        lines = nearest.splitlines(), conversation.splitlines()
+        """The error for a call without a reply, with a diff to the most similar recorded call."""
+        text = _request_text(request)
+
+        def similarity(recorded: str) -> float:
+            # Not `ratio`, whose time grows with the square of a prompt's length.
+            return difflib.SequenceMatcher(None, recorded, text).quick_ratio()
+
+        recorded_texts = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
+        nearest = max(recorded_texts, key=similarity, default="")
+        lines = nearest.splitlines(), text.splitlines()
         diff = [*difflib.unified_diff(*lines, "recorded", "asked", n=1, lineterm="")]
-        why = f"it was recorded {times} times, and is asked once more" if times else "it is new"
+        reason = f"it was recorded {times} times, and is asked once more" if times else "it is new"
         return ScriptMismatch(
-            f"has no reply for a call of {node_under_way()} ({request.role}): {why}; {_REMEDY}\n"
+            f"has no reply for a call of {node_under_way()} ({request.role}): {reason}; {_REMEDY}\n"
             + "\n".join(diff[:_DIFF_LINES]),
             path=self._path,
             code="script.not-recorded",
@@ -131,7 +132,7 @@ class Recording:
 
 
 class _Recorder(ScriptedBackend):
-    """Asks a client, and adds what it says to the lines of a recording."""
+    """Sends calls to a client, and adds its replies to the lines of a recording."""
 
     def __init__(self, client: Client, lines: list[dict[str, Any]], redactor: Redactor) -> None:
         super().__init__([])
@@ -140,53 +141,56 @@ class _Recorder(ScriptedBackend):
         self._redactor = redactor
 
     async def chat(self, request: ChatRequest) -> Completion:
-        """The reply as it will be given again."""
+        """Calls a model; returns the reply as a replay will return it."""
         reply = await self._client.chat(request)
-        fields_said = orjson.loads(orjson.dumps(asdict(reply)))
+        reply_fields = orjson.loads(orjson.dumps(asdict(reply)))
         line = {
             "node": node_under_way() or "",
             "role": request.role,
-            "served_by": fields_said.pop("model_id"),
-            "asked": _asked(request),
-            # What is empty is not worth a place in a diff.
+            "served_by": reply_fields.pop("model_id"),
+            "asked": _request_text(request),
+            # Without empty fields, which would only make diffs longer.
             "reply": {
-                n: value for n, value in fields_said.items() if value and n not in _OF_ITS_CALL
+                name: value
+                for name, value in reply_fields.items()
+                if value and name not in _OF_ITS_CALL
             },
         }
-        # The key is of the request as it is: a replay computes it from the same.
         cleaned: Any = self._redactor.clean_values(line)
+        # The key is of the request with its secrets, since a replay computes it from that.
         self._lines.append({"key": _key(request), **cleaned})
-        # Read back: what follows from it is the same in a replay.
+        # Made from the line, so that the rest of the run is the same in a replay.
         return _reply(cleaned["reply"], request)
 
 
 def _backends(
     tags: Iterable[str], roles: Mapping[str, RoleTags], backend: Backend
 ) -> dict[str, Backend]:
-    """The backend for each endpoint, but for one that bears the name of another's role."""
-    # As a backend that is given in code, such a one would play the role.
-    return {
-        tag: backend
-        for tag in tags
-        if not isinstance(played_by := roles.get(tag, tag), str) or played_by == tag
-    }
+    """The backend by the tag of each endpoint, except endpoints named like a role of another."""
+    # A backend with the name of a role would play that role.
+    backends: dict[str, Backend] = {}
+    for tag in tags:
+        role_tags = roles.get(tag, tag)  # of the role that is named like the endpoint
+        if role_tags == tag or not isinstance(role_tags, str):
+            backends[tag] = backend
+    return backends
 
 
-def _reply(line: Mapping[str, Any], request: ChatRequest) -> Completion:
+def _reply(reply_fields: Mapping[str, Any], request: ChatRequest) -> Completion:
     empty = {"text": "", "reasoning": "", "usage": None, "model_id": request.model}
-    return _COMPLETION.validate_python({**_OF_ITS_CALL, **empty, **line})
+    return _COMPLETION.validate_python({**_OF_ITS_CALL, **empty, **reply_fields})
 
 
 def _key(request: ChatRequest) -> str:
     return call_key(request, identity=f"{request.role} {request.model}")
 
 
-def _asked(request: ChatRequest) -> str:
-    """What a call asks, for people to compare."""
+def _request_text(request: ChatRequest) -> str:
+    """The conversation and the options of a call as text, for people to compare."""
     options = {
         field.name: getattr(request, field.name)
         for field in fields(request)
-        if field.name not in _UNSAID and getattr(request, field.name) != field.default
+        if field.name not in _NOT_OPTIONS and getattr(request, field.name) != field.default
     }
     texts = [f"{name} = {orjson.dumps(value).decode()}" for name, value in options.items()]
     return "\n".join([conversation_text(request.messages), "", *texts]).strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,10 @@ import orjson
 from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.log import log_warning
 
-# Of Inspect: correct, partly, incorrect, no answer; and words for the same.
+# Inspect's grades (correct, partially correct, incorrect, no answer) and words for the same.
 _GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-# Of ZIP's methods of compression.
-_ZSTD = 93
-_ATTACHED = "attachment://"
+_ZSTD = 93  # the number of a compression method in ZIP files
+_ATTACHMENT = "attachment://"  # before the key of a text that is stored with the sample
 
 
 def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
@@ -28,22 +28,22 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
 
     Raises:
         InvalidInput: It cannot be read, or has no samples.
-        ConfigurationInvalid: It is compressed in a way that this Python needs pyarrow for.
+        ConfigurationInvalid: It is compressed by zstd, and pyarrow is missing.
     """
     if path.suffix.lower() == ".eval":
-        return _of_archive(path)
+        return _archive_samples(path)
     try:
         data = _json(path.read_bytes())
     except (OSError, ValueError):
         return None
     match data:
         case {"eval": dict(run), "version": _, **rest} if "plan" in rest or "samples" in rest:
-            return _of_inspect(rest.get("samples") or [], run.get("model"), path)
+            return _inspect_samples(rest.get("samples") or [], run.get("model"), path)
         case {"results": {"results": [*results]}} | {
             "results": [{"gradingResult": _}, *_] as results
         }:
-            return map(_of_promptfoo, results)
-        # A list of objects, as many data sets are.
+            return map(_promptfoo_sample, results)
+        # Many data sets are a list of objects.
         case [{}, *_] if all(isinstance(row, dict) for row in data):
             return map(dict, data)
     return None
@@ -53,27 +53,29 @@ def _json(data: bytes) -> Any:  # noqa: ANN401 - JSON
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        # Python writes NaN, and so does Inspect; orjson refuses it.
+        # Inspect writes NaN, which Python's parser takes and orjson refuses.
         return json.loads(data)
 
 
+# Once for each message, since a command may read a file twice.
 @cache
-def _tell_once(message: str) -> None:
-    # A command may read a file twice.
+def _warn_once(message: str) -> None:
     log_warning(message, code="results.score-not-finite")
 
 
 # --- Inspect ----------------------------------------------------------------------------------
 
 
-def _of_archive(path: Path) -> Iterator[dict[str, Any]]:
+def _archive_samples(path: Path) -> Iterator[dict[str, Any]]:
+    """The samples of an `.eval` file, which is a ZIP archive of JSON files."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.startswith("samples/")]
+            # Only a log that was finished has a header.
             start = "header.json" if "header.json" in archive.namelist() else "_journal/start.json"
             run = _json(_entry(archive, start))["eval"]
             samples = (_json(_entry(archive, name)) for name in sorted(names))
-            yield from _of_inspect(samples, run.get("model"), path)
+            yield from _inspect_samples(samples, run.get("model"), path)
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise InvalidInput(
             f"it is no log of Inspect ({error}); write it again: inspect log convert --to json",
@@ -83,8 +85,9 @@ def _of_archive(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The unpacked bytes of a file in an archive."""
     info = archive.getinfo(name)
-    # Python's library reads zstd from 3.14 on.
+    # Python's own library reads zstd only from 3.14 on.
     if info.compress_type != _ZSTD:
         return archive.read(name)
     try:
@@ -96,45 +99,36 @@ def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
             code="row.no-pyarrow",
         ) from error
     assert archive.fp is not None
-    # Python gives no bytes of an entry that it cannot unpack.
-    # A local header ends with the lengths of its name and extra field, which stand before the data.
+    # `zipfile` has no method for the packed bytes. The header of an entry ends with the lengths of
+    # its name and its extra field; these two and the data follow.
     archive.fp.seek(info.header_offset + 26)
-    archive.fp.seek(sum(struct.unpack("<HH", archive.fp.read(4))), 1)
+    name_length, extra_length = struct.unpack("<HH", archive.fp.read(4))
+    archive.fp.seek(name_length + extra_length, os.SEEK_CUR)
     data = archive.fp.read(info.compress_size)
     return bytes(pyarrow.input_stream(pyarrow.py_buffer(data), compression="zstd").read())
 
 
-def _of_inspect(samples: Any, model: object, path: Path) -> Iterator[dict[str, Any]]:  # noqa: ANN401
-    sample: Mapping[str, Any] | None = None
+def _inspect_samples(samples: Any, model: object, path: Path) -> Iterator[dict[str, Any]]:  # noqa: ANN401
+    """Samples with the columns of an evaluation by harness, for the commands that read these."""
+    has_samples = False
     for sample in samples:
+        has_samples = True
         attachments = sample.get("attachments") or {}
-        scores: dict[str, float] = {}
-        reasons: dict[str, str] = {}
-        for name, score in (sample.get("scores") or {}).items():
-            parts = score["value"]
-            for key, value in (parts if isinstance(parts, dict) else {"": parts}).items():
-                if (number := _number(value)) is not None:
-                    scores[f"{name}.{key}" if key else name] = number
-                elif isinstance(value, float):
-                    of = f"sample '{sample['id']}', epoch {sample['epoch']}"
-                    _tell_once(f"{path}: {of}: its score '{name}' is {value}: it counts as missing")
-            reasons[name] = score.get("explanation") or ""
+        scores = sample.get("scores") or {}
         metadata = sample.get("metadata") or {}
-        asked = _text(sample["input"], attachments)
-        # The columns of an evaluation of ours, so that whatever reads these reads them.
         yield {
             "id": str(sample["id"]),
             "epoch": sample["epoch"],
-            "inputs": {"input": asked, **metadata},
+            "inputs": {"input": _text(sample["input"], attachments), **metadata},
             "output": _text((sample.get("output") or {}).get("completion"), attachments),
             "target": sample.get("target"),
             "group": metadata.get("group", ""),
-            "scores": scores,
-            "reasons": reasons,
+            "scores": _inspect_scores(sample, scores, path),
+            "reasons": {name: score.get("explanation") or "" for name, score in scores.items()},
             "models": [{"role": "producer", "model": model}],
             "seconds": sample.get("total_time"),
         }
-    if sample is None:
+    if not has_samples:
         raise InvalidInput(
             "it has no samples, only their sums; run Inspect with samples in its log",
             code="results.no-samples",
@@ -142,17 +136,35 @@ def _of_inspect(samples: Any, model: object, path: Path) -> Iterator[dict[str, A
         )
 
 
+def _inspect_scores(
+    sample: Mapping[str, Any], scores: Mapping[str, Any], path: Path
+) -> dict[str, float]:
+    """The numbers among a sample's scores, by name; a score in parts has several: `name.part`."""
+    numbers: dict[str, float] = {}
+    for name, score in scores.items():
+        parts = score["value"]
+        for key, value in (parts if isinstance(parts, dict) else {"": parts}).items():
+            number = _number(value)
+            if number is not None:
+                numbers[f"{name}.{key}" if key else name] = number
+            elif isinstance(value, float):
+                place = f"{path}: sample '{sample['id']}', epoch {sample['epoch']}"
+                _warn_once(f"{place}: its score '{name}' is {value}: it counts as missing")
+    return numbers
+
+
 def _text(value: object, attachments: Mapping[str, str]) -> str:
-    """A text, or the texts of a conversation."""
+    """The text of a text, or of all messages of a conversation; attachments are looked up."""
     if isinstance(value, list):
         return "\n\n".join(_text(part, attachments) for part in value)
     if isinstance(value, dict):
         return _text(value.get("content", value.get("text", "")), attachments)
     text = "" if value is None else str(value)
-    return attachments.get(text.removeprefix(_ATTACHED), text)
+    return attachments.get(text.removeprefix(_ATTACHMENT), text)
 
 
 def _number(value: object) -> float | None:
+    """A score as a finite number, from a number or a grade; None for anything else."""
     try:
         grade = _GRADES.get(value.lower()) if isinstance(value, str) else None
         number = float(value) if grade is None else grade  # type: ignore[arg-type]  # or it raises
@@ -164,25 +176,26 @@ def _number(value: object) -> float | None:
 # --- promptfoo --------------------------------------------------------------------------------
 
 
-def _of_promptfoo(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A test by one of its prompts or providers."""
+def _promptfoo_sample(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of one test with one prompt and provider, as a sample."""
     grade = result.get("gradingResult") or {}
-    test, number = result.get("testIdx", 0), result.get("promptIdx", 0)
-    named = grade.get("namedScores") or result.get("namedScores") or {}
+    test = result.get("testIdx", 0)
+    prompt = result.get("promptIdx", 0)
+    named_scores = grade.get("namedScores") or result.get("namedScores") or {}
     parts = [part for part in grade.get("componentResults") or () if part]
     provider = result.get("provider") or {}
     return {
-        "id": f"test {test} prompt {number}",
+        "id": f"test {test} prompt {prompt}",
         "epoch": 1,
         "inputs": {**(result.get("vars") or {}), **(result.get("metadata") or {})},
         "output": (result.get("response") or {}).get("output"),
         "target": None,
-        # The outputs of one test's prompts and providers compare.
+        # One group, since the outputs of a test by different prompts and providers are compared.
         "group": f"test {test}",
         "scores": {
             "score": float(result.get("score") or 0),
             "passed": float(bool(result.get("success"))),
-            **named,
+            **named_scores,
         },
         "reasons": {"score": "; ".join(dict.fromkeys(str(p.get("reason", "")) for p in parts))},
         "models": [{"role": "producer", "model": provider.get("label") or provider.get("id")}],

@@ -36,9 +36,9 @@ TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 _OF_CELLS = frozenset({".csv", ".tsv", ".parquet"})
 _STDIN_PATH = Path("standard input")
 _WHOLE = frozenset({"draft", "sources"})
-_ROW_GROUP = 1_000
-_LONG_CHARS = 4_096
-_MOST_CHARS = 1 << 30
+_ROW_GROUP = 1_000  # rows that are written to a Parquet file at once
+_LONG_CHARS = 4_096  # of a text that is packed
+_MOST_CHARS = 1 << 30  # of a CSV cell
 # Python's spelling of numbers that JSON does not have.
 _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 # A spreadsheet takes such a text for a formula, unless an apostrophe stands before it (OWASP, "CSV
@@ -56,7 +56,7 @@ class Row:
 
     fields: Mapping[str, Any]
     """Cells by column, without empty cells. Fields of an object are columns with points, such as
-    `human.clear`. A text has one field: its file, as `path`."""
+    `human.clear`. A text has one field `path`, with its file."""
     path: Path
     """The file that has the row."""
     line: int | None = None
@@ -65,8 +65,10 @@ class Row:
 
     @property
     def id(self) -> str:
-        """The cell `id` on one line; without one, `place`."""
-        return " ".join(str(self.fields["id"]).split()) if "id" in self.fields else self.place
+        """The cell `id` on one line; if there is none, `place`."""
+        if "id" not in self.fields:
+            return self.place
+        return " ".join(str(self.fields["id"]).split())
 
     @property
     def place(self) -> str:
@@ -81,9 +83,10 @@ class Row:
         Raises:
             InvalidInput: The row has both, the file cannot be read, or `draft` is not a text.
         """
-        text, path = self.fields.get("draft"), self.fields.get("path")
-        # An empty cell beside a path is no draft.
-        text = text or (None if path else text)
+        text = self.fields.get("draft")
+        path = self.fields.get("path")
+        if path and not text:
+            text = None  # an empty cell beside a path is no draft
         if text is not None and path is not None:
             raise self.refusal("it has both 'draft' and 'path'; give one", code="row.two-drafts")
         if path is not None:
@@ -116,7 +119,7 @@ class Row:
 
 
 class _Cells(Mapping[str, Any]):
-    """The cells of a row, long texts packed."""
+    """The cells of a row by column, with long texts packed in memory."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self._cells = {name: self._packed(cell) for name, cell in cells.items()}
@@ -135,8 +138,8 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
-        # Thousands of documents wait in memory for their turn. Packed, English takes a third of its
-        # room or less.
+        # Thousands of documents may be in memory at once. English takes a third of its room or less
+        # when it is packed.
         return _PackedText(zlib.compress(cell.encode(), 1))
 
 
@@ -153,12 +156,12 @@ def listed(cell: object) -> list[Any]:
 
 
 def files_named(names: Iterable[str], *, endings: AbstractSet[str]) -> list[Path | None]:
-    """The files that `names` mean: files, directories and patterns; None for standard input.
+    """The files of a list of files, directories and patterns; None stands for standard input.
 
-    In directories, files with one of the `endings` are taken.
+    Of a directory, the files with one of the `endings` are taken.
 
     Raises:
-        InvalidInput: One is missing, or nothing is found.
+        InvalidInput: A file is missing, or a directory has no such file.
     """
     files: list[Path | None] = []
     for name in names:
@@ -209,14 +212,14 @@ def read_rows(
 
     Args:
         names: As for `files_named`.
-        columns: Our name of a column → its name in the files.
+        columns: Name of a column here → its name in the files.
         whole: Columns whose objects stay objects, and do not become columns with points.
         empty: Columns whose empty cells are kept, by the part of a name before its first point.
 
     Raises:
         InvalidInput: A file is missing, or no row has such a column.
     """
-    renamed = {theirs: mine for mine, theirs in (columns or {}).items()}
+    new_names = {name_in_file: name for name, name_in_file in (columns or {}).items()}
     columns_seen: set[str] = set()
     for path in files_named(names, endings=TEXTS | TABLES):
         for row in rows_in(path):
@@ -225,34 +228,46 @@ def read_rows(
                 continue
             fields = dict(_flat(row.fields, whole))
             columns_seen |= fields.keys()
-            # A column whose name is given to another column is dropped.
-            named = {
-                renamed.get(n, n): value
-                for n, value in fields.items()
-                if n in renamed or n not in renamed.values()
-            }
-            # Without empty cells and NaN, which does not equal itself.
-            full = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
+            cells = _renamed(fields, new_names)
+            filled = {name for name, cell in cells.items() if name and not _is_empty(cell)}
             # Tables of spreadsheets end in lines of empty cells; an object was written on purpose.
-            if full or row.path.suffix.lower() not in _OF_CELLS:
-                stored = (n for n in named if n in full or n.partition(".")[0] in empty)
-                cells = _Cells({n: named[n] for n in stored})
-                yield Row(fields=cells, path=row.path, line=row.line)
-    for theirs, mine in renamed.items():
-        if columns_seen and theirs not in columns_seen:
-            hint = did_you_mean(theirs, columns_seen)
+            if filled or row.path.suffix.lower() not in _OF_CELLS:
+                stored = {
+                    name: cell
+                    for name, cell in cells.items()
+                    if name in filled or name.partition(".")[0] in empty
+                }
+                yield Row(fields=_Cells(stored), path=row.path, line=row.line)
+    for name_in_file, name in new_names.items():
+        if columns_seen and name_in_file not in columns_seen:
+            hint = did_you_mean(name_in_file, columns_seen)
             # The user may have swapped the two names.
-            if mine in columns_seen - whole:
-                hint = f"write {theirs}={mine}"
+            if name in columns_seen - whole:
+                hint = f"write {name_in_file}={name}"
             raise InvalidInput(
-                f"--columns {mine}={theirs}: there is no column '{theirs}'; {hint}",
+                f"--columns {name}={name_in_file}: there is no column '{name_in_file}'; {hint}",
                 code="row.no-column",
             )
+
+
+def _renamed(cells: Mapping[str, Any], new_names: Mapping[str, str]) -> dict[str, Any]:
+    """The cells by their new names; a column whose name another one gets is dropped."""
+    return {
+        new_names.get(name, name): cell
+        for name, cell in cells.items()
+        if name in new_names or name not in new_names.values()
+    }
+
+
+def _is_empty(cell: object) -> bool:
+    # NaN, which does not equal itself, is an empty cell too.
+    return cell in (None, "") or cell != cell  # noqa: PLR0124
 
 
 def _flat(
     fields: Mapping[str, Any], whole: AbstractSet[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
+    """Columns and cells, where the fields of an object are columns with points: `human.clear`."""
     for name, value in fields.items():
         column = prefix + name
         if isinstance(value, dict) and column not in whole:
@@ -262,7 +277,7 @@ def _flat(
 
 
 def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | InvalidInput]:
-    """The rows of one file, or with None of standard input; `ending` overrides the file's own."""
+    """The rows of a file, or of standard input if None; `ending` replaces the file's own ending."""
     ending = ending or (".jsonl" if path is None else path.suffix.lower())
     samples = samples_in(path) if path is not None and ending in {".eval", ".json"} else None
     if samples is not None and path is not None:
@@ -289,7 +304,8 @@ def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | I
 
 
 def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
-    # Lines are read one by one, since a table may be larger than memory.
+    """The lines of a table, for `newline` as `open` has it; raises if it is not a text."""
+    # One by one, since a table may be larger than memory.
     lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
     is_empty = True
     number = 0
@@ -306,7 +322,7 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
         problem = f"the table is not UTF-8 text{where}; save it as UTF-8, or convert it with iconv"
         raise InvalidInput(problem, code="file.not-utf8", path=path) from error
     finally:
-        # Undetached, the wrapper would close standard input when it is collected.
+        # Otherwise the wrapper would close standard input when it is garbage-collected.
         lines.detach()
     if is_empty:
         raise InvalidInput("the table is empty", code="file.empty", path=path)
@@ -319,11 +335,14 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
         try:
             fields = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            problem, code = f"not JSON ({error}); each line must be one object", "row.not-json"
             nan = _NAN.search(line)
-            # Blamed only if nothing else is wrong with the line.
+            # NaN is reported only if it is the only mistake in the line.
             if nan and _is_json(_NAN.sub("null", line).encode()):
-                problem, code = f"{nan[0]} is no value of JSON; write null", "row.nan"
+                code = "row.nan"
+                problem = f"{nan[0]} is no value of JSON; write null"
+            else:
+                code = "row.not-json"
+                problem = f"not JSON ({error}); each line must be one object"
             yield InvalidInput(problem, code=code, path=path, line=number)
             continue
         if isinstance(fields, dict):
@@ -338,7 +357,7 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
 
 
 def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
-    # A draft may be longer than the usual 128 KiB.
+    # A draft may be longer than Python's own limit of 128 KiB.
     csv.field_size_limit(_MOST_CHARS)
     header_line = next(lines, "")
     # Excel's first line may name the separator.
@@ -347,7 +366,7 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
         header_line = next(lines, "")
     # The comma comes first, so that it wins in a header of one column.
     delimiter = separator[1] if separator else max(",;\t", key=header_line.count)
-    # `strict`, or else a stray quotation mark would join all that follows to one cell.
+    # `strict`, since otherwise a stray quotation mark would join everything after it to one cell.
     reader = csv.reader(chain([header_line], lines), delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
@@ -361,7 +380,7 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             return
         if cells is None:
             return
-        # The header is a row here too, so that its mistakes have a place.
+        # The header is a `Row` here too, so that an error about it has a line.
         row = Row(fields=dict(zip(header, cells, strict=False)), path=path, line=line)
         if not header:
             header = [name.strip() for name in cells]
@@ -422,14 +441,14 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """
     check_output(path, {".jsonl", ".parquet"})
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
-    rest = iter(rows)
-    group = list(islice(rest, _ROW_GROUP))
+    remaining = iter(rows)
+    group = list(islice(remaining, _ROW_GROUP))
     if not group:
         return
     with writing(path), whole_file(path) as file, ExitStack() as stack:
         if pyarrow is not None:
-            # The schema of the first rows holds for all: a later group, such as a column of None,
-            # might by itself get another type.
+            # The schema of the first group is used for all: a column that is None throughout a
+            # later group would by itself get another type.
             schema = pyarrow.Table.from_pylist(group).schema
             writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
         while group:
@@ -437,32 +456,32 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
                 file.writelines(orjson.dumps(row) + b"\n" for row in group)
             else:
                 writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
-            group = list(islice(rest, _ROW_GROUP))
+            group = list(islice(remaining, _ROW_GROUP))
 
 
 def rows_saved(path: Path) -> list[Mapping[str, Any]]:
-    """The whole rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file."""
+    """The readable rows of a `.jsonl`, `.csv` or `.parquet` file that a command saved."""
     return [row.fields for row in rows_in(path) if isinstance(row, Row)]
 
 
 def replace_rows(
     path: Path, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]
 ) -> RowFile:
-    """Replaces a file by one with these rows, once all are written; it may grow further."""
+    """Replaces a file by one with these rows, once all are written; returns it, to add more."""
     target = behind_link(path)
     partial = target.with_name(f".{target.stem}.partial{path.suffix}")
     with writing(path):
-        # A partial file that a kill has left would be continued, or refused.
+        # `RowFile` would continue or refuse a partial file that a kill has left.
         partial.unlink(missing_ok=True)
     with ExitStack() as stack:
-        # After a failure the partial file goes, so that a full disk has room again.
+        # The partial file is removed after a failure, so that a full disk has room again.
         stack.callback(_remove, partial)
         file = stack.enter_context(RowFile(partial, columns=columns, shown_as=path))
         for row in rows:
             file.append(row)
         with writing(path):
             partial.replace(target)
-        # The file is neither removed nor closed, since the caller writes on.
+        # After success the file is neither removed nor closed, since the caller adds rows.
         stack.pop_all()
     return file
 
@@ -479,9 +498,9 @@ class RowFile:
     dropped. A power cut may lose the last rows.
 
     Args:
-        path: The file; neither it nor its folder need exist, and a CSV file must not.
+        path: The file, which need not exist, nor its folder. A CSV file must not exist.
         columns: The columns of a CSV file, in order; each row of JSON Lines has at least these.
-        shown_as: The file that messages name, if it will have another name.
+        shown_as: The name of the file in messages, if it will be renamed.
 
     Attributes:
         rows: The rows that the file had when it was opened.
@@ -499,10 +518,10 @@ class RowFile:
         check_output(path, {".csv", ".jsonl"})
         with writing(self.path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            # An existing CSV file is not ours: `replace_rows` writes beside the file it replaces.
+            # An existing CSV file is another program's: `replace_rows` writes a partial file first.
             self._file = path.open("xb" if self._is_csv else "a+b", buffering=0)
         try:
-            # Locked before it is read: another command may be writing.
+            # Locked before it is read, since another command may be writing it.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_csv:
                 self._write(_csv_line(self.columns))
@@ -522,9 +541,11 @@ class RowFile:
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, to a CSV file its `columns` only; raises `InvalidInput` if that fails."""
-        cells = (row.get(name) for name in self.columns)
-        self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
+        """Adds a row; raises `InvalidInput` if that fails. A CSV file gets only its `columns`."""
+        if self._is_csv:
+            self._write(_csv_line(row.get(name) for name in self.columns))
+        else:
+            self._write(orjson.dumps(row) + b"\n")
 
     def drop_last(self) -> None:
         """Removes the last row of a file of JSON Lines."""
@@ -535,40 +556,42 @@ class RowFile:
     def _write(self, line: bytes) -> None:
         with writing(self.path):
             while line:
-                # Unbuffered, one call may write only a part.
-                line = line[self._file.write(line) :]
+                # An unbuffered file may write only a part at once.
+                written_bytes = self._file.write(line)
+                line = line[written_bytes:]
 
     def _read(self) -> list[Mapping[str, Any]]:
-        # 1. The whole lines: a kill may have cut off the last. One that lacks only its newline is
-        #    whole.
+        """The rows of an existing file of JSON Lines; makes the file ready for a further row."""
+        # 1. Read the whole lines: a kill may have cut off the last. A line that lacks only its
+        #    newline is whole.
         self._file.seek(0)
         data = self._file.read()
-        is_whole = _is_json(data[data.rfind(b"\n") + 1 :])
-        lines = data if is_whole else data[: data.rfind(b"\n") + 1]
+        last_line_start = data.rfind(b"\n") + 1
+        lines = data if _is_json(data[last_line_start:]) else data[:last_line_start]
         items = list(_json_rows(lines.decode(errors="replace").split("\n"), self.path))
         rows = [row.fields for row in items if isinstance(row, Row)]
-        # 2. Whether all of them are this command's.
+        # 2. Check that all rows are of this command: nothing may be removed from a file that
+        #    another program has written.
         columns = set(self.columns)
-        strange = [
+        foreign = [
             item for item in items if not (isinstance(item, Row) and columns <= item.fields.keys())
         ]
-        # Nothing is dropped from a file that another program may have written.
-        if rows and "id" in rows[0] and (lacks := sorted(columns - rows[0].keys())):
-            problem = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
+        if rows and "id" in rows[0] and (lacking := sorted(columns - rows[0].keys())):
+            problem = f"its rows have no {', '.join(lacking)}, as rows do here; give another file"
             raise InvalidInput(problem, code="row.output-other-columns", path=self.path)
-        if strange and len(strange) < len(items):
+        if foreign and len(foreign) < len(items):
             problem = (
                 "it is no whole row of this command; delete this line, and what it held is made "
                 "again, or give another file"
             )
             raise InvalidInput(
-                problem, code="row.output-damaged", path=self.path, line=strange[0].line
+                problem, code="row.output-damaged", path=self.path, line=foreign[0].line
             )
-        # A file cut off within its first line may be shorter than the `{"` of a row.
-        if strange or not data.startswith(b'{"'[: len(data)]):
+        # A file that was cut off within its first line may be shorter than the `{"` of a row.
+        if foreign or not data.startswith(b'{"'[: len(data)]):
             problem = "it holds something else than rows of this command; give another file"
             raise InvalidInput(problem, code="row.output-foreign", path=self.path)
-        # 3. The file is ours: without the rest, and ready for a further row.
+        # 3. Remove a line that was cut off, and end the last one.
         os.ftruncate(self._file.fileno(), len(lines))
         if lines and not lines.endswith(b"\n"):
             self._write(b"\n")
@@ -584,21 +607,22 @@ def _is_json(text: bytes) -> bool:
 
 
 def _csv_line(values: Iterable[object]) -> bytes:
-    """One row; a text with several lines takes as many, and a value that is no text is JSON."""
+    """A row of CSV, in which a text may have several lines, and a value that is no text is JSON."""
     buffer = io.StringIO(newline="")
-    texts = map(_cell_of, values)
+    texts = map(_cell_text, values)
     cells = [f"'{text}" if _FORMULA.match(text) else text for text in texts]
-    # csv quotes cells with a character of its line ending: with \r\n, a lone \r is quoted too.
+    # With this line ending, because csv quotes cells that have one of its characters: a lone \r has
+    # to be quoted too.
     csv.writer(buffer, lineterminator="\r\n").writerow(cells)
     return buffer.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
 def _without_apostrophe(cell: str) -> str:
-    """A cell as it was before `_csv_line` made it harmless."""
+    """A cell as it was before `_csv_line` put an apostrophe before a formula."""
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
-def _cell_of(value: object) -> str:
+def _cell_text(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 Scores = float | Mapping[str, float]
-"""One for all dimensions of a rubric, or by dimension."""
+"""One score for all dimensions of a rubric, or a score for each dimension."""
 
 _SHOWN_CALLS = 20
 _SHOWN_CHARS = 80
@@ -96,23 +96,24 @@ async def run_pipeline_async(
     asker: Asker | None = None,
     **named: object,
 ) -> RunResult:
-    """The same where an event loop is running."""
-    # Nothing that only a timeline, or a run that is killed, would need.
-    quick = TraceSettings(timelines=(), durability="exit", sample_ms=0)
-    chosen = settings or Settings(traces=Path(mkdtemp(dir=_folder())), trace=quick)
+    """As `run_pipeline`, where an event loop is running."""
+    if settings is None:
+        # Without timelines, and without the records that only a killed run would need.
+        trace = TraceSettings(timelines=(), durability="exit", sample_ms=0)
+        settings = Settings(traces=Path(mkdtemp(dir=_folder())), trace=trace)
     person = _Person(answers or {}, asker)
     try:
         async with script.opened() as (roles, backends):
             result = await pipeline.run_async(
                 {**(inputs or {}), **named},
-                settings=chosen.model_copy(update={"roles": {**chosen.roles, **roles}}),
+                settings=settings.model_copy(update={"roles": {**settings.roles, **roles}}),
                 backends=backends,
                 asker=person,
             )
             person.check()
             script.check()
     except Exception as error:
-        # A node may have caught the mismatch, and the run failed of what came of that.
+        # A node may have caught the mismatch, so that the run failed by a consequence of it.
         if script.mistake not in (None, error):
             raise script.mistake from error
         raise
@@ -125,21 +126,21 @@ class _Person:
     def __init__(self, answers: Mapping[str, object], asker: Asker | None) -> None:
         self._answers = answers
         self._asker = asker
-        self._asked: list[Question] = []
-        self._left = set(answers)
+        self._questions: list[Question] = []
+        self._unused = set(answers)
         self._mistake: ScriptMismatch | None = None
 
     def __call__(self, question: Question) -> object:
-        self._asked.append(question)
-        # The outermost node: `answer` of `answer[3]/agent`.
-        node = re.split(r"[/\[]", question.node)[0]
-        names = (question.key, question.text, question.node, node)
+        """Answers a question; None if there is no answer."""
+        self._questions.append(question)
+        outermost_node = re.split(r"[/\[]", question.node)[0]  # `answer` of `answer[3]/agent`
+        names = (question.key, question.text, question.node, outermost_node)
         name = next((name for name in names if name in self._answers), None)
         if name is None:
             return self._asker(question) if self._asker else None
-        self._left.discard(name)
+        self._unused.discard(name)
         if question.problem:
-            # Not raised here: an agent would tell its model.
+            # Not raised here, since an agent would pass the error to its model.
             self._mistake = self._mistake or ScriptMismatch(
                 f"the answer to '{question.key}' ({_short(question.text)}) cannot be used: "
                 f"{question.problem}",
@@ -149,12 +150,12 @@ class _Person:
         return self._answers[name]
 
     def check(self) -> None:
-        """Raises a `ScriptMismatch` if an answer cannot be used, or was not asked for."""
+        """Raises a `ScriptMismatch` if an answer cannot be used, or no question asked for it."""
         if self._mistake is not None:
             raise self._mistake
-        if self._left:
-            unused = ", ".join(map(repr, sorted(self._left)))
-            asked = [f"{question.key}: {_short(question.text)}" for question in self._asked]
+        if self._unused:
+            unused = ", ".join(map(repr, sorted(self._unused)))
+            asked = [f"{question.key}: {_short(question.text)}" for question in self._questions]
             raise ScriptMismatch(
                 f"no question was asked for the answers {unused}; asked were: "
                 f"{'; '.join(asked) or 'none'}",
@@ -164,13 +165,14 @@ class _Person:
 
 @cache
 def _folder() -> str:
+    """A temporary folder that lasts as long as the process."""
     folder = mkdtemp(prefix="harness-testing-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 class Script:
-    """What models reply in a test, by role or by node.
+    """The replies of models in a test, by role or by node.
 
         Script({"planner": [["tea", "milk"]], "findings[1]": ["Milk."], "producer": "A note."})
 
@@ -185,21 +187,22 @@ class Script:
     `returns`, which is sent as the JSON that a model would write.
 
     Args:
-        replies: By role or node. Each one of a list must be asked for.
+        replies: The entries by role or node. Every reply of a list must be used.
 
     Attributes:
-        backends: What answers, by tag, for `Pipeline.run(backends=…)`.
+        backends: The backends by tag, for `Pipeline.run(backends=…)`.
         mistake: The first call that had no reply; None if there was none.
     """
 
     def __init__(self, replies: Mapping[str, object]) -> None:
-        self._replies = dict(replies)
-        self._places: Counter[tuple[str, ...]] = Counter()
-        self._used: set[tuple[str, ...]] = set()
-        self._asked: list[str] = []
+        self._entries = dict(replies)
+        # The keys that lead to a list, after the label of the call → how many replies were used.
+        self._positions: Counter[tuple[str, ...]] = Counter()
+        self._used: set[tuple[str, ...]] = set()  # the keys that lead to each used reply
+        self._calls: list[str] = []  # a line for each call, for messages
         self._backend = ScriptedBackend(self._reply)
-        # Without an entry of its own, no evaluator answers.
-        tags = (PRODUCER, *(role for role in (EVALUATOR,) if role in replies))
+        # Without an entry for it, there is no evaluator.
+        tags = (PRODUCER, EVALUATOR) if EVALUATOR in replies else (PRODUCER,)
         self.backends: Mapping[str, Backend] = dict.fromkeys(tags, self._backend)
         self.mistake: ScriptMismatch | None = None
 
@@ -214,87 +217,99 @@ class Script:
         return tuple(self._backend.requests)
 
     def check(self) -> None:
-        """Raises a `ScriptMismatch` if a call had no reply, or a list's was not asked for."""
+        """Raises a `ScriptMismatch` if a call had no reply, or a reply of a list was not used."""
         if self.mistake is not None:
             raise self.mistake
-        unused = [repr(reply) for place, reply in _each(self._replies) if place not in self._used]
+        required = _required_replies(self._entries)
+        unused = [repr(reply) for keys, reply in required if keys not in self._used]
         if unused:
             raise ScriptMismatch(
                 f"{len(unused)} replies of the script were not used: "
                 f"{', '.join(map(_short, unused))}. Each call of a node reads a list from its "
                 "first reply; to script one node alone, write its name in place of the role. "
-                f"{self._calls()}",
+                f"{self._calls_in_words()}",
                 code="script.unused-replies",
             )
 
     def _reply(self, request: ChatRequest) -> str | ScriptedReply:
+        """The reply to a call; raises, and records, a `ScriptMismatch` if there is none."""
         label = node_under_way() or ""
-        role, content = request.role or "", request.messages[-1].content
-        self._asked.append(f"{label or 'no node'} ({role or 'no role'}): {_short(content)}")
-        nodes = (label, re.sub(r"\[\d+\]$", "", label)) if label else ()
-        keys = (*nodes, role, PRODUCER)
-        names = (EVALUATOR,) if role == EVALUATOR else tuple(dict.fromkeys(keys))
+        role = request.role or ""
+        content = _short(request.messages[-1].content)
+        self._calls.append(f"{label or 'no node'} ({role or 'no role'}): {content}")
+        names: tuple[str, ...] = (EVALUATOR,)
+        if role != EVALUATOR:
+            nodes = (label, re.sub(r"\[\d+\]$", "", label)) if label else ()
+            names = tuple(dict.fromkeys((*nodes, role, PRODUCER)))
         try:
-            name = next((name for name in names if name in self._replies), None)
+            name = next((name for name in names if name in self._entries), None)
             if name is None:
                 raise self._no_reply(f"there is no entry {' or '.join(map(repr, names))}")
-            return self._reply_in(self._replies[name], request, label, name)
+            return self._reply_in(self._entries[name], request, label, name)
         except ScriptMismatch as mistake:
             self.mistake = self.mistake or mistake
             raise
 
     def _reply_in(
-        self, entry: object, request: ChatRequest, label: str, *place: str
+        self, entry: object, request: ChatRequest, label: str, *keys: str
     ) -> str | ScriptedReply:
+        """The reply in an entry, to which these keys lead, to a call of the node call `label`."""
         if isinstance(entry, Mapping):
             prompt = conversation_text(request.messages)
             text = next((text for text in entry if text in prompt), None)
             if text is None:
                 raise self._no_reply(f"its prompt contains none of {', '.join(map(repr, entry))}")
-            return self._reply_in(entry[text], request, label, *place, text)
+            return self._reply_in(entry[text], request, label, *keys, text)
         if isinstance(entry, list):
-            # By the call's label: parallel calls of one node each begin with the first reply, so
-            # that their order does not change which reply goes where.
-            number = self._places[label, *place]
-            self._places[label, *place] += 1
+            # Counted by the label, so that each of a node's parallel calls begins with the first
+            # reply, and their order does not matter.
+            number = self._positions[label, *keys]
+            self._positions[label, *keys] += 1
             if number >= len(entry):
                 raise self._no_reply(
-                    f"'{' … '.join(place)}' has {len(entry)} for each call of a node, and this is "
+                    f"'{' … '.join(keys)}' has {len(entry)} for each call of a node, and this is "
                     f"call {number + 1} of '{label}'"
                 )
-            entry, place = entry[number], (*place, str(number))
-        self._used.add(place)
+            entry = entry[number]
+            keys = (*keys, str(number))
+        self._used.add(keys)
         if isinstance(entry, Judge):
             return entry.reply(request, label)
         return _as_sent(entry(request) if callable(entry) else entry, request)
 
-    def _no_reply(self, why: str) -> ScriptMismatch:
+    def _no_reply(self, reason: str) -> ScriptMismatch:
         return ScriptMismatch(
-            f"the script has no reply for a call: {why}. {self._calls()}", code="script.no-reply"
+            f"the script has no reply for a call: {reason}. {self._calls_in_words()}",
+            code="script.no-reply",
         )
 
-    def _calls(self) -> str:
-        first = "".join(f"\n  {call}" for call in self._asked[-_SHOWN_CALLS:])
-        return f"The calls so far, the last {_SHOWN_CALLS} at most:{first or ' none'}"
+    def _calls_in_words(self) -> str:
+        lines = "".join(f"\n  {call}" for call in self._calls[-_SHOWN_CALLS:])
+        return f"The calls so far, the last {_SHOWN_CALLS} at most:{lines or ' none'}"
 
 
-def _each(entry: object, *place: str) -> Iterator[tuple[tuple[str, ...], object]]:
-    """The replies of an entry's lists, with their places; the scores that no draft had."""
+def _required_replies(entry: object, *keys: str) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The replies of an entry's lists with the keys that lead to them, which must all be used.
+
+    A `Judge` gives the scores that no draft had.
+    """
     if isinstance(entry, Mapping):
-        for name, below in entry.items():
-            yield from _each(below, *place, name)
+        for key, inner in entry.items():
+            yield from _required_replies(inner, *keys, key)
     elif isinstance(entry, list | Judge):
         replies = entry.left if isinstance(entry, Judge) else entry
-        yield from (((*place, str(number)), reply) for number, reply in enumerate(replies))
+        for number, reply in enumerate(replies):
+            yield (*keys, str(number)), reply
 
 
 def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
+    """A reply as a model would send it; raises it if it is an error."""
     if isinstance(reply, BaseException):
         raise reply
     if isinstance(reply, ScriptedReply):
         return reply
     properties = (request.reply_schema or {}).get("properties")
-    # A type that is no object is asked for, and replied, under `answer`.
+    # For a type that is no object, the schema and the reply have an object with the key `answer`.
     is_wrapped = isinstance(properties, Mapping) and set(properties) == {"answer"}
     if isinstance(reply, str) and (not is_wrapped or reply.lstrip().startswith("{")):
         return reply
@@ -313,12 +328,13 @@ def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
 class Judge:
     """An evaluator in a `Script` that needs only scores, whatever the rubric.
 
-    The first draft that a call of a node has judged gets the first scores, another draft the next.
+    In each call of a node, the first draft that is judged gets the first scores, another draft the
+    next.
 
     Args:
         scores: One score for all dimensions, or scores by dimension: of every draft, or in a list
             for each draft; or a function of the draft.
-        reason: What is said of every dimension, to the reviser too.
+        reason: The reason for the score of every dimension, which the reviser gets too.
     """
 
     def __init__(
@@ -329,14 +345,15 @@ class Judge:
     ) -> None:
         self._scores = (lambda _: scores) if isinstance(scores, float | int | Mapping) else scores
         self._reason = reason
-        self._drafts: defaultdict[str, list[str]] = defaultdict(list)
+        self._drafts: defaultdict[str, list[str]] = defaultdict(list)  # by the label of a node call
 
     @property
     def left(self) -> Sequence[Scores]:
-        """The scores that no draft had; empty for a function, which has none to leave."""
+        """The scores that no draft had; empty if the scores are not a list."""
         if callable(self._scores):
             return ()
-        return self._scores[max(map(len, self._drafts.values()), default=0) :]
+        used = max(map(len, self._drafts.values()), default=0)
+        return self._scores[used:]
 
     def reply(self, request: ChatRequest, label: str) -> str:
         """A judgement in the shape that the request asks for.
@@ -353,16 +370,16 @@ class Judge:
                 f"for something else: {_short(prompt)}",
                 code="script.not-a-judgement",
             )
-        # Without the lines of its marks, which differ from call to call.
+        # Without its first and last line, whose marks differ from call to call.
         text = draft[0].partition("\n")[2].rpartition("\n")[0]
         scores = self._scores_of(text, label)
-        # A lone judgement's dimension is named after the draft.
+        # A prompt that asks about one dimension names it after the draft.
         return judgement_as_json(fields, scores, reason=self._reason, prompt=prompt[draft.end() :])
 
     def _scores_of(self, draft: str, label: str) -> Scores:
         if callable(self._scores):
             return self._scores(draft)
-        # A draft that is judged again, as drafts near the threshold are, has its scores again.
+        # A draft that is judged again, as drafts near the threshold are, gets the same scores.
         drafts = self._drafts[label]
         if draft not in drafts:
             drafts.append(draft)
@@ -379,24 +396,31 @@ class Judge:
 def judgement_as_json(
     fields: Mapping[str, Any], scores: Scores, *, reason: str, prompt: str = ""
 ) -> str:
-    """What an evaluator replies where a schema has these fields; `prompt` is the prompt's end."""
+    """The JSON reply of an evaluator to a schema with these fields.
+
+    `fields` maps names to schemas: of one dimension's judgement, or of a judgement by dimension.
+    `prompt` is the end of the prompt.
+    """
     if "score" in fields:
-        # A lone judgement's schema does not name its dimension; the prompt's end does.
-        names = re.findall(r"[\w-]+", prompt)
-        names_known = (name for name in names if isinstance(scores, Mapping) and name in scores)
-        score = _score(scores, next(names_known, "another one"))
+        # The schema of a single judgement does not name its dimension, but the prompt's end does.
+        dimension = "another one"
+        if isinstance(scores, Mapping):
+            named = (name for name in re.findall(r"[\w-]+", prompt) if name in scores)
+            dimension = next(named, dimension)
+        score = _score(scores, dimension)
         issues = [{"section": "whole text", "problem": reason}]
         answer = {"reason": reason, "issues": issues, "score": score}
-        # What is left are the statements that caps go by.
+        # The other fields are statements on which caps depend.
         return orjson.dumps({name: answer.get(name, False) for name in fields}).decode()
-    judged = {
+    judgements = {
         name: judgement_as_json(schema["properties"], _score(scores, name), reason=reason)
         for name, schema in fields.items()
     }
-    return orjson.dumps({name: orjson.Fragment(text) for name, text in judged.items()}).decode()
+    return orjson.dumps({name: orjson.Fragment(text) for name, text in judgements.items()}).decode()
 
 
 def _score(scores: Scores, dimension: str) -> float:
+    """The score of a dimension; raises a `ScriptMismatch` if there is none."""
     if not isinstance(scores, Mapping):
         return scores
     if dimension not in scores:

@@ -25,10 +25,11 @@ _BUSY_S = 5.0
 
 
 class TextStore:
-    """Texts by key, in one SQLite file that several processes may share; without a path in memory.
+    """Texts by key in one SQLite file, which several processes may share, or in memory if None.
 
     It grows until the file is deleted. Raises `ConfigurationInvalid` for a file that cannot be
-    opened; `unusable`, if given, is told that error instead, when the file is first needed.
+    opened. With `unusable`, the file is opened when it is first needed, and `unusable` is called
+    with that error instead.
     """
 
     def __init__(
@@ -43,27 +44,30 @@ class TextStore:
         self._unusable = unusable
         self._db = _open(path) if unusable is None else None
         self._is_used = unusable is None
-        # One, and not the caller's: no call waits for the disk, nor for another's text.
+        # A thread of its own, so that no caller waits for the disk.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="text store")
         self._has_warned = False
 
     async def find(self, key: str) -> str | None:
         """The text of this key; None when there is none."""
-        return await asyncio.wrap_future(self._soon(self._find, key))
+        return await asyncio.wrap_future(self._submit(self._find, key))
 
     def keep(self, key: str, text: str) -> None:
-        """Stores a text, soon: found from now on, written at the latest on closing."""
-        self._soon(self._keep, key, text)
+        """Stores a text soon: `find` has it from now on, and the file after `aclose` at the latest.
+
+        A text with a secret is not stored.
+        """
+        self._submit(self._keep, key, text)
 
     async def aclose(self) -> None:
-        """Writes what is still to be written, and closes the file."""
+        """Writes the texts that are not written yet, and closes the file."""
         if self._is_used:
             await to_its_end(self._close, thread=self._thread)
-        # `_close` was the thread's last work: there is nothing to wait for.
+        # Without waiting, since `_close` was the thread's last work.
         self._thread.shutdown(wait=False)
 
-    def _soon(self, work: Callable[..., T], *arguments: object) -> Future[T]:
-        """Does it in the store's thread, which first opens the file."""
+    def _submit(self, work: Callable[..., T], *arguments: object) -> Future[T]:
+        """Calls a function in the store's thread, which opens the file before the first."""
         if not self._is_used:
             self._is_used = True
             self._thread.submit(self._open)
@@ -74,7 +78,7 @@ class TextStore:
             self._db = _open(self._path)
         except ConfigurationInvalid as error:
             assert self._unusable is not None
-            # Once: without a database nothing is found or kept from here on, and nothing fails.
+            # Called only once: without a database, `find` and `keep` do nothing from now on.
             self._unusable(error)
 
     def _close(self) -> None:
@@ -94,7 +98,7 @@ class TextStore:
         return row[0] if row else None
 
     def _keep(self, key: str, text: str) -> None:
-        # A text with its secret taken out is another text, and no reply to the same call.
+        # With its secret masked, the text would be no reply to the same call, so it is not stored.
         if self._db is None or self._clean(text) != text:
             return
         try:
@@ -102,11 +106,11 @@ class TextStore:
         except sqlite3.Error as error:
             self._warn("a reply cannot be kept in the call cache", error, code="cache.not-written")
 
-    def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:
-        # Once: an error after the file was opened fails no call, since the model is asked then.
+    def _warn(self, message: str, error: sqlite3.Error, *, code: str) -> None:
+        """Logs only the first error, since without a stored text the model is called."""
         if not self._has_warned:
             self._has_warned = True
-            log_warning(what, code=code, path=str(self._path), error=str(error))
+            log_warning(message, code=code, path=str(self._path), error=str(error))
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
@@ -117,10 +121,8 @@ def _open(path: Path | None) -> sqlite3.Connection:
         db = sqlite3.connect(
             path or ":memory:",
             timeout=_BUSY_S,
-            # Every statement is its own transaction.
-            isolation_level=None,
-            # Opened here, used in the cache's thread alone.
-            check_same_thread=False,
+            isolation_level=None,  # every statement is its own transaction
+            check_same_thread=False,  # another thread may open it than the one that uses it
         )
     try:
         with _translated(path):
@@ -132,11 +134,12 @@ def _open(path: Path | None) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
-    # Another process may be making the same file at this moment.
+    # A transaction, since another process may be making the same file at this moment.
     db.execute("BEGIN IMMEDIATE")
-    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    application_id, version, tables = (db.execute(query).fetchone()[0] for query in queries)
-    # An empty file, as `make_private` leaves it.
+    (application_id,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # `make_private` leaves an empty file.
     if application_id == 0 and tables == 0:
         db.execute("CREATE TABLE reply (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID")
         db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -163,7 +166,7 @@ def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
 
 @contextmanager
 def _translated(path: Path | None) -> Iterator[None]:
-    """What keeps the file from being opened, as this package's error."""
+    """Translates errors of opening the file into `ConfigurationInvalid`."""
     try:
         yield
     except (sqlite3.OperationalError, OSError) as error:

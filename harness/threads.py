@@ -1,4 +1,4 @@
-"""Work in threads: what a cancellation must not leave half done, and who waits for a thread."""
+"""Work in threads that a cancellation must not leave half done."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+# Cached, since starting threads for each run took a fifth of the time of a short run; and by
+# process, since a forked child has no threads of its parent.
 @cache
-def _threads(name: str, most: int, _process_id: int) -> ThreadPoolExecutor:
+def _threads(name: str, max_workers: int, _process_id: int) -> ThreadPoolExecutor:
     """The threads of one kind of work."""
-    # By process: a forked child has none of its parent's.
-    # Not started for each run: that took a fifth of what a short run takes.
-    return ThreadPoolExecutor(max_workers=most, thread_name_prefix=f"harness {name}")
+    return ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix=f"harness {name}")
 
 
 def disk_threads() -> ThreadPoolExecutor:
-    """For work that others wait for, and that is over as soon as the disk has it."""
+    """Threads for work that ends as soon as the disk has done it, and that others wait for."""
     return _threads("disk", 8, os.getpid())
 
 
@@ -32,26 +32,25 @@ async def to_its_end(
     stop: Callable[[], None] = lambda: None,
 ) -> T:
     """Runs a function in a thread; a cancellation calls `stop`, and waits until it has ended."""
-    # The threads that a loop shares may all be busy with plain functions that cannot be stopped,
-    # and an interrupted run is closed this way too: so it is the given thread, or one of our own.
-    running = asyncio.get_running_loop().run_in_executor(
-        thread or _threads("to its end", 32, os.getpid()), function
-    )
-    cancelled = None
-    while not running.done():
+    # Not in the loop's own threads, which may all be busy with plain functions that cannot be
+    # stopped. An interrupted run is closed by this function too.
+    thread = thread or _threads("to its end", 32, os.getpid())
+    future = asyncio.get_running_loop().run_in_executor(thread, function)
+    cancellation = None
+    while not future.done():
         try:
-            # Not awaited itself, which a cancellation would cancel, while its thread goes on.
-            await asyncio.wait([running])
+            # Not `await future`: a cancellation would cancel it, while its thread goes on.
+            await asyncio.wait([future])
         except asyncio.CancelledError as error:
-            cancelled = error
+            cancellation = error
             stop()
-    if cancelled is not None:
-        raise cancelled from running.exception()
-    return running.result()
+    if cancellation is not None:
+        raise cancellation from future.exception()
+    return future.result()
 
 
-def resolve(waiting: Iterable[asyncio.Future[None]]) -> None:
-    """Ends their waits; to call in the loop of the futures."""
-    for future in waiting:
+def resolve(futures: Iterable[asyncio.Future[None]]) -> None:
+    """Resolves futures that are not done; must be called in their loop."""
+    for future in futures:
         if not future.done():
             future.set_result(None)

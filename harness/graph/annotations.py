@@ -1,8 +1,9 @@
 """Compares annotations: may a value of one type be given to a parameter of another?
 
-For checks before there is any value. Only what is certain is refused: classes of which neither
-derives from the other, alone, in unions, and as the arguments of equal containers; and different
-literals. Type variables, protocols, callables and texts fit everything, as `Any` does.
+The checks of a graph ask this before there is any value. Only certain mistakes are refused: two
+classes of which neither derives from the other, alone, in unions, and as the arguments of equal
+containers; and different literals. Type variables, protocols, callables and annotations that are
+texts fit everything, as `Any` does.
 """
 
 from __future__ import annotations
@@ -21,67 +22,79 @@ _UNIONS = (Union, types.UnionType)
 _UNKNOWN = (Any, object, inspect.Parameter.empty, collections.abc.Callable)
 # The types that may be given in place of a number's, by PEP 484.
 _PROMOTED: Mapping[type, tuple[type, ...]] = {float: (int,), complex: (int, float)}
-# Without items, or without an order of items that is the same in every process.
-_NOT_LIST_LIKE = (
-    *(str, bytes, bytearray, memoryview, BaseModel),
-    *(collections.abc.Set, collections.abc.Mapping),
-)
+# Classes without items, or without an order of items that is the same in every process.
+_NOT_LIST_LIKE = (str, bytes, bytearray, memoryview, BaseModel, collections.abc.Set, Mapping)
 _STREAMS = (collections.abc.Iterable, collections.abc.AsyncIterable)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def remembered(function: Callable[P, R]) -> Callable[P, R]:
-    """Caches a function by annotation: large graphs have few different ones."""
+def cached_by_annotation(function: Callable[P, R]) -> Callable[P, R]:
+    """Caches a function of annotations: a large graph has few different ones."""
     cached = lru_cache(maxsize=1024)(function)
 
     @wraps(function)
-    def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            # Some annotations have no hash, such as `Annotated[str, {}]`: these are not cached.
-            return cached(*args, **kwargs)  # type: ignore[arg-type]  # whether they have a hash
+            return cached(*args, **kwargs)  # type: ignore[arg-type]  # they may have no hash
         except TypeError:
+            # An annotation without a hash, such as `Annotated[str, {}]`, cannot be a cache's key.
             return function(*args, **kwargs)
 
-    return ask
+    return call
 
 
-@remembered
+@cached_by_annotation
 def fits(produced: object, required: object) -> bool:
-    """Whether a value of the first annotation may be given to a parameter of the second.
+    """Whether a value of the type `produced` may be given to a parameter of the type `required`.
 
-    A union fits if any of its members does, on either side: `str | None` may be a `str`, and only
-    the run shows it. A base class may turn out to be the derived class; a number fits upwards from
-    bool to int to float to complex, never down.
+    A union fits if any of its members does, on either side: a value of `str | None` may be a `str`,
+    which only the run shows. A value of a base class may be of the derived class. A number fits
+    upwards, from bool to int to float to complex, never down.
     """
     try:
-        return any(_fits(p, w) for p in members_of(produced) for w in members_of(required))
+        return any(
+            _member_fits(produced_member, required_member)
+            for produced_member in members_of(produced)
+            for required_member in members_of(required)
+        )
+    # An alias that contains itself, such as one of any JSON, recurs without end; `issubclass` may
+    # raise TypeError for a class with an odd metaclass. Neither is certain to be a mistake.
     except (RecursionError, TypeError):
-        return True  # aliases that contain themselves, as one of any JSON does; odd metaclasses
-
-
-def _fits(produced: object, required: object) -> bool:
-    p_class, w_class = _class_of(produced), _class_of(required)
-    if p_class is None or w_class is None:
         return True
-    p, w = _arguments(produced), _arguments(required)
+
+
+def _member_fits(produced: object, required: object) -> bool:
+    """As `fits`, for two annotations of `members_of`, so that neither is a union."""
+    produced_class = _class_of(produced)
+    required_class = _class_of(required)
+    if produced_class is None or required_class is None:
+        return True
     if typing.get_origin(produced) is typing.get_origin(required) is Literal:
-        return p == w
-    if p_class is w_class:
-        if not p or not w:
-            return True
-        p = p[:1] * len(w) if Ellipsis in p else p  # a tuple of any length
-        w = w[:1] * len(p) if Ellipsis in w else w
-        return len(p) == len(w) and all(map(fits, p, w))
+        return typing.get_args(produced) == typing.get_args(required)
+    if produced_class is required_class:
+        return _arguments_fit(_arguments(produced), _arguments(required))
     return (
-        issubclass(p_class, (w_class, *_PROMOTED.get(w_class, ())))
-        or issubclass(w_class, p_class)
-        or (inspect.isabstract(p_class) and inspect.isabstract(w_class))  # a class may be both
+        issubclass(produced_class, (required_class, *_PROMOTED.get(required_class, ())))
+        or issubclass(required_class, produced_class)
+        # The value may be of a class that derives from both.
+        or (inspect.isabstract(produced_class) and inspect.isabstract(required_class))
     )
 
 
-@remembered
+def _arguments_fit(produced: tuple[object, ...], required: tuple[object, ...]) -> bool:
+    if not produced or not required:
+        return True
+    # An ellipsis stands in a tuple of any length: `tuple[str, ...]`.
+    if Ellipsis in produced:
+        produced = produced[:1] * len(required)
+    if Ellipsis in required:
+        required = required[:1] * len(produced)
+    return len(produced) == len(required) and all(map(fits, produced, required))
+
+
+@cached_by_annotation
 def item_of(annotation: object) -> object:
     """The annotation of the items of a type with ordered items: lists, tuples, streams.
 
@@ -89,35 +102,39 @@ def item_of(annotation: object) -> object:
         `object` if the items' type is unknown; None for types without ordered items: numbers,
         texts, mappings, models, sets.
     """
-    items = [item for item in map(_item_of, members_of(annotation)) if item is not None]
-    return Union[tuple(items)] if items else None  # noqa: UP007 - they are not known here
+    items = [item for item in map(_item_of_member, members_of(annotation)) if item is not None]
+    return Union[tuple(items)] if items else None  # noqa: UP007 - made at run time
 
 
 def is_mapping(annotation: object) -> bool:
-    """Whether it is of mappings alone."""
+    """Whether every value of the annotation is a mapping."""
     classes = map(_class_of, members_of(annotation))
     return all(cls is not None and issubclass(cls, Mapping) for cls in classes)
 
 
-def _item_of(annotation: object) -> object:
+def _item_of_member(annotation: object) -> object:
     cls = _class_of(annotation)
     if cls is None:
         return object
     if issubclass(cls, _NOT_LIST_LIKE):
         return None
     if not issubclass(cls, _STREAMS):
-        # `__getitem__` alone will do to be walked, and an abstract class may have such a subclass.
+        # Python iterates over any object with `__getitem__`, and an abstract class may have a
+        # subclass with it.
         return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if cls is tuple and arguments:
-        return Union[tuple(arguments)]  # noqa: UP007 - as above
-    # What the arguments of other classes mean is theirs to say.
+        return Union[tuple(arguments)]  # noqa: UP007 - made at run time
+    # In a class of another module, the first argument need not be the type of the items.
     is_known = cls.__module__ in {"builtins", "collections", "collections.abc"}
     return arguments[0] if arguments and is_known else object
 
 
 def members_of(annotation: object) -> list[object]:
-    """An annotation without aliases and `Annotated`: the members of a union, single literals."""
+    """The members of a union, without aliases and `Annotated`; else the annotation alone.
+
+    A `Literal` with several values counts as a union of literals with one value each.
+    """
     if isinstance(annotation, typing.NewType):
         return members_of(annotation.__supertype__)
     if type(annotation).__name__ == "TypeAliasType":  # PEP 695, from Python 3.12 on
@@ -142,12 +159,13 @@ def described(annotation: object) -> str:
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, arguments))}]"
     if origin is not None:
-        # A tuple of nothing has no arguments either.
+        # Only the empty tuple has no arguments: `tuple[()]`.
         return f"{described(origin)}[{', '.join(map(described, arguments)) or '()'}]"
-    return _one_word(annotation)
+    return _described_plain(annotation)
 
 
-def _one_word(annotation: object) -> str:
+def _described_plain(annotation: object) -> str:
+    """As `described`, for an annotation without arguments."""
     if isinstance(annotation, str):
         return annotation
     if annotation is None or annotation is types.NoneType:
@@ -160,14 +178,16 @@ def _one_word(annotation: object) -> str:
 
 
 def _class_of(annotation: object) -> type | None:
-    """The class of its values; None for an unknown one."""
+    """The class of an annotation's values; None if they may be of any class."""
     if typing.get_origin(annotation) is Literal:
         return type(typing.get_args(annotation)[0])
     cls = _generic_model(annotation).get("origin") or typing.get_origin(annotation) or annotation
     if cls in _UNKNOWN or not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
         return None
-    # Not `is_typeddict`: typing_extensions has its own, which pydantic needs before Python 3.12.
-    return dict if hasattr(cls, "__required_keys__") and hasattr(cls, "__total__") else cls
+    # The values of a `TypedDict` are dictionaries. `typing.is_typeddict` would miss the class of
+    # typing_extensions, which pydantic needs before Python 3.12.
+    is_typed_dict = hasattr(cls, "__required_keys__") and hasattr(cls, "__total__")
+    return dict if is_typed_dict else cls
 
 
 def _arguments(annotation: object) -> tuple[object, ...]:
@@ -175,5 +195,6 @@ def _arguments(annotation: object) -> tuple[object, ...]:
 
 
 def _generic_model(annotation: object) -> Mapping[str, Any]:
-    """What a generic model was made of: pydantic makes a class of each `Box[int]`."""
+    """The generic class and the arguments of a model such as `Box[int]`; empty for all others."""
+    # pydantic makes a class of each, so that `typing.get_origin` is None for it.
     return getattr(annotation, "__pydantic_generic_metadata__", None) or {}

@@ -1,9 +1,9 @@
 """Functions as text that stays the same wherever they are written, and under every Python.
 
 The text is written from the source's syntax tree, without lines, comments, docstrings and
-annotations. If the source is missing, or differs from the compiled code (a
-file edited since, a cell of a closed notebook), the text is the bytecode, which depends on the
-version of Python and counts docstrings too.
+annotations. If the source is missing, or differs from the compiled code (a file edited since, a
+cell of a closed notebook), the text is the bytecode, which depends on the version of Python and
+has docstrings too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from types import CodeType
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-# Fields that do not change what code does, or follow from where the node is (`ctx`).
-_NOT_SAID = frozenset({"ctx", "kind", "type_comment", "type_params", "simple"})
+# Fields of syntax nodes that do not change what code does, or follow from the place (`ctx`).
+_IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_params", "simple"})
 _READ_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 
 
@@ -51,82 +51,84 @@ class CodeText:
 
 @functools.lru_cache(maxsize=4096)
 def code_text(code: CodeType) -> CodeText:
-    """A function as text, and what it refers to."""
+    """The text of a compiled function, with the names that it reads and its imports."""
     try:
-        # Before `linecache`, which may have an older text; but only that has notebooks' cells.
+        # Not `linecache` first, which may have an older text of a file that was edited.
         with tokenize.open(code.co_filename) as file:
             source = file.read()
     except (OSError, SyntaxError, UnicodeDecodeError):
+        # Only `linecache` has the cells of a notebook.
         source = "".join(linecache.getlines(code.co_filename))
-    functions, compiled = _parsed(source)
+    nodes_by_place, compiled = _parsed(source)
     if code not in compiled:
-        return _compiled_text(code)
-    # Several lambdas on one line cannot be distinguished, so all of them count.
-    nodes = functions[code.co_firstlineno, code.co_name]
-    writer = _Writer(outer=_global_names(code))
+        return _bytecode_text(code)
+    writer = _Writer(global_names=_global_names(code))
     try:
-        for node in nodes:
+        # Several lambdas on one line cannot be distinguished, so all of them count.
+        for node in nodes_by_place[code.co_firstlineno, code.co_name]:
             writer.add_function(node)
     except RecursionError:
-        return _compiled_text(code)
+        return _bytecode_text(code)
     return CodeText(
         text="\n".join(writer.words), reads=tuple(writer.reads), imports=tuple(writer.imports)
     )
 
 
-_MAKING_TREES = threading.Lock()
+_PARSER_LOCK = threading.Lock()
 
 
 @functools.lru_cache(maxsize=64)
 def _parsed(source: str) -> tuple[Mapping[tuple[int, str], list[_Function]], Set[CodeType]]:
-    """A file's functions, as source by line and name, and as compiled code."""
-    functions: dict[tuple[int, str], list[_Function]] = {}
+    """A file's functions: their syntax nodes by first line and name, and their compiled code."""
+    nodes_by_place: dict[tuple[int, str], list[_Function]] = {}
     compiled: set[CodeType] = set()
     try:
         # Two threads that make trees at once disturb each other in CPython 3.11 (a SystemError).
-        with _MAKING_TREES, warnings.catch_warnings():
+        with _PARSER_LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
-            # Code is equal whatever its file is called; this module's `from __future__`, inherited,
-            # would leave a flag in it that the user's has not.
-            waiting = [compile(source, "", "exec", dont_inherit=True)]
+            # Code objects are equal whatever file they name. Without `dont_inherit`, this module's
+            # `from __future__ import` would set a flag in this code that the user's code has not.
+            unvisited = [compile(source, "", "exec", dont_inherit=True)]
     except (SyntaxError, ValueError, RecursionError):
-        return functions, compiled
+        return nodes_by_place, compiled
     for node in ast.walk(tree):
         if isinstance(node, _Function):
             name = getattr(node, "name", "<lambda>")
-            # Code begins, by its `co_firstlineno`, at its first decorator.
+            # `co_firstlineno` of a decorated function is the line of its first decorator.
             first = (*getattr(node, "decorator_list", ()), node)[0]
-            functions.setdefault((first.lineno, name), []).append(node)
-    while waiting:
-        inner = [constant for constant in waiting.pop().co_consts if isinstance(constant, CodeType)]
-        waiting += inner
-        compiled.update(code for code in inner if (code.co_firstlineno, code.co_name) in functions)
-    return functions, compiled
+            nodes_by_place.setdefault((first.lineno, name), []).append(node)
+    while unvisited:
+        for code in unvisited.pop().co_consts:
+            if isinstance(code, CodeType):
+                unvisited.append(code)
+                if (code.co_firstlineno, code.co_name) in nodes_by_place:
+                    compiled.add(code)
+    return nodes_by_place, compiled
 
 
 class _Writer:
-    """Walks a function's syntax tree and writes its text.
+    """Walks a function's syntax tree and writes its text."""
 
-    `outer` has the global names that it reads.
-    """
-
-    def __init__(self, *, outer: Set[str]) -> None:
+    def __init__(self, *, global_names: Set[str]) -> None:
         self.words: list[str] = []
+        # Ordered sets, as dictionaries without values.
         self.reads: dict[tuple[str, ...], None] = {}
         self.imports: dict[Import, None] = {}
-        self._outer = outer
+        self._global_names = global_names  # that the function reads
 
     def add_function(self, node: _Function) -> None:
-        """A function, without its name, decorators and defaults."""
+        """Writes a function, without its name, decorators and defaults."""
         self.words.append(type(node).__name__)
-        for kind in ("posonlyargs", "args", "vararg", "kwonlyargs", "kwarg"):
-            parameters = getattr(node.args, kind)
-            names = [
-                parameter.arg
-                for parameter in (parameters if isinstance(parameters, list) else [parameters])
-                if parameter
-            ]
+        arguments = node.args
+        for kind, parameters in (
+            ("posonlyargs", arguments.posonlyargs),
+            ("args", arguments.args),
+            ("vararg", [arguments.vararg]),
+            ("kwonlyargs", arguments.kwonlyargs),
+            ("kwarg", [arguments.kwarg]),
+        ):
+            names = [parameter.arg for parameter in parameters if parameter is not None]
             self.words.append(f"{kind} {names}")
         match node.body:
             case [ast.Expr(value=ast.Constant(value=str())), *body]:  # a docstring
@@ -135,14 +137,16 @@ class _Writer:
                 self._add(node.body)
 
     def _add(self, value: object, *, in_class: bool = False) -> None:
+        """Writes a syntax node, a list of nodes, or a field's plain value."""
         match value:
             case ast.Name() | ast.Attribute() if path := self._path(value):
                 self.words.append(f"name {'.'.join(path)}")
                 self.reads[path] = None
             case ast.Constant():
                 self.words.append(f"{type(value.value).__name__} {value.value!r}")
-            case ast.JoinedStr(values=values):  # in which Python 3.12 has empty texts too
+            case ast.JoinedStr(values=values):
                 self.words.append("JoinedStr")
+                # Python 3.12 has empty texts here that other versions do not have.
                 self._add([value for value in values if getattr(value, "value", None) != ""])
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 self.words.append(getattr(value, "name", ""))
@@ -176,14 +180,14 @@ class _Writer:
                 self.imports[Import(module=module or "", level=level, names=names)] = None
         self.words.append(type(node).__name__)
         for name, value in ast.iter_fields(node):
-            if value not in (None, []) and name not in _NOT_SAID:
+            if value not in (None, []) and name not in _IGNORED_FIELDS:
                 self.words.append(name)
                 self._add(value)
 
     def _path(self, node: ast.expr) -> tuple[str, ...]:
         """A global name that is read, with the attributes read from it; empty for other nodes."""
         match node:
-            case ast.Name(id=name, ctx=ast.Load()) if name in self._outer:
+            case ast.Name(id=name, ctx=ast.Load()) if name in self._global_names:
                 return (name,)
             case ast.Attribute(value=inner, attr=attribute) if path := self._path(inner):
                 return *path, attribute
@@ -192,24 +196,24 @@ class _Writer:
 
 
 def _global_names(code: CodeType) -> set[str]:
+    """The global names that a function reads, functions inside it included."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in _READ_GLOBALS}
     return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _compiled_text(code: CodeType) -> CodeText:
-    codes, words = [code], ["bytecode"]
+def _bytecode_text(code: CodeType) -> CodeText:
+    words = ["bytecode"]
     reads: list[tuple[str, ...]] = []
     imports: dict[Import, None] = {}
-    for part in codes:  # which grows meanwhile
-        constants = [c for c in part.co_consts if not isinstance(c, CodeType)]
-        codes += [c for c in part.co_consts if isinstance(c, CodeType)]
-        # Every second of them: `co_argcount` includes the positional-only parameters.
+    codes = [code]
+    for part in codes:  # `codes` grows meanwhile, by the functions inside
+        codes += [constant for constant in part.co_consts if isinstance(constant, CodeType)]
+        # `co_argcount` includes the positional-only parameters.
         counts = part.co_argcount, part.co_posonlyargcount, part.co_kwonlyargcount, part.co_flags
-        words += [
-            repr((counts, part.co_varnames[: sum(counts[::2])], part.co_freevars, part.co_names)),
-            f"{part.co_code.hex()} {part.co_exceptiontable.hex()}",
-            *map(_constant, constants),
-        ]
+        parameters = part.co_varnames[: part.co_argcount + part.co_kwonlyargcount]
+        words.append(repr((counts, parameters, part.co_freevars, part.co_names)))
+        words.append(f"{part.co_code.hex()} {part.co_exceptiontable.hex()}")
+        words += [_constant_text(c) for c in part.co_consts if not isinstance(c, CodeType)]
         reads += [(name,) for name in part.co_names]
         instructions = [*dis.get_instructions(part)]
         for index, instruction in enumerate(instructions):
@@ -220,9 +224,9 @@ def _compiled_text(code: CodeType) -> CodeText:
     return CodeText(text="\n".join(words), reads=tuple(reads), imports=tuple(imports))
 
 
-def _constant(value: object) -> str:
+def _constant_text(value: object) -> str:
     if isinstance(value, tuple):
-        return f"({', '.join(map(_constant, value))})"
-    if isinstance(value, frozenset):  # in no order that the next process would repeat
-        return f"{{{', '.join(sorted(map(_constant, value)))}}}"
+        return f"({', '.join(map(_constant_text, value))})"
+    if isinstance(value, frozenset):  # sorted, since its own order differs in each process
+        return f"{{{', '.join(sorted(map(_constant_text, value)))}}}"
     return repr(value)

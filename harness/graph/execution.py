@@ -21,7 +21,7 @@ from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.plan import plan_of
 from harness.graph.policies import Default
-from harness.graph.reuse import Found, Outputs, Shared, record_of
+from harness.graph.reuse import Outcome, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
     INNERMOST,
@@ -52,7 +52,7 @@ async def execute(
     The graph was checked before, and `inputs` has the value of every input, from `bind_inputs`.
     After `deadline_s` the run stops all unfinished calls.
     """
-    return await _Running(graph, inputs, shared, watcher=watcher).to_its_end(deadline_s)
+    return await _Running(graph, inputs, shared, watcher=watcher).run(deadline_s)
 
 
 class _Running:
@@ -100,13 +100,14 @@ class _Running:
         # Why no further call begins; None as long as calls may begin.
         self._stopping: Blocked | None = None
         self._timers: list[asyncio.TimerHandle] = []
-
-    async def to_its_end(self, deadline_s: float | None = None) -> Execution:
-        """Runs the graph, for this many seconds at most."""
         self._loop = asyncio.get_running_loop()
+        # Gets a result when every node has an outcome, or the error that ends the run.
         self._over: asyncio.Future[None] = self._loop.create_future()
+
+    async def run(self, deadline_s: float | None = None) -> Execution:
+        """Runs the graph, for this many seconds at most."""
         if deadline_s is not None:
-            self._timers.append(self._loop.call_later(deadline_s, self._run_out))
+            self._timers.append(self._loop.call_later(deadline_s, self._stop_at_deadline))
         try:
             self._schedule.begin()
             self._end_if_over()
@@ -125,15 +126,17 @@ class _Running:
             if self._parent is not None:
                 # The caller may catch the error; the outermost run then lists it as a skip.
                 self._shared.log.failed_inside += self._failures
-        wholes = {
-            name: state.whole(with_skipped=True)[0] for name, state in self._schedule.states.items()
-        }
-        # Their circular references would keep them alive until the next garbage collection.
+        outputs: dict[str, object] = {}
+        for name, state in self._schedule.states.items():
+            output, _ = state.output(with_skipped=True)
+            if type(output) is not Blocked:
+                outputs[name] = output
+        # The states' circular references would keep them alive until the next garbage collection.
         self._schedule.states.clear()
         # Only the outermost graph returns the log: ten thousand nested graphs would each copy it.
         log = self._shared.log if self._parent is None else Log()
         return Execution(
-            outputs={name: whole for name, whole in wholes.items() if type(whole) is not Blocked},
+            outputs=outputs,
             failures=tuple(self._failures),
             skips=(*log.skips, *self._caught_failures(log)),
             questions=tuple(self._questions),
@@ -144,6 +147,7 @@ class _Running:
         )
 
     def _caught_failures(self, log: Log) -> Iterator[NodeSkip]:
+        """A skip for each nested failure that the node around it caught."""
         listed = {failure.node for failure in self._failures}
         for failure in log.failed_inside:
             if failure.node not in listed:
@@ -159,6 +163,7 @@ class _Running:
         because_of: str | None = None,
         decided_by: tuple[str, ...] = (),
     ) -> None:
+        """Records a skipped node or item in the log and in the journal."""
         skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
         self._shared.log.skips.append(skip)
         detail = self._shared.tracer.excerpt(reason)
@@ -169,9 +174,10 @@ class _Running:
 
     def _skip_call(self, call: StepCall, reason: str, because_of: str | None = None) -> None:
         when = call.step.node.when
-        around, slash, _ = call.state.path.rpartition("/")
+        # The sources of its `when` are nodes of the same graph, so their paths begin like its own.
+        graph_path, slash, _ = call.state.path.rpartition("/")
         sources = (parameter.source for parameter in when.parameters) if when else ()
-        decided_by = tuple(f"{around}{slash}{source}" for source in sources)
+        decided_by = tuple(f"{graph_path}{slash}{source}" for source in sources)
         self._skip(call.state, call.item, reason, because_of, decided_by)
 
     def _record_total(self, state: StepState, total: int) -> None:
@@ -182,6 +188,7 @@ class _Running:
     # --- calls as tasks ---------------------------------------------------------------------------
 
     async def _run_call(self, call: StepCall) -> None:
+        """Makes a call, and settles it with its outcome; the body of the call's task."""
         try:
             if self._parent is not None:
                 self._parent.beat()
@@ -199,43 +206,44 @@ class _Running:
                 # Not raised here: SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
             elif not isinstance(error, Exception | SystemExit):
+                # Nothing waits for this call any more, so its error ends only its own task.
                 this_task().add_done_callback(forget)
                 raise
 
     def _settle(self, call: StepCall, outcome: object, outcome_digest: str) -> None:
-        if outcome is self._stopping and self._stopping is not None:
+        if self._stopping is not None and outcome is self._stopping:
             self._skip_call(call, self._stopping.reason, self._stopping.label or None)
         self._schedule.settle(call.state, call.item, outcome, outcome_digest)
 
-    async def _outcome(self, call: StepCall) -> Found | tuple[Blocked, str]:
-        """The output of a call, or what stands in its place, and its digest."""
-        state, item = call.state, call.item
+    async def _outcome(self, call: StepCall) -> Outcome:
+        """Makes a call, unless its output is stored already; how it ended."""
         try:
             if self._stopping is not None:
                 return self._stopping, NO_DIGEST
-            call.taken = self._schedule.taken(state, item, call.step.node.parameters)
+            parameters = call.step.node.parameters
+            call.inputs = self._schedule.call_inputs(call.state, call.item, parameters)
             try:
-                stored = await self._found(call)
+                stored = await self._outcome_without_call(call)
                 if stored is not None:
                     if self._parent is not None:
                         self._parent.use(call.uses)
                     return stored
                 output = await self._perform(call)
             except CallFailed as failed:
-                return await self._failed(call, failed)
+                return await self._outcome_of_failed(call, failed)
             except Suspended as suspended:
                 self._questions += suspended.questions
                 return Blocked(call.label, "waits for an answer"), NO_DIGEST
-            # Its place is free for another call while its output is written down.
+            # Another call may have the place while the output is written down.
             self._calls.give_back(call)
             return await self._outputs.keep(call, output)
         except asyncio.CancelledError:
-            return self._cut_off(call), NO_DIGEST
+            return self._outcome_of_cancelled(call), NO_DIGEST
         finally:
             self._calls.give_back(call)
 
-    async def _found(self, call: StepCall) -> Found | None:
-        """The output of a call that need not be made; None if it must be made."""
+    async def _outcome_without_call(self, call: StepCall) -> Outcome | None:
+        """Finds the outcome of a call that need not be made; None if it must be made."""
         if not self._is_wanted(call):
             self._skip_call(call, _NOT_WANTED)
             return Skipped(reason=_NOT_WANTED), NO_DIGEST
@@ -245,11 +253,12 @@ class _Running:
         return stored
 
     def _is_wanted(self, call: StepCall) -> bool:
+        """Evaluates the `when` of a call's node, and records what it was given."""
         when = call.step.node.when
         if when is None:
             return True
-        condition = self._schedule.taken(call.state, call.item, when.parameters)
-        call.decided_by = condition.needs
+        condition = self._schedule.call_inputs(call.state, call.item, when.parameters)
+        call.decided_by = condition.producers
         try:
             return bool(when.function(**condition.arguments))
         except Exception as error:
@@ -261,22 +270,22 @@ class _Running:
             raise asyncio.CancelledError
         handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
         generates = call.step.item_form is not None and not call.step.mapped
-        on_item = partial(self._hand_on, call) if generates else None
+        on_item = partial(self._pass_item_on, call) if generates else None
         if self._watcher is not None:
             self._watcher.begins(call.state.path, call.item)
-        call.is_made = True
+        call.is_running = True
         try:
             return await handle.perform(on_item)
         finally:
-            call.is_made = False
+            call.is_running = False
 
-    async def _hand_on(self, call: StepCall, item: int, value: object, data: bytes) -> None:
+    async def _pass_item_on(self, call: StepCall, item: int, value: object, data: bytes) -> None:
         """Gives an item of a generating node to the nodes that take items as they come."""
         state = call.state
-        part = StepCall(state, item, call.taken)
-        part.uses = call.uses
+        item_call = StepCall(state, item, call.inputs)
+        item_call.uses = call.uses
         # Before `add_item`, which may start followers: what they took has to be in the journal.
-        await self._outputs.write(part, record_of(part, data))
+        await self._outputs.write(item_call, record_of(item_call, data))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # the call was left behind, and its followers went on
         self._schedule.add_item(state, item, value, digest_of_value(value))
@@ -286,15 +295,15 @@ class _Running:
         self, call: NodeCall, graph: Graph, inputs: Mapping[str, object], prefix: str
     ) -> Execution:
         nested = _Running(graph, inputs, self._shared, prefix=prefix, parent=call)
-        return await nested.to_its_end()
+        return await nested.run()
 
-    # --- calls that give nothing ------------------------------------------------------------------
+    # --- calls without an output ------------------------------------------------------------------
 
-    async def _failed(self, call: StepCall, failed: CallFailed) -> Found | tuple[Blocked, str]:
-        """What stands in place of the output of a call whose last attempt raised."""
+    async def _outcome_of_failed(self, call: StepCall, failed: CallFailed) -> Outcome:
+        """Applies the node's `on_error` to a call whose last attempt raised."""
         error = failed.error
         if self._stopping is not None:
-            return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
+            return self._stopping, NO_DIGEST  # an error that a cancelled call raises is no failure
         # The place is free from here on, since what follows only writes records.
         self._calls.give_back(call)
         detail = "; ".join([describe(error) or "", *failed.beside])
@@ -303,7 +312,7 @@ class _Running:
         is_limit = isinstance(error, RunLimitReached)
         if isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
-        # A call that was cancelled, by the node itself perhaps, has not come to its end.
+        # `on_error` does not apply to a call that was cancelled, by the node itself perhaps.
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
@@ -312,23 +321,24 @@ class _Running:
             return Skipped(reason=detail), NO_DIGEST
         if isinstance(on_error, Default):
             self._skip_call(call, f"failed, and its default stands for it: {detail}")
-            value = call.state.with_items_given(on_error.value)
+            value = call.state.default_after_items(on_error.value)
             data = call.step.form.encode(value)
             if is_limit:
                 return value, digest(data)
             return await self._outputs.keep(call, CallOutput(value, data, 0))
-        return self._given_up(call, failed), NO_DIGEST
+        return self._blocked_by_failure(call, failed), NO_DIGEST
 
-    def _given_up(self, call: StepCall, failed: CallFailed) -> Blocked:
+    def _blocked_by_failure(self, call: StepCall, failed: CallFailed) -> Blocked:
+        """Records a failure, or the limit that stopped the call; what its consumers get."""
         label, error = call.label, failed.error
         if isinstance(error, RunLimitReached):
             blocked = Blocked(label, "was stopped by a limit")
-            self._skip_call(call, blocked.what)
+            self._skip_call(call, blocked.ending)
             return blocked
         if isinstance(error, NodeFailed) and isinstance(error.result, Execution):
-            # A nested node failed.
-            first, *rest = error.result.failures
-            self._failures += [replace(first, beside=(*first.beside, *failed.beside)), *rest]
+            # A nested node failed: its failure is listed, and this call counts as skipped.
+            first, *others = error.result.failures
+            self._failures += [replace(first, beside=(*first.beside, *failed.beside)), *others]
             blocked = Blocked(error.node, "failed")
             self._skip_call(call, blocked.reason, blocked.label)
             return blocked
@@ -337,31 +347,31 @@ class _Running:
         )
         return Blocked(label, "failed")
 
-    def _cut_off(self, call: StepCall) -> Blocked:
-        """What stands in place of the output of a call whose task was cancelled."""
+    def _outcome_of_cancelled(self, call: StepCall) -> Blocked:
         if self._stopping is not None:
             return self._stopping
         # Who cancelled the task is unknown: perhaps the loop is being closed.
-        what = asyncio.CancelledError("its task was cancelled")
-        return self._given_up(call, CallFailed(what, 1))
+        error = asyncio.CancelledError("its task was cancelled")
+        return self._blocked_by_failure(call, CallFailed(error, 1))
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _run_out(self) -> None:
+    def _stop_at_deadline(self) -> None:
         self._stopped_by = self._stopped_by or RunLimitReached(
             "the run's time is over (max_seconds); unfinished work was stopped", limit="time"
         )
         self._stop(Blocked("", "the run's time was over"))
 
-    def _stop(self, why: Blocked) -> None:
+    def _stop(self, reason: Blocked) -> None:
+        """Cancels all calls, and after a grace period abandons those that still run."""
         if self._stopping is None:
-            self._stopping = why
+            self._stopping = reason
             self._calls.cancel()
             self._timers.append(self._loop.call_later(GRACE_S, self._leave_behind))
 
     def _interrupt(self) -> None:
         """Lets no further call begin, since no caller waits for the run any more."""
-        # Not by `_stop`, whose timer is not needed: `to_its_end` itself waits for the calls.
+        # Not by `_stop`, whose timer is not needed: `run` itself waits for the calls.
         self._stopping = Blocked("", "the run was interrupted")
         if self._parent is not None:
             self._stopping = Blocked(self._parent.label, "was ended")
@@ -401,7 +411,7 @@ class _Calls:
         self._is_over = False
 
     def begin(self, state: StepState, item: int | None) -> None:
-        """Begins a call, now or when there is a place for it."""
+        """Begins a call, now or when its node and the run have a place for it."""
         call = StepCall(state, item, around=self._around)
         if state.places is None:
             self._take_place(call)
@@ -424,39 +434,42 @@ class _Calls:
                 call.state.places.give_back()
 
     def remove(self, call: StepCall) -> bool:
-        """Takes a call that has ended from the list; False if it was abandoned before."""
+        """Forgets a call that has ended; False if it was abandoned before."""
         return self._tasks.pop(call, None) is not None
 
     def cancel(self) -> None:
+        """Cancels the calls whose functions are running; the others end by themselves soon."""
         for call, task in self._tasks.items():
-            if call.is_made:
+            if call.is_running:
                 task.cancel()
 
     def leave_behind(self) -> list[StepCall]:
         """Removes the calls that are still running, and continues without them."""
-        unfinished = [call for call in self._tasks if call.is_made]
+        unfinished = [call for call in self._tasks if call.is_running]
         for call in unfinished:
             leave_behind(self._tasks.pop(call), label=call.label, log=self._shared.log)
             self.give_back(call)
         return unfinished
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns when all have ended, or after this many seconds; none begins after it."""
+        """Returns when all calls have ended, or after this many seconds; none begins after it."""
         end_s = self._loop.time() + timeout_s
         try:
-            while self._tasks and (left_s := end_s - self._loop.time()) > 0:
-                await asyncio.wait(self._tasks.values(), timeout=left_s)
+            while self._tasks and (remaining_s := end_s - self._loop.time()) > 0:
+                await asyncio.wait(self._tasks.values(), timeout=remaining_s)
         finally:
-            self._is_over = True  # a call that gets a place from now on passes it on
+            self._is_over = True
 
     def _start(self, call: StepCall) -> None:
+        """Starts the task of a call that has got its place."""
         call.has_place = True
         if self._is_over:
-            # Not given back at once: that would start the next call within this one, and so on.
+            # The next call gets the place, but not at once: that would start it inside this one,
+            # and its next inside it.
             self._loop.call_soon(self.give_back, call)
             return
         context = self._context.copy()
         context.run(INNERMOST.set, call)
         # Not in a task group, which would wait for ever for a call that ignores its cancellation.
-        # Not by the loop's own factory either: an eager one would run it inside its beginner.
+        # Not by the loop's own factory either: an eager one would run the call's first steps here.
         self._tasks[call] = asyncio.Task(self._run(call), loop=self._loop, context=context)

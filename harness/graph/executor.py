@@ -1,8 +1,9 @@
 """Where a node's function runs, and how long it may take.
 
-The runner knows only the protocol `Executor`. Its arguments and results are values, so a call could
-be made in another process or on another machine. `timed` ends an attempt at its time limits, using
-the signs of life in its `Pulse`; `leave_behind` abandons a call that ignores its cancellation.
+The rest of the graph knows only the protocol `Executor`. Its arguments and results are values, so
+a call can be made in another process or on another machine. `timed` ends an attempt at its time
+limits, using the signs of life in its `Pulse`; `leave_behind` abandons a call that ignores its
+cancellation.
 """
 
 from __future__ import annotations
@@ -46,18 +47,21 @@ class Handle(Protocol):
     pulse: Pulse
 
     def begin_again(self) -> None:
-        """What the call did is lost: it is made once more."""
+        """Prepares for making the call once more, since what it did is lost."""
 
 
 class Executor(Protocol):
     """Makes calls."""
 
     async def call(self, work: Work) -> object:
-        """What the function returns; raises what it raises. A cancelled call ends soon."""
+        """Calls the function; returns what it returns, and raises what it raises.
+
+        If this is cancelled, it must end soon.
+        """
         ...
 
     def stream(self, work: Work) -> AsyncGenerator[object, None]:
-        """What an async generator function yields; closing this closes that."""
+        """Yields what an async generator function yields, and closes that when it is closed."""
         ...
 
 
@@ -100,7 +104,7 @@ class InProcess:
             )
         if _is_async(work.function):
             return await work.function(**work.arguments)
-        value = await _in_thread(work)
+        value = await _call_in_thread(work)
         # A decorator may hide that the function under it is async.
         return await value if inspect.isawaitable(value) else value
 
@@ -120,15 +124,15 @@ class OnDemand(InProcess):
         self._opening: asyncio.Task[Executor] | None = None
 
     async def opened(self) -> Executor:
-        """The executor. All wait for the same opening, and raise what it raises."""
+        """Opens the executor once: all calls wait for that opening, and raise what it raises."""
         if self._opening is None:
-            opening = self._workers.__aenter__()  # left in `aclose`
-            # A task of its own, since who asked first may be cancelled.
-            self._opening = asyncio.ensure_future(opening)
+            # A task of its own, since the call that asks first may be cancelled. `aclose` leaves
+            # the context manager again.
+            self._opening = asyncio.ensure_future(self._workers.__aenter__())
         return await asyncio.shield(self._opening)
 
     async def aclose(self) -> None:
-        """Closes what was opened, and opens nothing more."""
+        """Closes the executor, or cancels its opening."""
         if self._opening is None:
             return
         self._opening.cancel()
@@ -144,84 +148,93 @@ class OnDemand(InProcess):
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    # The flag first, which is quicker than `inspect`: each call asks.
     code = getattr(function, "__code__", None)
-    is_plainly = code is not None and code.co_flags & inspect.CO_COROUTINE
-    return bool(is_plainly) or inspect.iscoroutinefunction(function)
+    # Checked first, since this runs at each call and the flag is quicker to read than `inspect`.
+    if code is not None and code.co_flags & inspect.CO_COROUTINE:
+        return True
+    return inspect.iscoroutinefunction(function)
 
 
-async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
-    done, context = Future[Any](), contextvars.copy_context()
+async def _call_in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
+    result = Future[Any]()
+    context = contextvars.copy_context()
 
     def run() -> None:
-        # A thread cannot be cancelled: its later result is dropped.
+        # A thread cannot be cancelled. If the call was, `result` takes no value any more, and what
+        # the thread returns later is dropped.
         with suppress(InvalidStateError):
             try:
-                done.set_result(context.run(work.function, **work.arguments))
+                result.set_result(context.run(work.function, **work.arguments))
+            except StopIteration as error:
+                # A future takes no StopIteration. A coroutine that raises it raises RuntimeError.
+                result.set_exception(RuntimeError(str(error)))
             except BaseException as error:  # noqa: BLE001 - handed to the awaiting task
-                # A future takes no StopIteration; from a coroutine it would be this error as well.
-                is_stop = isinstance(error, StopIteration)
-                done.set_exception(RuntimeError(str(error)) if is_stop else error)
+                result.set_exception(error)
 
     # Not by `asyncio.to_thread`: at its end, the event loop would wait for such threads, however
     # long they hang.
     threading.Thread(target=run, name=f"node {work.label}", daemon=True).start()
-    return await asyncio.wrap_future(done)
+    return await asyncio.wrap_future(result)
 
 
-_GLANCE_S = 0.1  # between two looks whether a person has answered
+_POLL_S = 0.1  # how often it is looked whether a person has answered
 
 
 async def timed(
     attempt: Coroutine[Any, Any, object], limits: Timeout, *, pulse: Pulse, label: str, log: Log
 ) -> object:
-    """The result of an attempt; ends it, or abandons it, and raises `NodeTimedOut` at a limit."""
+    """Awaits an attempt, and returns its result.
+
+    At a limit it ends the attempt, or abandons it, and raises `NodeTimedOut`.
+    """
     # A task of its own, since only a task can be left behind.
     task = asyncio.get_running_loop().create_task(_result_or_exit(attempt))
     try:
-        reached = await _reached(limits, task, pulse)
+        limit = await _wait_until_limit(limits, task, pulse)
     except asyncio.CancelledError:
         await end([task], label=label, log=log)
         raise
     except LeftBehind:
         leave_behind(task, label=label, log=log)
         raise
-    if reached is None:
+    if limit is None:
         result = task.result()
         if isinstance(result, SystemExit):
             raise result
         return result
     await end([task], label=label, log=log)
-    if reached == "total_s":
+    if limit == "total_s":
         raise NodeTimedOut(f"took longer than total_s = {limits.total_s:g} s", limit="total_s")
     raise NodeTimedOut(f"showed no sign of life for idle_s = {limits.idle_s:g} s", limit="idle_s")
 
 
 async def _result_or_exit(attempt: Coroutine[Any, Any, object]) -> object:
-    # Raised by a task, it would break off the loop, and all other calls with it.
+    # SystemExit is returned: raised by a task, it would break off the loop and all other calls.
     try:
         return await attempt
     except SystemExit as error:
         return error
 
 
-async def _reached(
+async def _wait_until_limit(
     limits: Timeout, task: asyncio.Task[object], pulse: Pulse
 ) -> Literal["total_s", "idle_s"] | None:
-    """The limit that an attempt reaches; None if it ends before."""
+    """Waits for an attempt; returns the limit that it reaches, or None when it has ended."""
     now_s = asyncio.get_running_loop().time
     pulse.beat()
-    # Less the waits for a person in earlier attempts, which the pulse counts as well.
-    begun_s = now_s() - pulse.asked_s
+    # `asked_s` is added to this again below, with the waits for a person in earlier attempts.
+    start_s = now_s() - pulse.asked_s
     while True:
-        asked_s, alive_s = pulse.asked_s, pulse.alive_s
-        total_end_s = begun_s + asked_s + (limits.total_s or math.inf)
+        asked_s = pulse.asked_s
+        alive_s = pulse.alive_s
+        total_end_s = start_s + asked_s + (limits.total_s or math.inf)
         idle_end_s = alive_s + (limits.idle_s or math.inf)
-        left_s = min(total_end_s, idle_end_s) - now_s()
+        remaining_s = min(total_end_s, idle_end_s) - now_s()
         if pulse.is_asking:
-            # The limit moves on with the clock while a person thinks; this would spin at its end.
-            left_s = max(left_s, _GLANCE_S)
-        await asyncio.wait({task}, timeout=None if left_s == math.inf else left_s)
+            # While a person thinks, the limit moves on with the clock. Near the limit, waiting for
+            # the little that remains would turn this loop without a pause.
+            remaining_s = max(remaining_s, _POLL_S)
+        await asyncio.wait({task}, timeout=None if remaining_s == math.inf else remaining_s)
         if task.done():
             return None
         # The nearer limit is reached, unless it has moved on during the wait.
@@ -245,9 +258,9 @@ async def end(tasks: Collection[asyncio.Task[Any]], *, label: str, log: Log) -> 
 
 
 Doing = Literal["rest", "call", "sent", "ask"]
-"""`rest`: it rightly waits without signs of life. `call`: it calls a model, and waits in a local
-queue until a request reaches a server: `sent`. `ask`: it waits for a person, which does not count
-as its own time."""
+"""An activity of a call. `rest`: it may wait without signs of life. `call`: it calls a model, and
+waits in a local queue until a request reaches a server: `sent`. `ask`: it waits for a person, which
+does not count as its own time."""
 
 
 class Pulse:
@@ -255,12 +268,12 @@ class Pulse:
 
     def __init__(self, around: Pulse | None = None) -> None:
         self._around = around
-        # A plain function beats from its thread, where no loop is running.
+        # Taken here, since a plain function beats from its thread, where no loop is running.
         self._now_s = asyncio.get_running_loop().time
         self._beat_s = self._now_s()
         self._activities = Counter[Doing]()  # how often each is under way now
-        self._asked_from_s = 0.0
-        self._asked_s = 0.0  # by the waits for a person that are over
+        self._asking_since_s = 0.0
+        self._asked_before_s = 0.0  # the length of all waits for a person that are over
 
     def beat(self) -> None:
         """A sign of life."""
@@ -272,7 +285,7 @@ class Pulse:
     def doing(self, what: Doing) -> Iterator[None]:
         """Marks this activity of the call inside the block."""
         if what == "ask" and not self._activities["ask"]:
-            self._asked_from_s = self._now_s()
+            self._asking_since_s = self._now_s()
         self._activities[what] += 1
         self._beat_s = self._now_s()
         try:
@@ -283,7 +296,7 @@ class Pulse:
             self._activities[what] -= 1
             self._beat_s = self._now_s()
             if what == "ask" and not self._activities["ask"]:
-                self._asked_s += self._beat_s - self._asked_from_s
+                self._asked_before_s += self._beat_s - self._asking_since_s
 
     @property
     def alive_s(self) -> float:
@@ -300,7 +313,9 @@ class Pulse:
     @property
     def asked_s(self) -> float:
         """How long it has waited for a person, in seconds."""
-        return self._asked_s + (self._now_s() - self._asked_from_s if self.is_asking else 0.0)
+        if not self.is_asking:
+            return self._asked_before_s
+        return self._asked_before_s + (self._now_s() - self._asking_since_s)
 
 
 class LeftBehind(BaseException):
@@ -311,7 +326,7 @@ class LeftBehind(BaseException):
 
 
 def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
-    """Abandons a cancelled call, whether it has ended or not."""
+    """Abandons the task of a cancelled call, with a warning if it has not ended."""
     task.add_done_callback(forget)
     if task.done():
         return
@@ -336,8 +351,7 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
 
 
 def forget(task: asyncio.Task[Any]) -> None:
-    """Retrieves the exception of a task that is done."""
-    # Or asyncio would complain that it was never retrieved.
+    """Retrieves the exception of a task that is done: asyncio complains of others."""
     if not task.cancelled():
         task.exception()
 

@@ -1,13 +1,13 @@
 """Fingerprints of functions: a digest of a function's code and of all that it refers to.
 
-A resumed run reuses the output of a function while its fingerprint is the same. So it covers what a
-person may edit: the function's statements and defaults, and the constants, helpers, classes and
-modules that it refers to, except those of Python, libraries and this package. It is the same under
-every version of Python if the source is available.
+A resumed run reuses the output of a function while its fingerprint is the same. So the fingerprint
+covers what a person may edit: the function's statements and defaults, and the constants, helpers,
+classes and modules that it refers to, except those of Python, libraries and this package. It is the
+same under every version of Python if the source is available.
 
 It does not cover files that the function reads, libraries, anything reached by `getattr`, and what
-objects hold beside public attributes. Lists, mappings, dataclasses and models count as they are at
-that moment, so take the fingerprint before a run fills them.
+objects hold beside public attributes. Lists, mappings, dataclasses and models count as they are
+when the fingerprint is taken, so take it before a run fills them.
 
 An object can have a method `code_parts()` that returns the functions and values that count: a
 pipeline returns its nodes' functions.
@@ -44,8 +44,7 @@ from pydantic.fields import FieldInfo
 from harness.graph.code_text import Import, code_text
 
 _MISSING = object()
-_MOST = 3
-"""Changed parts named in one message."""
+_MOST_NAMED = 3  # changed parts in one message
 # These names say where a module is, and not what it does.
 _OF_THE_MODULE = frozenset({"__builtins__", "__file__", "__name__", "__package__", "__spec__"})
 
@@ -57,22 +56,24 @@ class Fingerprint:
     digest: str
     """The digest of all parts: 32 hexadecimal digits."""
     parts: Mapping[str, str]
-    """For each function, class and constant in it, by name, its own digest."""
+    """The name of each function, class and constant in it → the digest of that part."""
     places: Mapping[str, str]
-    """Where its functions are: `nodes.py:12`."""
+    """The name of each function in it → where it is: `nodes.py:12`."""
 
-    def changes_since(self, parts: Mapping[str, str]) -> str:
+    def changes_since(self, earlier_parts: Mapping[str, str]) -> str:
         """The parts that differ from earlier ones, in words; empty if those are unknown."""
-        if not parts:
+        if not earlier_parts:
             return ""
         changes = [
             f"'{name}' ({self.places[name]})" if name in self.places else f"'{name}'"
             for name, digest in self.parts.items()
-            if parts.get(name) != digest
+            if earlier_parts.get(name) != digest
         ]
-        changes += [f"'{name}', which is gone" for name in parts if name not in self.parts]
-        further = f" and {len(changes) - _MOST} more" if len(changes) > _MOST else ""
-        return ", ".join(changes[:_MOST]) + further
+        changes += [f"'{name}', which is gone" for name in earlier_parts if name not in self.parts]
+        text = ", ".join(changes[:_MOST_NAMED])
+        if len(changes) > _MOST_NAMED:
+            text += f" and {len(changes) - _MOST_NAMED} more"
+        return text
 
 
 def code_of(function: object) -> Fingerprint:
@@ -84,31 +85,32 @@ def code_of(function: object) -> Fingerprint:
     """
     # Caching would keep alive what a closure holds, a whole run perhaps.
     if not isinstance(function, FunctionType) or function.__closure__:
-        return _read(function).code
-    cached = _known(function)
+        return _taken(function).code
+    cached = _cached(function)
     if not cached.holds():
-        _known.cache_clear()  # a name was bound again, as the cells of a notebook do
-        cached = _known(function)
+        _cached.cache_clear()  # a name was bound again, as the cells of a notebook do
+        cached = _cached(function)
     return cached.code
 
 
 def code_without_state(function: object) -> Fingerprint:
-    """The same without the state of what the function closes over or is bound to.
+    """As `code_of`, without the state of what the function closes over or is bound to.
 
-    A list or an object that a call may change counts by its class alone: after the change, it is
-    still the same call.
+    A list or an object that a call may change counts by its class alone, since after the change it
+    is still the same call.
     """
     if isinstance(function, FunctionType) and not function.__closure__:
         return code_of(function)
-    return _read(function, with_state=False).code
+    return _taken(function, with_state=False).code
 
 
 def digest_of_parts(value: object) -> str | None:
-    """The digest of an object by its `code_parts()`; None if one of them has no parts."""
+    """The digest of an object by its `code_parts()`; None if one of these parts has no parts."""
     writer = _FingerprintWriter()
     writer.add(value)
     code = writer.finished().code
-    # An object without parts counts by its class alone: all of its class have the same digest.
+    # An object without parts counts by its class alone, so that all objects of the class would have
+    # the same digest.
     return code.digest if writer.is_whole else None
 
 
@@ -128,66 +130,71 @@ class _CheckedFingerprint:
         )
 
 
-def _read(function: object, *, with_state: bool = True) -> _CheckedFingerprint:
-    reading = _FingerprintWriter(with_state=with_state)
+def _taken(function: object, *, with_state: bool = True) -> _CheckedFingerprint:
+    """Takes the fingerprint of a function."""
+    writer = _FingerprintWriter(with_state=with_state)
     if isinstance(function, FunctionType):
-        reading.mention(function)  # wherever it is written
+        writer.mention(function)  # not `add`, which writes only the name of a library's function
     else:
-        reading.add(function)
-    return reading.finished()
+        writer.add(function)
+    return writer.finished()
 
 
-_known = functools.lru_cache(maxsize=1024)(_read)
+_cached = functools.lru_cache(maxsize=1024)(_taken)
 
 
 class _FingerprintWriter:
     """Walks from one function over all that it reaches, and writes it as text.
 
-    A value that may lead back to itself gets a number when it is first met, and is written once,
-    after everything met before it. Each word belongs to the part that is being written: a function
-    or class, or a constant by the name that leads to it.
+    A value that may lead back to itself gets a number when it is first mentioned, and is written
+    once, after everything mentioned before it. Each word belongs to the part that is being written:
+    a function or class, or a constant by the name that leads to it.
     """
 
     def __init__(self, *, with_state: bool = True) -> None:
         self._with_state = with_state
-        self._is_held = False
-        """Whether a closure or a bound method holds the value that is being written."""
-        self._held: set[int] = set()  # the numbers of values that were met so
+        # Whether no value counts by its class alone, except values that functions refer to.
         self.is_whole = True
-        """Whether no value counts by its class alone, except values that functions refer to."""
+        # Of the value that is being written: whether it is a function or class, whether a closure
+        # or a bound method holds it, and the name of its part.
         self._is_in_code = False
-        self._words: list[str] = []
-        self._words_of_parts: dict[str, list[str]] = {}
+        self._is_held = False
         self._part = "its code"
-        self._numbers: dict[int, int] = {}  # `id` of a value → its index in `_met`
-        self._met: list[object] = []  # keeps the values alive, and so their ids
+        self._words: list[str] = []
+        self._words_by_part: dict[str, list[str]] = {}
+        # The mentioned values, which stay alive here and so keep their ids. A value's number is its
+        # index.
+        self._values: list[object] = []
+        self._numbers: dict[int, int] = {}  # `id` of a value → its number
+        self._first_parts: dict[int, str] = {}  # number of a value → the part that mentions it
+        self._held: set[int] = set()  # numbers of values that a closure or a bound method holds
         # (`id` of a scope, name) → the scope, the name and its value
         self._names: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
         self._cells: list[tuple[CellType, object]] = []
         self._places: dict[str, str] = {}
-        self._met_in: dict[int, str] = {}  # number of a value → the part that first mentions it
 
     def mention(self, value: object) -> None:
-        """Writes the number of a value that is written by itself."""
-        number = self._numbers.setdefault(id(value), len(self._met))
-        if number == len(self._met):
-            self._met.append(value)
-            self._met_in[number] = self._part
+        """Writes the number of a value, so that `finished` writes the value itself."""
+        number = self._numbers.setdefault(id(value), len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+            self._first_parts[number] = self._part
             if self._is_held:
                 self._held.add(number)
         self._write(f"#{number}")
 
     def add(self, value: object) -> None:
-        """Writes a value that is written where it stands, else its number."""
+        """Writes a value at this place, or only its number if it may lead back to itself."""
         kind = type(value)
         if kind in PLAIN:
             self._write(f"{kind.__name__} {value!r}")
         elif isinstance(value, FunctionType):
             if is_own(value.__code__.co_filename):
                 self.mention(value)
-            else:  # by its code's name, since decorators give a wrapper the name of what it wraps
-                home = value.__globals__.get("__name__")
-                self._write(f"function {library_name(home, value.__code__.co_qualname)}")
+            else:
+                # By the name in its code: a decorator gives a wrapper the name of what it wraps.
+                module_name = value.__globals__.get("__name__")
+                self._write(f"function {library_name(module_name, value.__code__.co_qualname)}")
                 # A library's decorator may wrap a function of the user's own.
                 self.add(getattr(value, "__wrapped__", None))
         elif isinstance(value, type):
@@ -203,6 +210,7 @@ class _FingerprintWriter:
             self._add_object(value)
 
     def _add_object(self, value: object) -> None:
+        """As `add`, for a value that is neither plain, a function, a class nor a module."""
         if self._is_held and not self._with_state and _may_change(value):
             self._write("state")
             self.add(type(value))
@@ -218,18 +226,18 @@ class _FingerprintWriter:
         elif parts.may_recur:
             self.mention(value)
         else:
-            around = self._is_held
-            self._is_held = around or isinstance(value, types.MethodType)
+            was_held = self._is_held
+            self._is_held = was_held or isinstance(value, types.MethodType)
             self._write_parts(parts)
-            self._is_held = around
+            self._is_held = was_held
 
     def finished(self) -> _CheckedFingerprint:
         """Writes every value that was mentioned, and all that these values refer to."""
-        for number, value in enumerate(self._met):  # `_met` grows meanwhile
+        for number, value in enumerate(self._values):  # `_values` grows meanwhile
             self._is_in_code = isinstance(value, FunctionType | type)
             # Other objects are not asked for an attribute: they may raise anything.
-            named = getattr(value, "__qualname__", None) if self._is_in_code else None
-            self._part = named or self._met_in[number]
+            qualified_name = getattr(value, "__qualname__", None) if self._is_in_code else None
+            self._part = qualified_name or self._first_parts[number]
             self._is_held = number in self._held and not self._is_in_code
             if isinstance(value, FunctionType):
                 self._write_function(value)
@@ -247,7 +255,7 @@ class _FingerprintWriter:
                 parts={
                     # Short, since they only name a change in a message; the whole digest decides.
                     name: blake2b("\n".join(words).encode(), digest_size=4).hexdigest()
-                    for name, words in self._words_of_parts.items()
+                    for name, words in self._words_by_part.items()
                 },
                 places=self._places,
             ),
@@ -265,11 +273,10 @@ class _FingerprintWriter:
         self._write(code.text)
         self.add(function.__defaults__)
         self.add(tuple(sorted((function.__kwdefaults__ or {}).items())))
-        for name, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
+        closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for name, cell in closure:
             contents = _contents(cell)
-            # Looked up again by `_CheckedFingerprint.holds`, as are the names in `_follow`.
+            # `_CheckedFingerprint.holds` looks it up again, as it does the names of `_follow`.
             self._cells.append((cell, contents))
             if not self._with_state and _assigns(function.__code__, name):
                 self._write(f"state {name}")
@@ -289,28 +296,34 @@ class _FingerprintWriter:
         """Writes the value of a global name, with the attributes that are read from it."""
         if path[0] in _OF_THE_MODULE:
             return
-        owner: object = _MISSING
+        # Goes through the user's own modules, up to the first value that is not one of these.
+        last_module: object = _MISSING
         for name in path:
             value = scope.get(name, _MISSING)
             self._names[id(scope), name] = (scope, name, value)
             if not isinstance(value, ModuleType) or not is_own_module(value):
                 break
-            owner, scope = value, vars(value)
-        # A module's `__getattr__` may make an attribute that its `vars` do not have.
-        last = owner if value is _MISSING else value
-        if last is not _MISSING:
-            self._add_named(".".join(path), last)
+            last_module = value
+            scope = vars(value)
+        if value is _MISSING:
+            # The module's `__getattr__` may make the attribute, so the whole module counts.
+            value = last_module
+        if value is not _MISSING:
+            self._add_named(".".join(path), value)
 
     def _add_named(self, name: str, value: object) -> None:
+        """Writes the value of a name, as a part of its own."""
         self._write(f"name {name}")
-        around, self._part = self._part, name
+        outer_part = self._part
+        self._part = name
         self.add(value)
-        self._part = around
+        self._part = outer_part
 
     def _write(self, word: str) -> None:
         self._words.append(word)
-        if not word.startswith("#"):  # a number depends on everything met before
-            self._words_of_parts.setdefault(self._part, []).append(word)
+        # A number depends on everything that was mentioned before, so it is no part's own.
+        if not word.startswith("#"):
+            self._words_by_part.setdefault(self._part, []).append(word)
 
     def _add_module(self, module: ModuleType) -> None:
         # The whole module: any of it may be used.
@@ -331,28 +344,33 @@ _FIRST_ATTRIBUTES: dict[int, tuple[weakref.ref[object], Mapping[str, object]]] =
 def _attributes(value: object) -> list[tuple[str, object]]:
     """The public attributes of an object of the user's own class; empty for other objects.
 
-    Lists and the like, which the run may fill, are left out. Texts and numbers are those that the
-    object had when it was first looked at, mostly as a run began: the run may set others, but a
-    person who edits them makes another object.
+    Lists and other containers, which the run may fill, are left out. Texts and numbers are those
+    that the object had at the first call for it, mostly as a run began: the run may set others, but
+    a person who edits them makes another object.
     """
-    cls, key = type(value), id(value)
+    cls = type(value)
+    key = id(value)
+    # Objects of libraries are not read: a proxy may be bound to nothing yet, and raise.
     is_own_class = cls.__module__ not in sys.modules or is_own_module(sys.modules[cls.__module__])
-    # Only own objects are read: a library's proxy may be bound to nothing yet, and raise. So may an
-    # own one that is asked for a dictionary or a weak reference that its slots do not have.
+    # A class with slots may have no `__dict__`, or take no weak reference.
     if not (is_own_class and cls.__dictoffset__ and cls.__weakrefoffset__):
         return []
     current = {**value.__dict__}
     reference, first = _FIRST_ATTRIBUTES.get(key, (None, {}))
     if reference is None or reference() is not value:
-        # Only plain values are stored: others may lead back to the object, and keep it alive.
+        # Only plain values are stored: others may lead back to the object, and keep it alive. In
+        # the place of others stands `_MISSING`.
         first = {
-            name: part if type(part) in PLAIN else _MISSING
-            for name, part in sorted(current.items())
-            if not name.startswith("_") and not _may_change(part)
+            name: attribute if type(attribute) in PLAIN else _MISSING
+            for name, attribute in sorted(current.items())
+            if not name.startswith("_") and not _may_change(attribute)
         }
         reference = weakref.ref(value, lambda _: _FIRST_ATTRIBUTES.pop(key, None))
         _FIRST_ATTRIBUTES[key] = reference, first
-    return [(name, current.get(name) if part is _MISSING else part) for name, part in first.items()]
+    return [
+        (name, current.get(name) if attribute is _MISSING else attribute)
+        for name, attribute in first.items()
+    ]
 
 
 def _may_change(value: object) -> bool:
@@ -371,9 +389,10 @@ def _assigns(code: CodeType, name: str) -> bool:
 
 
 def _contents(cell: CellType) -> object:
+    """The value in a closure's cell; `_MISSING` if it has none yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # the cell has no contents yet
+    except ValueError:
         return _MISSING
 
 
@@ -387,21 +406,22 @@ PLAIN = frozenset(
     }
 )
 
+# Attributes of a class that do not belong to its fingerprint.
 _NOT_OF_THE_CLASS = frozenset(
     {
-        # where it is written
+        # They say where the class is written.
         *("__module__", "__qualname__", "__firstlineno__", "__static_attributes__"),
         "__classdictcell__",
-        # what is written already
+        # `parts_of_class` writes these in another form.
         *("__doc__", "__annotations__", "__annotate__", "__annotate_func__"),
         *("__annotations_cache__", "__dataclass_fields__", "__dataclass_params__"),
         *("__orig_bases__", "__parameters__", "__signature__"),
-        # what Python keeps there for itself, or once the class is used
+        # Python keeps these there for itself, some only once the class is used.
         *("__dict__", "__weakref__", "__abstractmethods__", "_abc_impl", "__slotnames__"),
         *("__protocol_attrs__", "__non_callable_proto_members__"),
         *("__callable_proto_members_only__", "__mutable_keys__", "__readonly_keys__"),
         *("_member_map_", "_value2member_map_", "_hashable_values_", "_unhashable_values_"),
-        # of flags, made of the members; Python 3.11.2 has no `_singles_mask_` yet
+        # Flags have these, made of their members; Python 3.11.2 has no `_singles_mask_` yet.
         *("_unhashable_values_map_", "_singles_mask_", "_all_bits_", "_flag_mask_", "_inverted_"),
     }
 )
@@ -415,9 +435,8 @@ class Parts(typing.NamedTuple):
     """A value, taken apart."""
 
     label: str
-    parts: tuple[object, ...]
-    """In an order that is the same in every process."""
-    may_recur: bool = False
+    parts: tuple[object, ...]  # in an order that is the same in every process
+    may_recur: bool = False  # whether the parts may lead back to the value
 
 
 def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for each kind
@@ -428,15 +447,15 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
     match value:
         case enum.Enum():
             return Parts(f"member {value.name}", (type(value),))
-        case str() | bytes() | int() | float():  # of a subclass, since `add` writes plain ones
+        case str() | bytes() | int() | float():  # of a subclass: `add` writes the plain ones
             return Parts(f"value {_ADDRESS.sub('', repr(value))}", (type(value),))
         case tuple():
-            # The type counts, too: it may be a named tuple.
+            # With the type, which may be a named tuple.
             return Parts("tuple", (type(value), *value))
         case frozenset():
-            return Parts("frozenset", (*sorted(value, key=_place),))
+            return Parts("frozenset", (*sorted(value, key=_sort_key),))
         case set():
-            return Parts("set", (*sorted(value, key=_place),), may_recur=True)
+            return Parts("set", (*sorted(value, key=_sort_key),), may_recur=True)
         case list():
             return Parts("list", (*value,), may_recur=True)
         case dict():
@@ -486,7 +505,7 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
 
 
 def _fields(value: object) -> Iterable[tuple[object, object]] | None:
-    """(name, value) of each field, or the numbered `code_parts()`; None for other objects."""
+    """(name, value) of each field, or (number, part) of `code_parts()`; None for other objects."""
     code_parts = getattr(type(value), "code_parts", None)
     if code_parts is not None:
         return enumerate(code_parts(value))
@@ -502,12 +521,13 @@ def _fields(value: object) -> Iterable[tuple[object, object]] | None:
 
 
 def parts_of_class(cls: type) -> Parts:
-    """A class: its bases, fields in their order, and its constants and methods in any order."""
+    """The parts of a class: bases, fields in their order, constants and methods sorted by name."""
     label = f"class {cls.__name__}"
     document = vars(cls).get("__doc__")
     # The docstring that a dataclass generates only repeats the fields.
     if isinstance(document, str) and not document.startswith(f"{cls.__name__}("):
-        label += f" {inspect.cleandoc(document)!r}"  # as Python 3.13 keeps it
+        # Python 3.13 stores docstrings like this.
+        label += f" {inspect.cleandoc(document)!r}"
     parts: list[object] = [cls.__bases__, _annotations(cls)]
     members: set[str] = set()
     if issubclass(cls, enum.Enum):
@@ -529,12 +549,12 @@ def parts_of_class(cls: type) -> Parts:
         for name, value in sorted(vars(cls).items())
         if name not in _NOT_OF_THE_CLASS | members
         and not name.startswith("__pydantic_")
-        and not (name.startswith("_") and _is_made(value))
+        and not (name.startswith("_") and _is_generated(value))
     ]
     return Parts(label, tuple(parts))
 
 
-def _is_made(member: object) -> bool:
+def _is_generated(member: object) -> bool:
     """Whether Python or a library generated a method, as for dataclasses."""
     function = inspect.unwrap(getattr(member, "__func__", member))  # type: ignore[arg-type]
     if not isinstance(function, types.FunctionType):
@@ -544,20 +564,21 @@ def _is_made(member: object) -> bool:
 
 
 def _annotations(cls: type) -> tuple[object, ...]:
-    named = inspect.get_annotations(cls)
+    """(name, annotation) of each annotated field of a class, base classes left out."""
+    annotations = inspect.get_annotations(cls)
     try:
         resolved = typing.get_type_hints(cls, include_extras=True)
     except Exception:  # noqa: BLE001 - whatever a text, taken for an annotation, raises
         resolved = {}
-    return tuple((name, resolved.get(name, annotation)) for name, annotation in named.items())
+    return tuple((name, resolved.get(name, unread)) for name, unread in annotations.items())
 
 
-def _place(member: object) -> str:
-    # Sets are sorted by this: their own order differs in each process.
+def _sort_key(member: object) -> str:
+    """A key that sorts the members of a set, whose own order differs in each process."""
     if isinstance(member, frozenset):
-        return repr(sorted(map(_place, member)))
+        return repr(sorted(map(_sort_key, member)))
     if isinstance(member, tuple):
-        return repr([*map(_place, member)])
+        return repr([*map(_sort_key, member)])
     return f"{type(member).__qualname__} {_ADDRESS.sub('', repr(member))}"
 
 
@@ -588,9 +609,10 @@ def is_own_module(module: ModuleType) -> bool:
 
 
 def library_name(module: str | None, name: str) -> str:
-    """The name of a library's function or class; Python's own move between its modules."""
-    first = (module or "").partition(".")[0].lstrip("_")
-    return f"{first if first in sys.stdlib_module_names else module}.{name}"
+    """The name of a library's function or class, with its module."""
+    package = (module or "").partition(".")[0].lstrip("_")
+    # Between versions of Python, its functions move between modules of one package.
+    return f"{package if package in sys.stdlib_module_names else module}.{name}"
 
 
 def imported_files(imported: Import, package: str) -> list[Path]:
@@ -599,7 +621,7 @@ def imported_files(imported: Import, package: str) -> list[Path]:
     if imported.level:
         # One dot is the package itself, each further dot a parent.
         parent = package.rsplit(".", imported.level - 1)[0]
-        places = getattr(sys.modules.get(parent), "__path__", [])
+        folders = getattr(sys.modules.get(parent), "__path__", [])
     else:
         try:
             # Only the first name is looked up: for `a.b`, `find_spec` would import `a`.
@@ -607,12 +629,16 @@ def imported_files(imported: Import, package: str) -> list[Path]:
         except (ImportError, ValueError):  # a module that was not imported in the usual way
             return []
         if spec is not None and spec.submodule_search_locations is not None:
-            places, parts = spec.submodule_search_locations, parts[1:]
+            folders = spec.submodule_search_locations
+            parts = parts[1:]
         elif spec is not None and spec.has_location:
-            places = [Path(spec.origin or "").parent]
+            folders = [Path(spec.origin or "").parent]
         else:  # no such module, or a built-in one
             return []
-    names = [parts, *([*parts, name] for name in imported.names)]
-    paths = [Path(place, *name) for name in names for place in places]
-    files = [f for path in paths for f in (path / "__init__.py", path.with_name(f"{path.name}.py"))]
+    files: list[Path] = []
+    # Each imported name may be a module too.
+    for module in (parts, *([*parts, name] for name in imported.names)):
+        for folder in folders:
+            path = Path(folder, *module)
+            files += [path / "__init__.py", path.with_name(f"{path.name}.py")]
     return [file for file in files if file.is_file() and is_own(str(file))]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, get_args, ove
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from harness.errors import PipelineInvalid, did_you_mean
-from harness.graph.annotations import described, fits, is_mapping, item_of, remembered
+from harness.graph.annotations import cached_by_annotation, described, fits, is_mapping, item_of
 from harness.graph.node import (
     EMPTY,
     Node,
@@ -70,13 +70,13 @@ class Graph(Generic[ResultT]):
         self.result = result
         self.nodes: dict[str, Node] = {}
         self.fail_fast = fail_fast
-        # With the names that only `Pipeline` takes, for a misspelling of these.
+        # `limits` and `max_parallel`, which only `Pipeline` takes, may be misspelled too.
         known = ("fail_fast", "limits", "max_parallel", "result", *PolicyOptions.__optional_keys__)
         check_options(policies, known)
         self.policies = Policies(**policies)
         if (mistake := self.policies.mistake()) is not None:
             raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")
-        # What nodes take, so that adding a node that none waits for need not look at all others.
+        # What the nodes take: a node that no other takes can be added without a look for cycles.
         self._sources: set[str] = set()
 
     @overload
@@ -156,7 +156,8 @@ class Graph(Generic[ResultT]):
                 "it as a variable's name",
                 code="pipeline.prefix-invalid",
             )
-        inputs = {s for node in other.nodes.values() for s in node.sources} - other.nodes.keys()
+        sources_of_all = {source for node in other.nodes.values() for source in node.sources}
+        inputs = sources_of_all - other.nodes.keys()
         for name in takes or {}:
             if name not in inputs:
                 raise PipelineInvalid(
@@ -165,15 +166,15 @@ class Graph(Generic[ResultT]):
                     code="pipeline.unknown-input",
                 )
         sources = {name: f"{prefix}_{name}" for name in other.nodes} | dict(takes or {})
-        # `_sources` is not put back: a name too many only costs a look for cycles.
-        before = dict(self.nodes)
+        nodes_before = dict(self.nodes)
         try:
             # A list, since a graph may include itself.
             for node in list(other.nodes.values()):
                 policies = node.policies.over(other.policies)
                 self.add(node.moved(sources[node.name], sources, policies))
         except PipelineInvalid:
-            self.nodes = before
+            # `_sources` stays as it is: a name too many only costs a look for cycles.
+            self.nodes = nodes_before
             raise
 
     @property
@@ -218,20 +219,13 @@ class Graph(Generic[ResultT]):
                     _check_edge(self.nodes[parameter.source], node, parameter)
 
     def code_parts(self) -> tuple[object, ...]:
-        """The parts of it that its outputs depend on; see `fingerprint`."""
-        return self.result, *(
-            (
-                node.name,
-                node.function,
-                [
-                    (parameter.name, parameter.source, parameter.is_mapped)
-                    for parameter in node.parameters
-                ],
-                node.combine,
-                node.when and node.when.function,
-            )
-            for node in self.nodes.values()
-        )
+        """The parts of the graph that its outputs depend on; see `fingerprint`."""
+        parts: list[object] = [self.result]
+        for node in self.nodes.values():
+            parameters = [(p.name, p.source, p.is_mapped) for p in node.parameters]
+            when = None if node.when is None else node.when.function
+            parts.append((node.name, node.function, parameters, node.combine, when))
+        return tuple(parts)
 
     def add(self, node: Node) -> None:
         """Adds a node as `read_node` made it.
@@ -260,7 +254,9 @@ class Graph(Generic[ResultT]):
                 del self.nodes[node.name]
             else:
                 self.nodes[node.name] = earlier
-            ring = error.args[1][:0:-1]  # each takes the next; the first stood there twice
+            # graphlib lists the cycle with its first node at both ends, each node before those
+            # that take it; the message lists it from the new node on, the other way round.
+            ring = error.args[1][:0:-1]
             start = ring.index(node.name)
             cycle = [*ring[start:], *ring[:start], node.name]
             raise node.mistake(
@@ -301,6 +297,7 @@ def _check_output(node: Node, graph: Graph) -> None:
 
 
 def _produced(node: Node) -> Any:  # noqa: ANN401 - whatever the pipeline's author wrote
+    """The type of a node's output as others receive it; for a mapped node, the list of all."""
     annotation: Any = returned(node)
     return list[annotation] if node.is_mapped else annotation
 
@@ -328,10 +325,10 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
             )
         produced = item
     if not fits(produced, annotation):
-        what = "gives items that are" if parameter.is_mapped else "returns"
+        verb = "gives items that are" if parameter.is_mapped else "returns"
         raise node.mistake(
             f"node '{node.name}' takes '{parameter.name}' as {described(annotation)}, and "
-            f"'{source.name}' {what} {described(produced)}; make the annotations agree",
+            f"'{source.name}' {verb} {described(produced)}; make the annotations agree",
             code="pipeline.types-disagree",
         )
 
@@ -342,8 +339,8 @@ class GraphInput:
 
     name: str
     node: Node
-    """The node whose annotation and default count: the first that takes it, unless only a later
-    one has a default or a type."""
+    """The node whose annotation and default count: the first that takes the input, unless only a
+    later one has a default or a type."""
     parameter: Parameter
 
     @property
@@ -371,23 +368,24 @@ def graph_inputs(graph: Graph) -> dict[str, GraphInput]:
     inputs: dict[str, GraphInput] = {}
     for node in graph.nodes.values():
         for parameter in node.everything_taken:
-            if parameter.source not in graph.nodes:
-                name = parameter.source
-                input_ = GraphInput(name=name, node=node, parameter=parameter)
-                inputs[name] = _agreed(inputs[name], input_) if name in inputs else input_
+            name = parameter.source
+            if name not in graph.nodes:
+                candidate = GraphInput(name=name, node=node, parameter=parameter)
+                inputs[name] = _chosen(inputs[name], candidate) if name in inputs else candidate
     return inputs
 
 
-def _agreed(first: GraphInput, second: GraphInput) -> GraphInput:
-    """The input with a default, or else the input with a type."""
-    # Sorting keeps the order of equals, also in reverse: the first of them is chosen.
-    chosen, second_choice = sorted(
+def _chosen(first: GraphInput, second: GraphInput) -> GraphInput:
+    """Of two nodes' views of one input, the view with a default, or else the view with a type."""
+    # `sorted` keeps the order of equals, also in reverse, so the first of them is chosen.
+    chosen, rejected = sorted(
         (first, second),
-        key=lambda candidate: (candidate.has_default, candidate.annotation not in _ANY),
+        key=lambda view: (view.has_default, view.annotation not in _ANY),
         reverse=True,
     )
-    if second_choice.annotation not in (chosen.annotation, *_ANY) or (
-        second_choice.has_default and second_choice.parameter.default != chosen.parameter.default
+    types_differ = rejected.annotation not in (chosen.annotation, *_ANY)
+    if types_differ or (
+        rejected.has_default and rejected.parameter.default != chosen.parameter.default
     ):
         raise second.node.mistake(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
@@ -412,26 +410,32 @@ def bind_inputs(graph: Graph, values: Mapping[str, object]) -> dict[str, object]
                 code="pipeline.unknown-input",
             )
     return {
-        name: _checked(item, values[name]) if name in values else _default(graph, item)
-        for name, item in inputs.items()
+        name: _checked(graph_input, values[name])
+        if name in values
+        else _default(graph, graph_input)
+        for name, graph_input in inputs.items()
     }
 
 
-def _default(graph: Graph, item: GraphInput) -> object:
-    if item.has_default:
-        return item.parameter.default
-    node = item.node
-    # A misspelled edge looks like a missing input.
-    nodes = graph.nodes.keys() - {node.name}
+def _default(graph: Graph, graph_input: GraphInput) -> object:
+    if graph_input.has_default:
+        return graph_input.parameter.default
+    node = graph_input.node
+    remedy = "give it"
+    # A parameter with the misspelled name of a node looks like a missing input.
+    other_nodes = graph.nodes.keys() - {node.name}
+    if other_nodes:
+        remedy += f", or name a node; {did_you_mean(graph_input.name, other_nodes)}"
     raise node.mistake(
-        f"node '{node.name}' needs '{item.name}', which is neither given nor the name of a node; "
-        "give it" + (f", or name a node; {did_you_mean(item.name, nodes)}" if nodes else ""),
+        f"node '{node.name}' needs '{graph_input.name}', which is neither given nor the name of a "
+        f"node; {remedy}",
         code="pipeline.input-missing",
     )
 
 
-def _checked(item: GraphInput, value: object) -> object:
-    adapter = _adapter(item.annotation)
+def _checked(graph_input: GraphInput, value: object) -> object:
+    """A value as the type of an input, from a Python value or from the text of a command line."""
+    adapter = _adapter(graph_input.annotation)
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -444,15 +448,15 @@ def _checked(item: GraphInput, value: object) -> object:
         first = error.errors()[0]
         rejected = first["input"]
         excerpt = repr(rejected[:80]) if isinstance(rejected, str) else repr(rejected)[:80]
-        where = "".join(f"[{key!r}]" for key in first["loc"])
+        place = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
-            f"input '{item.name}{where}' does not fit node '{item.node.name}': {first['msg']} "
-            f"(given: {excerpt})",
+            f"input '{graph_input.name}{place}' does not fit node '{graph_input.node.name}': "
+            f"{first['msg']} (given: {excerpt})",
             code="pipeline.input-invalid",
         ) from error
 
 
-@remembered
+@cached_by_annotation
 def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
     try:
         return TypeAdapter(annotation)
@@ -462,14 +466,16 @@ def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
 
 
 def asks_for_workers(graph: Graph) -> bool:
-    """Whether a node has `on=`, also of pipelines that functions of nodes name."""
+    """Whether a node has `on=`, in this graph or in one that a node's function refers to."""
     graphs = [graph]
-    for inner in graphs:  # which grows meanwhile
+    for inner in graphs:  # `graphs` grows meanwhile
         for node in inner.nodes.values():
             if node.policies.on is not None:
                 return True
-            if inspect.isfunction(function := inspect.unwrap(node.function)):
-                closure, named, *_ = inspect.getclosurevars(function)
-                values = (*closure.values(), *named.values())
-                graphs += [g for g in values if isinstance(g, Graph) and g not in graphs]
+            function = inspect.unwrap(node.function)
+            if inspect.isfunction(function):
+                variables = inspect.getclosurevars(function)
+                for value in (*variables.nonlocals.values(), *variables.globals.values()):
+                    if isinstance(value, Graph) and value not in graphs:
+                        graphs.append(value)
     return False

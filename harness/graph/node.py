@@ -141,17 +141,18 @@ class Node:
         Raises:
             PipelineInvalid: The annotation names something that does not exist.
         """
-        # A name that both have is the function's own parameter; "return" is always the function's.
         function = self.function
-        is_own = any(parameter.name == name for parameter in self.parameters)
-        if self.when and not is_own and any(p.name == name for p in self.when.parameters):
+        # The function's own parameter counts before one of `when` with the same name.
+        own_names = {parameter.name for parameter in self.parameters}
+        when_names = {parameter.name for parameter in self.when.parameters} if self.when else set()
+        if self.when is not None and name in when_names - own_names:
             function = self.when.function
         try:
             return annotation_of(inspect.unwrap(function), name)
         except (NameError, AttributeError) as error:
-            what = "what is returned" if name == "return" else f"'{name}'"
+            subject = "what is returned" if name == "return" else f"'{name}'"
             raise self.mistake(
-                f"the annotation of {what} in node '{self.name}' cannot be resolved "
+                f"the annotation of {subject} in node '{self.name}' cannot be resolved "
                 f"({error}); import the name at run time, not only under TYPE_CHECKING",
                 code="pipeline.annotation-unresolved",
             ) from error
@@ -159,30 +160,29 @@ class Node:
     def moved(self, name: str, sources: Mapping[str, str], policies: Policies) -> Node:
         """The same node in another graph.
 
-        `sources` has the names of its sources there, if they differ.
+        `sources` maps each of its sources to the name there, if the names differ.
         """
 
-        def there(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+        def moved_parameters(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
             return tuple(replace(p, source=sources.get(p.source, p.source)) for p in parameters)
 
-        return replace(
-            self,
-            name=name,
-            parameters=there(self.parameters),
-            when=self.when and replace(self.when, parameters=there(self.when.parameters)),
-            policies=policies,
-        )
+        when = self.when
+        if when is not None:
+            when = replace(when, parameters=moved_parameters(when.parameters))
+        parameters = moved_parameters(self.parameters)
+        return replace(self, name=name, parameters=parameters, when=when, policies=policies)
 
 
 def annotation_of(function: Callable[..., object], name: str) -> object:
     """The type of one parameter, or of `return`; `object` without annotation.
 
     Raises:
-        NameError: It names something that does not exist; or `AttributeError`.
+        NameError: The annotation names something that does not exist.
+        AttributeError: The same, for `module.name`.
     """
     # Caching would keep alive what a closure or an object holds, a whole run perhaps.
     if isinstance(function, FunctionType) and not function.__closure__:
-        return _known_annotation(function, name)
+        return _cached_annotation(function, name)
     return _read_annotation(function, name)
 
 
@@ -196,11 +196,11 @@ def _read_annotation(function: Callable[..., object], name: str) -> object:
 
 
 # Many nodes of a large graph share a function.
-_known_annotation = lru_cache(maxsize=1024)(_read_annotation)
+_cached_annotation = lru_cache(maxsize=1024)(_read_annotation)
 
 
 def check_options(options: PolicyOptions, known: Iterable[str]) -> None:
-    """Raises `TypeError` for a misspelled option, with the nearest of those that are known."""
+    """Raises `TypeError` for an option that is no policy; the message names the nearest option."""
     for name in options.keys() - PolicyOptions.__optional_keys__:
         raise TypeError(f"there is no option '{name}'; {did_you_mean(name, known)}")
 
@@ -234,36 +234,37 @@ def read_node(
             "in a function written with def",
             code="pipeline.node-without-signature",
         )
-    chosen = function.__name__ if name is None else name
-    # One role's name is a sequence too, of its letters.
+    node_name = function.__name__ if name is None else name
+    # A text alone is the name of one role: as a sequence, it would be one of letters.
     roles = (models,) if isinstance(models, str) else models
     check_options(options, NodeOptions.__optional_keys__)
     policies = Policies(**options, on=on, models=None if roles is None else tuple(roles))
-    reader = _SignatureReader(chosen, Path(code.co_filename), code.co_firstlineno)
+    reader = _SignatureReader(node_name, Path(code.co_filename), code.co_firstlineno)
     reader.check_name()
     reader.check_options(each, takes, combine, policies)
     if policies.on is not None and inspect.isasyncgenfunction(inspect.unwrap(function)):
         raise reader.mistake(
-            f"node '{chosen}' yields its items one by one, and so runs with the pipeline; leave "
+            f"node '{node_name}' yields its items one by one, and so runs with the pipeline; leave "
             "out on=, or return a list",
             "pipeline.on-a-stream",
         )
-    signature = reader.signature(function, f"node '{chosen}'")
-    mapped, taken = dict(each or {}), dict(takes or {})
-    reader.check_sources(mapped, taken, [p for p in signature if p != RUN_PARAMETER])
-    sources = mapped | taken
+    signature = reader.signature(function, f"node '{node_name}'")
+    mapped_sources = dict(each or {})
+    renamed_sources = dict(takes or {})
+    parameter_names = [name for name in signature if name != RUN_PARAMETER]
+    reader.check_sources(mapped_sources, renamed_sources, parameter_names)
+    sources = mapped_sources | renamed_sources
     parameters = {
-        p.name: Parameter(
-            name=p.name,
-            source=sources.get(p.name, p.name),
-            is_mapped=p.name in mapped,
-            default=p.default,
+        name: Parameter(
+            name=name,
+            source=sources.get(name, name),
+            is_mapped=name in mapped_sources,
+            default=signature[name].default,
         )
-        for p in signature.values()
-        if p.name != RUN_PARAMETER
+        for name in parameter_names
     }
     return Node(
-        name=chosen,
+        name=node_name,
         function=function,
         parameters=tuple(parameters.values()),
         takes_run=RUN_PARAMETER in signature,
@@ -303,27 +304,29 @@ class _SignatureReader:
     def check_options(
         self, each: object, takes: object, combine: object, policies: Policies
     ) -> None:
-        wrong = policies.mistake()
+        """Raises for values of the wrong type, which Python lets callers give."""
+        problem = policies.mistake()
         if combine not in get_args(Combine):
-            wrong = f'combine={combine!r} is unknown; write "zip" or "product"'
+            problem = f'combine={combine!r} is unknown; write "zip" or "product"'
         for option, value in (("each", each), ("takes", takes)):
             if not isinstance(value, Mapping | None):
-                wrong = f'{option}={value!r} names no parameter; write {{"parameter": "source"}}'
-        if wrong is not None:
-            raise self.mistake(f"node '{self.name}': {wrong}", "pipeline.option-invalid")
+                problem = f'{option}={value!r} names no parameter; write {{"parameter": "source"}}'
+        if problem is not None:
+            raise self.mistake(f"node '{self.name}': {problem}", "pipeline.option-invalid")
 
     def check_sources(
-        self, mapped: Mapping[str, str], sources: Mapping[str, str], unused: list[str]
+        self, each: Mapping[str, str], takes: Mapping[str, str], parameter_names: list[str]
     ) -> None:
-        for option, names in (("each", mapped), ("takes", sources)):
-            for parameter in names:
-                if parameter not in unused:
+        """Raises unless `each` and `takes` name different parameters that the node has."""
+        for option, names in (("each", each), ("takes", takes)):
+            for name in names:
+                if name not in parameter_names:
                     raise self.mistake(
-                        f"{option}= of node '{self.name}' names '{parameter}', which is not a "
-                        f"parameter that takes a value; {did_you_mean(parameter, unused)}",
+                        f"{option}= of node '{self.name}' names '{name}', which is not a "
+                        f"parameter that takes a value; {did_you_mean(name, parameter_names)}",
                         "pipeline.unknown-parameter",
                     )
-        if both := mapped.keys() & sources.keys():
+        if both := each.keys() & takes.keys():
             raise self.mistake(
                 f"each= and takes= of node '{self.name}' both name '{min(both)}'; leave one",
                 "pipeline.parameter-taken-twice",
@@ -340,7 +343,7 @@ class _SignatureReader:
         return When(
             function=function,
             parameters=tuple(
-                # A name that the node has too means here what it means there: one item, say.
+                # The same value as the node's own parameter of this name: one item, for example.
                 parameters.get(p.name)
                 or Parameter(name=p.name, source=p.name, is_mapped=False, default=p.default)
                 for p in signature.values()
@@ -348,20 +351,20 @@ class _SignatureReader:
         )
 
     def signature(
-        self, function: Callable[..., object], what: str
+        self, function: Callable[..., object], subject: str
     ) -> Mapping[str, inspect.Parameter]:
-        """The parameters, all of which can be given by name."""
+        """A function's parameters; raises unless all of them can be given by name."""
         parameters = inspect.signature(function).parameters
         for parameter in parameters.values():
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
                 raise self.mistake(
-                    f"{what} takes {parameter}; an edge is a parameter name, so name them all",
+                    f"{subject} takes {parameter}; an edge is a parameter name, so name them all",
                     "pipeline.parameter-without-name",
                 )
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise self.mistake(
-                    f"parameter '{parameter.name}' of {what} is positional-only; values are given "
-                    "by name, so remove the '/'",
+                    f"parameter '{parameter.name}' of {subject} is positional-only; values are "
+                    "given by name, so remove the '/'",
                     "pipeline.parameter-positional-only",
                 )
         return parameters

@@ -28,7 +28,7 @@ from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
 from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
-from harness.trace import describe, events
+from harness.trace import Span, describe, events
 
 Answers = Mapping[tuple[str, str], object]
 """Answers of people, by the key and the text of the question."""
@@ -58,7 +58,9 @@ _TRACEBACK_CHARS = 20_000
 
 
 class Suspended(BaseException):
-    """Leaves a node whose questions have no answer yet; nodes that catch all errors do not."""
+    """Leaves a node whose questions have no answer yet."""
+
+    # Not an `Exception`, so that a node that catches all errors does not catch it.
 
     def __init__(self, *questions: Question) -> None:
         super().__init__("; ".join(question.text for question in questions))
@@ -83,7 +85,7 @@ class CallFailed(Exception):
         self.beside = beside
 
 
-Nested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
+RunNested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
 """Runs a graph inside a call: the call, the graph, its inputs, the prefix of its nodes' names."""
 
 
@@ -98,7 +100,7 @@ class NodeCall:
     """
 
     def __init__(
-        self, call: StepCall, *, shared: Shared, nested: Nested, parent: NodeCall | None = None
+        self, call: StepCall, *, shared: Shared, nested: RunNested, parent: NodeCall | None = None
     ) -> None:
         self.label = call.label
         self.pulse: Pulse = Pulse(None if parent is None else parent.pulse)
@@ -111,10 +113,9 @@ class NodeCall:
         self._parent = parent
         self._call = call
         self._shared = shared
-        self._nested = nested
-        self._counts: defaultdict[str, int] = defaultdict(int)
-        # The tasks of the node that wait for something nested.
-        self._nesting: set[asyncio.Task[Any]] = set()
+        self._run_nested = nested
+        self._counts: defaultdict[str, int] = defaultdict(int)  # steps of this attempt, by kind
+        self._nesting: set[asyncio.Task[Any]] = set()  # the node's tasks that wait for a nested run
 
     @property
     def repeats(self) -> int:
@@ -123,7 +124,10 @@ class NodeCall:
 
     @property
     def variation(self) -> int:
-        """0, or the number of this attempt's replies, if the same replies would fail again."""
+        """A number that makes the replies of this attempt differ from those that failed before.
+
+        0 as long as no attempt failed by a reply.
+        """
         # An inner and an outer repetition must never have the same number.
         return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
 
@@ -132,7 +136,7 @@ class NodeCall:
         self._begin_attempt(self._repeats + 1)
 
     def use(self, uses: Mapping[str, Use]) -> None:
-        """Notes what this call, and so each call around it, uses beside code and inputs."""
+        """Records models, rubrics or settings that this call uses, and so each call around it."""
         self._call.uses.update(uses)
         if self._parent is not None:
             self._parent.use(uses)
@@ -147,8 +151,8 @@ class NodeCall:
         The same in every part of the run, as long as the call's inputs and code are the same.
         """
         number = self.count(kind)
-        code, inputs = self._call.step.code.digest, self._call.taken.inputs
-        text = "\n".join([kind, code, *(f"{name}={value}" for name, value in inputs.items())])
+        inputs = [f"{name}={digest}" for name, digest in self._call.inputs.digests.items()]
+        text = "\n".join([kind, self._call.step.code.digest, *inputs])
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return f"{self.label}#{number}@{digest}"
 
@@ -162,8 +166,8 @@ class NodeCall:
         """
         graph.check()
         values = bind_inputs(graph, inputs)
-        ended = await self._inside(graph, values, f"{self.label}/{self._numbered(graph.name)}/")
-        return _whole(ended).outputs
+        prefix = f"{self.label}/{self._numbered(graph.name)}/"
+        return (await self._run_inside(graph, values, prefix)).outputs
 
     async def map(
         self,
@@ -187,8 +191,8 @@ class NodeCall:
             NodeFailed: A call failed.
             RunLimitReached: A limit of the run ended it.
         """
-        places = None if max_parallel is None else Concurrency(max_parallel)
-        node = read_node(function, name=name, retry=retry, concurrency=places)
+        concurrency = None if max_parallel is None else Concurrency(max_parallel)
+        node = read_node(function, name=name, retry=retry, concurrency=concurrency)
         if len(node.parameters) != 1:
             raise InvalidInput(
                 f"run.map calls '{node.name}' with one item at a time, and it takes "
@@ -202,8 +206,8 @@ class NodeCall:
         # Numbered, since a node may map one function several times.
         graph.add(replace(node, name=self._numbered(node.name), parameters=(item,), track=track))
         graph.check()
-        ended = await self._inside(graph, {"items": list(items)}, f"{self.label}/")
-        (values,) = _whole(ended).outputs.values()
+        execution = await self._run_inside(graph, {"items": list(items)}, f"{self.label}/")
+        (values,) = execution.outputs.values()
         assert isinstance(values, list)
         return values
 
@@ -213,38 +217,35 @@ class NodeCall:
         Raises:
             Suspended: There is no answer yet; the node ends here, and is called again with one.
         """
-        shared, key = self._shared, self._numbered("ask")
-        question = Question(
-            key=f"{self.label}/{key}", node=self.label, text=text, form=form_of_answer(returns)
-        )
-        reply = shared.answers.get((question.key, text))
+        shared = self._shared
+        key = f"{self.label}/{self._numbered('ask')}"
+        question = Question(key=key, node=self.label, text=text, form=form_of_answer(returns))
+        reply = shared.answers.get((key, text))
         if reply is None:
-            reply = await self._asked(question)
-        # An answer of the wrong form is asked for again, with what is wrong, as long as one comes.
+            reply = await self._immediate_answer(question)
+        # After an answer of the wrong form, the person is asked again, and told what is wrong.
         while reply is not None:
             try:
                 answer = parse_answer(reply, returns)
             except ValueError:
                 question = replace(question, problem=not_an_answer(reply, question.form))
-                reply = await self._asked(question)
+                reply = await self._immediate_answer(question)
             else:
                 # For the next attempt of the node, which asks again.
-                shared.answers[question.key, text] = reply
-                excerpt, answered = shared.tracer.excerpt(text), shared.tracer.excerpt(reply)
-                shared.tracer.instant(
-                    events.AnswerEvent(key=question.key, text=excerpt, answer=answered)
+                shared.answers[key, text] = reply
+                answered = events.AnswerEvent(
+                    key=key, text=shared.tracer.excerpt(text), answer=shared.tracer.excerpt(reply)
                 )
+                shared.tracer.instant(answered)
                 # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
         excerpt = shared.tracer.excerpt(text)
-        shared.tracer.instant(
-            events.QuestionEvent(key=question.key, text=excerpt, form=question.form)
-        )
+        shared.tracer.instant(events.QuestionEvent(key=key, text=excerpt, form=question.form))
         raise Suspended(question)
 
-    async def _asked(self, question: Question) -> object | None:
-        """A person's immediate answer; None if there is none."""
+    async def _immediate_answer(self, question: Question) -> object | None:
+        """Asks a person who is there now; None without an answer."""
         asker = self._shared.asker
         if asker is None:
             return None
@@ -252,34 +253,49 @@ class NodeCall:
             answer = asker(question)
             return await answer if inspect.isawaitable(answer) else answer
 
-    async def _inside(self, graph: Graph, values: Mapping[str, object], prefix: str) -> Execution:
-        """Runs a graph inside the call; whoever waits for it lends its place to the nodes."""
+    async def _run_inside(
+        self, graph: Graph, values: Mapping[str, object], prefix: str
+    ) -> Execution:
+        """Runs a graph inside the call, and raises what ended it early.
+
+        The call that waits for it lends its place to the graph's calls.
+        """
         task = this_task()
-        if INNERMOST.get(None) is None:  # it comes from a thread that left its call's context
-            INNERMOST.set(self._innermost())
+        if INNERMOST.get(None) is None:
+            # This code runs in a thread that left its call's context.
+            INNERMOST.set(self._stand_in_for_innermost())
         self._nesting.add(task)
         try:
             with self._shared.places.lent_by(INNERMOST.get()):
-                return await self._nested(self, graph, values, prefix)
+                execution = await self._run_nested(self, graph, values, prefix)
         finally:
             self._nesting.discard(task)
+        if execution.failures:
+            raise execution.error
+        if execution.stopped_by is not None:
+            raise execution.stopped_by
+        if execution.questions:
+            raise Suspended(*execution.questions)
+        return execution
 
-    def _innermost(self) -> StepCall:
-        """Stands for an unknown call inside this one, if this one's own place is lent already."""
+    def _stand_in_for_innermost(self) -> StepCall:
+        """The call whose place is lent if it is unknown which call inside this one waits."""
         if self._call.loan is None:
             return self._call
+        # This call's own place is lent already.
         call = StepCall(self._call.state, self._call.item, around=self._call)
         call.has_place = True
         return call
 
     def count(self, kind: str) -> int:
-        """The number of the next step of a kind in this call, from 1."""
+        """Counts a further step of a kind in this call: 1 for the first."""
         self._counts[kind] += 1
         return self._counts[kind]
 
     def _numbered(self, name: str) -> str:
-        count = self.count(name)
-        return name if count == 1 else f"{name}#{count}"
+        """The name of the next step of this name in this call: `brief`, then `brief#2`."""
+        number = self.count(name)
+        return name if number == 1 else f"{name}#{number}"
 
     # --- attempts ---------------------------------------------------------------------------------
 
@@ -293,47 +309,43 @@ class NodeCall:
             CallFailed: No attempt gave one.
             Suspended: A person has to answer first.
         """
-        tracer = self._shared.tracer
-        # Not where an error is caught: a call that is left behind is thrown one from outside its
-        # task.
+        # Not asked for below, where an error is caught: a call that is left behind is thrown one
+        # from outside its task.
         task = this_task()
         attempt = 1
         while True:
             try:
                 return await self._attempt(attempt, on_item)
             except BaseException as raised:
-                error, *further = _leaves(raised)
+                error, *others = _leaves(raised)
                 if isinstance(error, asyncio.CancelledError):
                     # Let through, it would look as if the run had been cancelled.
-                    whose = "its task" if task.cancelling() else "what it waited for"
-                    what = asyncio.CancelledError(f"{whose} was cancelled")
-                    raise CallFailed(what, attempt) from raised
+                    subject = "its task" if task.cancelling() else "what it waited for"
+                    cancelled = asyncio.CancelledError(f"{subject} was cancelled")
+                    raise CallFailed(cancelled, attempt) from raised
                 if not isinstance(error, Exception):
                     if error is raised:
                         raise
                     raise error from raised
-                # Neither a call that raises as it is cancelled, nor one whose items others may have
-                # used: it might give other items.
+                # No further attempt of a call that raises as it is cancelled, nor of one whose
+                # items other nodes may have used: the next attempt might give other items.
                 is_last = task.cancelling() or self._has_given_items
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
-                    raise CallFailed(error, attempt, beside=_first_lines(further)) from error
-                # The next attempt asks for other replies if these may have been the reason. They
-                # were not where a call failed: it is made again in any case.
-                cause = _cause(error)
-                is_of_a_call = isinstance(cause, HarnessError | OSError)
-                if isinstance(cause, EvaluationFailed) or not is_of_a_call:
+                    raise CallFailed(error, attempt, beside=_first_lines(others)) from error
+                if _may_be_due_to_a_reply(error):
                     self._variations += 1
-            event = events.RetryEvent(
+            retry = events.RetryEvent(
                 node=self.label,
                 reason=type(error).__name__,
-                detail=tracer.excerpt(message_of(error)),
+                detail=self._shared.tracer.excerpt(message_of(error)),
                 attempt=attempt,
                 delay_s=delay_s,
             )
-            tracer.instant(event)
+            self._shared.tracer.instant(retry)
             attempt += 1
-            # No idleness of the calls around it; this call's own limits hold only within attempts.
+            # The calls around this one do not count as idle meanwhile. This call's own limits hold
+            # only within attempts.
             with self.pulse.doing("rest"):
                 await asyncio.sleep(delay_s)
 
@@ -345,56 +357,71 @@ class NodeCall:
         return retry.delay_s(error, attempt=attempt)
 
     async def _attempt(self, attempt: int, on_item: OnItem | None) -> CallOutput:
-        call, shared, step = self._call, self._shared, self._call.step
-        tracer = shared.tracer
-        arguments, _, digests = call.taken
-        needs = (*digests, *call.decided_by)
+        """Calls the node's function once, inside a span, and checks its output."""
+        call = self._call
+        step = call.step
+        log = self._shared.log
+        tracer = self._shared.tracer
         # On a full disk no further call is made whose output would be lost; see `OnFailure`.
         tracer.check_written()
-        waits = _waits(call, until_ns=tracer.now_ns())
-        begun = events.NodeAttempt(
+        waits_ns = _waits_ns(call, until_ns=tracer.now_ns())
+        started = events.NodeAttempt(
             track=track_of(call),
             label=self.label,
             node=call.state.path,
             item=call.item,
-            concurrency_wait_ns=waits.get("node"),
-            place_wait_ns=waits.get("pipeline"),
+            concurrency_wait_ns=waits_ns.get("node"),
+            place_wait_ns=waits_ns.get("pipeline"),
             attempt=attempt if attempt > 1 else None,
         )
-        with tracer.span(begun) as span:
+        with tracer.span(started) as span:
             if step.policies.on_error not in (None, "fail"):
-                # Should it fail, nodes that go on without its output had to wait for it too.
+                # If it fails, nodes that go on without its output had to wait for it too.
                 call.state.note_span(call.item, span.id)
-            for flow, sources in (("output", digests), ("condition", call.decided_by)):
-                tracer.flows(flow, sources=[n for n in sources if type(n) is int], target=span.id)
-            # Outputs of earlier parts have no span to draw an arrow from, only a label.
-            if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
-                span.set(needs=before)
+            self._record_producers(span)
             self._begin_attempt(attempt)
+            arguments: Mapping[str, Any] = call.inputs.arguments
             if step.node.takes_run:
-                arguments = {RUN_PARAMETER: shared.run_of(self), **arguments}
+                arguments = {RUN_PARAMETER: self._shared.run_of(self), **arguments}
             work = Work(self.label, step.node.function, arguments, step.policies.on, self)
             if step.item_form is None:
-                work_done = shared.executor.call(work)
+                value_of_work = self._shared.executor.call(work)
             else:
-                work_done = self._stream(step.item_form, work, on_item)
+                value_of_work = self._stream(step.item_form, work, on_item)
+            limits = step.policies.timeout
+            if limits is not None:
+                value_of_work = timed(
+                    value_of_work, limits, pulse=self.pulse, label=self.label, log=log
+                )
             try:
-                if (limits := step.policies.timeout) is not None:
-                    work_done = timed(
-                        work_done, limits, pulse=self.pulse, label=self.label, log=shared.log
-                    )
-                value = await work_done
+                value = await value_of_work
             except Exception as error:
                 span.set(traceback=tracer.excerpt(_traceback(error)))
                 raise
             finally:
                 if self._nesting:
-                    # Calls inside that still go on: `asyncio.gather` leaves them.
-                    await end([*self._nesting], label=self.label, log=shared.log)
+                    # Nested runs that still go on, as `asyncio.gather` leaves them.
+                    await end([*self._nesting], label=self.label, log=log)
             value = step.form.check(value)
             return CallOutput(value, step.form.encode(value), span.id)
 
+    def _record_producers(self, span: Span) -> None:
+        """Draws an arrow to an attempt from each call that made one of its inputs."""
+        arrows = (
+            ("output", self._call.inputs.producers),
+            ("condition", self._call.decided_by),
+        )
+        labels: list[str] = []
+        for flow, producers in arrows:
+            spans = [producer for producer in producers if isinstance(producer, int)]
+            self._shared.tracer.flows(flow, sources=spans, target=span.id)
+            labels += [producer for producer in producers if isinstance(producer, str)]
+        # Calls of earlier parts of the run have no span to draw an arrow from, only a label.
+        if self._shared.earlier is not None and labels:
+            span.set(needs=labels)
+
     async def _stream(self, form: ValueForm, work: Work, on_item: OnItem | None) -> list[object]:
+        """Collects the items that a generating node yields, and passes each on as it comes."""
         items: list[object] = []
         async with aclosing(self._shared.executor.stream(work)) as stream:
             async for item in stream:
@@ -407,27 +434,27 @@ class NodeCall:
         return items
 
     def _begin_attempt(self, attempt: int) -> None:
-        # The numbering of steps begins again. So each step of a second attempt gets its name from
-        # the first, and finished steps are found, as in a resumed run.
+        # The numbering of steps begins again, so that each step of a second attempt has the name
+        # that it had in the first, and finished steps are found, as in a resumed run.
         self._repeats = attempt - 1
         if self._counts:
             # Work that the attempt before left out is done again, or left out again.
-            log, inside = self._shared.log, f"{self.label}/"
-            log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(inside)]
+            log = self._shared.log
+            prefix = f"{self.label}/"
+            log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(prefix)]
             log.failed_inside[:] = [
-                failure for failure in log.failed_inside if not failure.node.startswith(inside)
+                failure for failure in log.failed_inside if not failure.node.startswith(prefix)
             ]
         self._counts.clear()
 
 
-def _whole(ended: Execution) -> Execution:
-    if ended.failures:
-        raise ended.error
-    if ended.stopped_by is not None:
-        raise ended.stopped_by
-    if ended.questions:
-        raise Suspended(*ended.questions)
-    return ended
+def _may_be_due_to_a_reply(error: Exception) -> bool:
+    """Whether the next attempt needs other replies of the models, or else would fail again."""
+    cause = _cause(error)
+    if isinstance(cause, EvaluationFailed):
+        return True
+    # Where a call to a model failed there was no reply, and the call is made again in any case.
+    return not isinstance(cause, HarnessError | OSError)
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -442,22 +469,30 @@ def track_of(call: StepCall) -> str:
     return call.step.node.track or f"node {call.state.path}"
 
 
-def _waits(call: StepCall, *, until_ns: int) -> dict[str, int]:
-    """How long the call's first attempt waited for a place, of its node's and of all, by limit."""
-    waits, call.waits = call.waits, ()
-    times_ns = [*(since_ns for _, since_ns in waits), until_ns]
-    return {limit: times_ns[n + 1] - since_ns for n, (limit, since_ns) in enumerate(waits)}
+def _waits_ns(call: StepCall, *, until_ns: int) -> dict[str, int]:
+    """How long a call waited for a place of its `node` and of the `pipeline`, in ns by limit.
+
+    Clears the call's waits, since they count for its first attempt alone.
+    """
+    ends_ns = [*(since_ns for _, since_ns in call.waits[1:]), until_ns]
+    waits_ns: dict[str, int] = {}
+    for (limit, since_ns), end_ns in zip(call.waits, ends_ns, strict=False):
+        waits_ns[limit] = end_ns - since_ns
+    call.waits = ()
+    return waits_ns
 
 
 def _traceback(error: Exception) -> str:
+    """The traceback as text; without its beginning, if it is long."""
     text = "".join(traceback.format_exception(error))
     if len(text) <= _TRACEBACK_CHARS:
         return text
-    return text[-_TRACEBACK_CHARS:].partition("\n")[2]  # whole lines: half a secret goes unseen
+    # Whole lines only: half a secret would not be recognized, and so not be masked.
+    return text[-_TRACEBACK_CHARS:].partition("\n")[2]
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    """The errors of nested groups, the reason first; a question to a person goes before errors."""
+    """The errors in nested groups, the reason first; a question to a person goes before errors."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     leaves = [leaf for nested in error.exceptions for leaf in _leaves(nested)]
@@ -476,6 +511,7 @@ def _first_lines(errors: list[BaseException]) -> tuple[str, ...]:
 
 
 def _rank(error: BaseException) -> int:
+    """The place of an error in the order of `_leaves`: the lowest is the reason."""
     if isinstance(error, asyncio.CancelledError):
         return 2
     return 1 if isinstance(error, Exception) else 0

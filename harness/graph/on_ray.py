@@ -36,14 +36,14 @@ from harness.trace import ContentPolicy, Tracer, events
 _END_S = 0.5
 # How long a cluster may take to start or to be joined, and its address to answer at all.
 _CONNECT_S, _REACH_S = 60.0, 5.0
-# How long the head of a cluster of our own may be away until Ray ends this process: it is started
-# again by no one. Other clusters may have one that is, and keep Ray's own 60 s.
+# How long the head of a cluster that was started here may be away until Ray ends this process:
+# nothing starts that head again. For other clusters, Ray's own 60 s apply.
 _HEAD_S = 10
-# Inputs from this size on are put into the object store, where Ray would put each call's own copy;
-# so many of them are remembered, so that the next call with the same one takes that.
-_LARGE_BYTES, _LARGE_INPUTS = 100_000, 16
-# How long a node waits for the driver until it gives its CPU back, and until it looks for other
-# work that has come meanwhile.
+# Inputs from this size on are put into the object store once: as a call's argument, Ray would put
+# a copy there for each call. The last few are remembered for further calls.
+_LARGE_BYTES, _MOST_STORED = 100_000, 16
+# How long a node waits for the driver until it lends its CPU to other tasks, and how long it lends
+# the CPU until it looks whether its own event loop has other work.
 _LEND_AFTER_S, _LEND_S = 0.02, 0.2
 
 
@@ -58,11 +58,12 @@ async def on_ray(
     content: ContentPolicy,
     give_again: Callable[[str], None],
 ) -> AsyncIterator[Executor]:
-    """Makes calls on the workers of a cluster; on that of this process, if it has one already.
+    """Makes calls on the workers of a cluster; see `harness.graph.executor.OpenExecutor`.
 
-    See `harness.graph.executor.OpenExecutor`. Without an address, `RAY_ADDRESS` counts, or else a
-    cluster is started here, for one process. Raises `ConfigurationInvalid` if Ray is not installed,
-    there is no cluster at the address, or this process has been connected to another.
+    A process that is connected to a cluster already uses that. Without an address, `RAY_ADDRESS`
+    counts, or else a cluster is started here, for this process. Raises `ConfigurationInvalid` if
+    Ray is not installed, there is no cluster at the address, or this process has been connected to
+    another.
     """
     try:
         import ray  # noqa: PLC0415 - an optional library
@@ -76,26 +77,28 @@ async def on_ray(
     connected = Future[None]()
     try:
         with nullcontext() if ray.is_initialized() else tracer.span(events.RayStart(address)):
-            terminates = signal.getsignal(signal.SIGTERM)
+            sigterm_handler = signal.getsignal(signal.SIGTERM)
             await asyncio.to_thread(_CONNECTION.join, ray, address, connected)
-            with suppress(ValueError):  # not in the main thread, where handlers are set
-                signal.signal(signal.SIGTERM, terminates)  # Ray has put its own in this place
+            # Ray has set its own handler. Outside the main thread none can be set back.
+            with suppress(ValueError):
+                signal.signal(signal.SIGTERM, sigterm_handler)
         with own_modules_by_value(executor.pickler):
             yield executor
     finally:
         executor.close()
-        connected.cancel()  # else, after Ctrl-C, the end of the thread that joins is waited for
+        # Otherwise, after Ctrl-C, the loop would wait for the thread in `join`.
+        connected.cancel()
 
 
 class _RayConnection:
-    """The one that Ray has for a process; runs share it, side by side and one after the other."""
+    """The connection of this process to Ray, which has one for a process; all runs share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._address: str | None = None
 
     def join(self, ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN401
-        """Connects the process, if it is not; until then, `connected` can be cancelled."""
+        """Connects this process, unless it is connected; cancelling `connected` ends the wait."""
         with self._lock:
             if ray.is_initialized() and self._address not in {None, address}:
                 raise ConfigurationInvalid(
@@ -104,8 +107,10 @@ class _RayConnection:
                     code="ray.other-address",
                 )
             if not ray.is_initialized():
-                # Ray's processes end with the thread that started them.
-                threading.Thread(target=_stay, args=(ray, address, connected), daemon=True).start()
+                # In a thread that never ends, since Ray's processes end with the thread that
+                # started them.
+                arguments = (ray, address, connected)
+                threading.Thread(target=_connect_and_stay, args=arguments, daemon=True).start()
                 try:
                     connected.result(timeout=_CONNECT_S)
                 except TimeoutError:
@@ -113,13 +118,13 @@ class _RayConnection:
                 self._address = address
 
 
-# Never ended: after a run's end it left the next run's actors to die before they began (Ray 2.60;
-# why is not known).
+# Stays open when a run ends: if it was closed, the actors of the next run died before they began
+# (Ray 2.60; the reason is unknown).
 _CONNECTION = _RayConnection()
 
 
-def _stay(ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN401 - the library
-    with suppress(InvalidStateError):  # nobody waits any more
+def _connect_and_stay(ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN401
+    with suppress(InvalidStateError):  # `connected` was cancelled
         try:
             _connect(ray, address)
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
@@ -130,17 +135,20 @@ def _stay(ray: Any, address: str, connected: Future[None]) -> None:  # noqa: ANN
 
 
 def _connect(ray: Any, address: str) -> None:  # noqa: ANN401 - the library
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to its makers
-    options: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    options["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": _HEAD_S}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to Ray's makers
+    options: dict[str, Any] = {}
+    if address == LOCAL:
+        options = {
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "_system_config": {"gcs_rpc_server_reconnect_timeout_s": _HEAD_S},
+        }
     try:
         host, _, port = address.rpartition(":")
         if host and port.isdecimal():
-            # Ray would wait for minutes, and no signal would end it.
+            # Tried first: Ray would wait for minutes, and no signal would end that.
             socket.create_connection((host, int(port)), timeout=_REACH_S).close()
-        ray.init(
-            address=address, logging_level=logging.ERROR, **(options if address == LOCAL else {})
-        )
+        ray.init(address=address, logging_level=logging.ERROR, **options)
     except Exception as error:
         raise _no_cluster(address, error) from error
 
@@ -167,38 +175,40 @@ class _OnRay(OnWorkers):
         super().__init__(tracer=tracer, content=content, give_again=give_again)
         self.lost = (ray.exceptions.RayError,)
         self._ray = ray
-        # Ray's form of `_perform`, by what it asks for: each one is sent to the cluster.
-        self._functions_at: dict[tuple[Resources, bool], Any] = {}
+        # (resources, whether it may ask the driver) → `_perform` as a remote function, which Ray
+        # sends to the cluster once.
+        self._remote_functions: dict[tuple[Resources, bool], Any] = {}
+        # Digest of a large input → its reference in the object store, the latest used last.
         self._stored: OrderedDict[bytes, Any] = OrderedDict()
         self._switchboard: Any = None
-        self._hearing: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        if self._hearing is not None:
-            self._hearing.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
         if self._switchboard is not None:
             self._ray.kill(self._switchboard)
 
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
-        task = self._submitted(call, on)
-        ended = asyncio.wrap_future(task.future())
+        task = self._submit(call, on)
+        result = asyncio.wrap_future(task.future())
         try:
-            # By `wait`: cancelling an `await` would cancel `ended` before the worker is told.
-            await asyncio.wait({ended})
+            # Not `await result`: this would be cancelled itself, before Ray cancels the task.
+            await asyncio.wait({result})
         except asyncio.CancelledError:
             # Retrieves its error, or asyncio would complain that nothing did.
-            ended.add_done_callback(lambda future: future.cancelled() or future.exception())
-            # As Ctrl-C first, so that the node can clean up.
+            result.add_done_callback(lambda future: future.cancelled() or future.exception())
+            # First as Ctrl-C does, so that the node can clean up.
             self._ray.cancel(task)
-            await asyncio.wait({ended}, timeout=_END_S)
-            if not ended.done():
+            await asyncio.wait({result}, timeout=_END_S)
+            if not result.done():
                 self._ray.cancel(task, force=True)
             raise
         errors = self._ray.exceptions
         try:
-            performed: PerformedCall = ended.result()
+            performed: PerformedCall = result.result()
         except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
-            # Not the node's, which `perform` returns.
+            # No error of the node, which `perform` would have returned.
             raise ConfigurationInvalid(
                 f"the cluster's workers cannot make calls ({error}); install the same version of "
                 "harness there, and what the nodes import",
@@ -208,18 +218,24 @@ class _OnRay(OnWorkers):
             lost = WorkerLost(f"its worker was lost ({type(error).__name__})")
             deaths = (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)
             if not call.asks and isinstance(error, deaths):
+                # Ray itself has made the call again before, each time on another worker: see
+                # `max_retries` in `task_options`.
                 lost.workers = on.max_retries + 1
             raise lost from error
         return performed
 
-    def _submitted(self, call: PackedCall, on: Resources) -> Any:  # noqa: ANN401 - a reference of Ray's
-        """The call as a task of the cluster's."""
-        board = _RayBoard(self._opened_switchboard()) if call.asks else None
-        inputs = call.arguments.items()
-        small = {name: data for name, data in inputs if len(data) < _LARGE_BYTES}
-        large = {name: self._put(data) for name, data in inputs if name not in small}
+    def _submit(self, call: PackedCall, on: Resources) -> Any:  # noqa: ANN401 - a reference of Ray's
+        """Makes the call a task of the cluster."""
+        board = _RayBoard(self._open_switchboard()) if call.asks else None
+        small: dict[str, bytes] = {}
+        large: dict[str, Any] = {}
+        for name, data in call.arguments.items():
+            if len(data) < _LARGE_BYTES:
+                small[name] = data
+            else:
+                large[name] = self._put(data)
         try:
-            function = self._function_for(on, call)
+            function = self._remote_function(on, asks=call.asks)
             return function.remote(call._replace(arguments=small), board, **large)
         except (TypeError, ValueError) as error:
             raise ConfigurationInvalid(
@@ -228,62 +244,74 @@ class _OnRay(OnWorkers):
             ) from error
 
     def _put(self, data: bytes) -> Any:  # noqa: ANN401 - a reference of Ray's
-        """An input in the object store: of equal ones, one."""
+        """Puts an input into the object store, unless an equal one is there; its reference."""
         digest = blake2b(data, digest_size=16).digest()
         if digest not in self._stored:
             self._stored[digest] = self._ray.put(data)
-            if len(self._stored) > _LARGE_INPUTS:
-                self._stored.popitem(last=False)  # calls under way keep it
+            if len(self._stored) > _MOST_STORED:
+                # Ray keeps it as long as a call under way needs it.
+                self._stored.popitem(last=False)
         self._stored.move_to_end(digest)
         return self._stored[digest]
 
-    def _function_for(self, on: Resources, call: PackedCall) -> Any:  # noqa: ANN401 - Ray's
-        if (on, call.asks) not in self._functions_at:
+    def _remote_function(self, on: Resources, *, asks: bool) -> Any:  # noqa: ANN401 - Ray's
+        if (on, asks) not in self._remote_functions:
             self._warn_if_too_much(on)
-            options = task_options(on, asks=call.asks)
-            self._functions_at[on, call.asks] = self._ray.remote(**options)(_perform)
-        return self._functions_at[on, call.asks]
+            options = task_options(on, asks=asks)
+            self._remote_functions[on, asks] = self._ray.remote(**options)(_perform)
+        return self._remote_functions[on, asks]
 
     def _warn_if_too_much(self, on: Resources) -> None:
-        # Ray would wait without a word for a machine that has all of it.
+        # Ray would wait without a message until a machine has all of it.
         needed = {"CPU": on.cpus, "GPU": on.gpus, "memory": on.memory_bytes, **on.custom}
         if on.accelerator_type is not None:
+            # A machine with the accelerator has 1 of this resource, and a call takes 0.001 of it.
             needed[f"accelerator_type:{on.accelerator_type}"] = 0.001
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if not any(all(has.get(k, 0) >= n for k, n in needed.items()) for has in machines):
+        is_enough = any(
+            all(machine.get(name, 0) >= amount for name, amount in needed.items())
+            for machine in machines
+        )
+        if not is_enough:
             log_warning(
                 "no machine of the cluster has what a node asks for; it waits until one joins",
                 code="ray.no-such-worker",
                 **{name: amount for name, amount in needed.items() if amount},
             )
 
-    def _opened_switchboard(self) -> Any:  # noqa: ANN401 - a handle of Ray's
+    def _open_switchboard(self) -> Any:  # noqa: ANN401 - a handle of Ray's
+        """Starts the switchboard, unless there is one."""
         if self._switchboard is None:
             ray = self._ray
-            # On the driver's machine: the loss of another may cost only the calls there.
+            # On the driver's machine: the loss of another must cost only the calls there.
             strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 ray.get_runtime_context().get_node_id(), soft=False
             )
             self._switchboard = (
                 ray.remote(_Switchboard)
-                # Each open question takes one of an actor's places, of which Ray gives 1,000: with
-                # that many open, `answer` could not be called any more.
+                # Each open question takes one of an actor's places. Ray gives 1,000 by default;
+                # with that many open, `answer` could not be called any more.
                 .options(num_cpus=0, max_concurrency=100_000, scheduling_strategy=strategy)
                 .remote()
             )
             # Not in a task group: it serves the calls of all nodes, until the run ends.
-            hearing = self._hear_all(self._switchboard)
-            self._hearing = asyncio.get_running_loop().create_task(hearing)
+            listening = self._listen(self._switchboard)
+            self._listener = asyncio.get_running_loop().create_task(listening)
         return self._switchboard
 
-    async def _hear_all(self, switchboard: Any) -> None:  # noqa: ANN401 - as above
+    async def _listen(self, switchboard: Any) -> None:  # noqa: ANN401 - as above
+        """Passes on the questions and signs of life of all workers."""
         with suppress(self._ray.exceptions.RayError):
             while True:
                 for call, number, data in await switchboard.take.remote():
-                    # Answered where it was asked: another one counts its questions from 1 again.
+                    if data is None:
+                        self.hear(call, None)
+                        continue
+                    # By this switchboard, as a later one would count its questions from 1 again.
                     answer = partial(switchboard.answer.remote, number)
-                    self.hear(call, None if data is None else WorkerQuestion(data, answer))
-        self._switchboard = None  # it has died: the workers' calls fail, and are sent again
+                    self.hear(call, WorkerQuestion(data, answer))
+        # It has died: the calls of the workers fail, and are sent again with a new one.
+        self._switchboard = None
 
 
 def task_options(on: Resources, *, asks: bool) -> dict[str, Any]:
@@ -296,7 +324,8 @@ def task_options(on: Resources, *, asks: bool) -> dict[str, Any]:
         "accelerator_type": on.accelerator_type,
         "runtime_env": None if on.runtime_env is None else dict(on.runtime_env),
         "scheduling_strategy": "SPREAD" if on.placement == "spread" else "DEFAULT",
-        # The driver has to answer again what it answered to a lost call, so it has to know.
+        # If Ray made a call again that asks the driver, the driver would not know that it has to
+        # answer the same questions once more.
         "max_retries": 0 if asks else on.max_retries,
     }
 
@@ -306,11 +335,12 @@ def task_options(on: Resources, *, asks: bool) -> dict[str, Any]:
 
 def _perform(call: PackedCall, board: _RayBoard | None, /, **large: bytes) -> PerformedCall:
     performed = perform(call._replace(arguments={**call.arguments, **large}), board)
-    with suppress(ImportError, AttributeError):  # Ray tells it nowhere else
+    # No public interface of Ray has the number of attempts.
+    with suppress(ImportError, AttributeError):
         from ray._private.worker import global_worker  # noqa: PLC0415 - an optional library
 
-        tries = global_worker.core_worker.get_current_task_attempt_number()
-        performed = performed._replace(workers_lost=tries)
+        earlier_attempts = global_worker.core_worker.get_current_task_attempt_number()
+        performed = performed._replace(workers_lost=earlier_attempts)
     return performed
 
 
@@ -319,59 +349,65 @@ class _RayBoard:
 
     def __init__(self, switchboard: Any) -> None:  # noqa: ANN401 - a handle of Ray's
         self._switchboard = switchboard
-        self._open: set[Any] = set()
+        self._open_questions: set[Any] = set()  # Ray's references of the answers
 
     def beat(self, call: int) -> object:
         return self._switchboard.beat.remote(call)
 
     async def ask(self, call: int, question: bytes) -> bytes:
-        ref = self._switchboard.ask.remote(call, question)
-        self._open.add(ref)
+        reference = self._switchboard.ask.remote(call, question)
+        self._open_questions.add(reference)
         try:
-            answer: bytes = await ref
+            answer: bytes = await reference
         finally:
-            self._open.discard(ref)
+            self._open_questions.discard(reference)
         return answer
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.SelectorEventLoop(_LendingSelector(self._open))
+        return asyncio.SelectorEventLoop(_LendingSelector(self._open_questions))
 
 
 class _LendingSelector(selectors.DefaultSelector):
-    """Waits as others do; while it waits for nothing but the driver, Ray may lend the CPU."""
+    """Lets Ray lend this worker's CPU while the event loop waits for nothing but the driver."""
 
     def __init__(self, open_questions: set[Any]) -> None:
         super().__init__()
-        self._open = open_questions
-        self._threads = threading.active_count()
+        self._open_questions = open_questions
+        self._threads = threading.active_count()  # before the node can start any
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # Its own pipe is the one file that an event loop always waits for.
-        is_only = len(self.get_map()) == 1 and threading.active_count() <= self._threads
-        if not (self._open and is_only) or (timeout is not None and timeout <= _LEND_AFTER_S):
+        # An event loop always waits for one file, its own pipe. Threads of the node would need the
+        # CPU.
+        is_idle = len(self.get_map()) == 1 and threading.active_count() <= self._threads
+        is_short = timeout is not None and timeout <= _LEND_AFTER_S
+        if not self._open_questions or not is_idle or is_short:
             return super().select(timeout)
         if ready := super().select(_LEND_AFTER_S):
             return ready
         import ray  # noqa: PLC0415 - an optional library
 
-        left_s = _LEND_S if timeout is None else min(timeout - _LEND_AFTER_S, _LEND_S)
-        is_answered: list[Any] = []
-        # By Ray's own call: it lends the CPU in those that block the main thread, and in no others.
-        # The loop's own handler of Ctrl-C has run before, and cancelled the call.
+        lend_s = _LEND_S if timeout is None else min(timeout - _LEND_AFTER_S, _LEND_S)
+        answered: list[Any] = []
+        # Ray lends the CPU only during its own calls that block the main thread. When Ctrl-C
+        # interrupts one, the event loop's handler has cancelled the node already.
         with suppress(KeyboardInterrupt):
-            is_answered, _ = ray.wait([*self._open], num_returns=1, timeout=left_s)
+            answered, _ = ray.wait([*self._open_questions], num_returns=1, timeout=lend_s)
         # The answer itself comes through the pipe, a moment later.
-        return super().select(_LEND_AFTER_S if is_answered else 0)
+        return super().select(_LEND_AFTER_S if answered else 0)
 
 
 class _Switchboard:
-    """An actor that takes questions of workers, which cannot call a driver as it can call them."""
+    """An actor between workers and the driver, since in Ray a worker cannot call the driver.
+
+    Workers call `beat` and `ask`, the driver `take` and `answer`.
+    """
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._news: list[tuple[int, int, bytes | None]] = []
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._has_news = asyncio.Event()
+        # (number of the call, number of the question, question); None is a sign of life.
+        self._messages: list[tuple[int, int, bytes | None]] = []
+        self._has_messages = asyncio.Event()
+        self._answers: dict[int, asyncio.Future[bytes]] = {}  # by the number of the question
 
     async def beat(self, call: int) -> None:
         self._add(call, 0, None)
@@ -379,20 +415,21 @@ class _Switchboard:
     async def ask(self, call: int, question: bytes) -> bytes:
         number = next(self._numbers)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+        self._answers[number] = answer
         self._add(call, number, question)
         return await answer
 
     def _add(self, call: int, number: int, question: bytes | None) -> None:
-        self._news.append((call, number, question))
-        self._has_news.set()
+        self._messages.append((call, number, question))
+        self._has_messages.set()
 
     async def take(self) -> list[tuple[int, int, bytes | None]]:
-        """For the driver: call, number and question of all that came, as soon as anything has."""
-        await self._has_news.wait()
-        self._has_news.clear()
-        news, self._news = self._news, []
-        return news
+        """Waits for messages, and removes and returns all that have come."""
+        await self._has_messages.wait()
+        self._has_messages.clear()
+        messages = self._messages
+        self._messages = []
+        return messages
 
     async def answer(self, number: int, data: bytes) -> None:
-        self._waiting.pop(number).set_result(data)
+        self._answers.pop(number).set_result(data)

@@ -92,13 +92,12 @@ class Execution:
     """In the order of time."""
     skips: tuple[NodeSkip, ...] = ()
     questions: tuple[Question, ...] = ()
-    """To be answered before the rest can go on."""
+    """A person has to answer them before the run can go on."""
     reused: tuple[str, ...] = ()
     """Labels of the calls whose outputs are from an earlier part of the run, or from a cache; not
     from an earlier attempt of a node."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """The labels that reused calls had in the earlier part, by their labels now, if the node was
-    renamed."""
+    """The labels now of reused calls of renamed nodes → their labels in the earlier part."""
     reruns: tuple[Rerun, ...] = ()
     stopped_by: RunLimitReached | None = None
     """The limit that ended the run; None if none did."""
@@ -115,19 +114,23 @@ class Execution:
     @property
     def error(self) -> NodeFailed:
         """The error to raise for the first failure."""
-        first, *rest = self.failures
+        first, *others = self.failures
         failed = NodeFailed(
-            first.node, first.error, attempts=first.attempts, others=len(rest), beside=first.beside
+            first.node,
+            first.error,
+            attempts=first.attempts,
+            others=len(others),
+            beside=first.beside,
         )
         failed.__cause__ = first.error
-        # From here a caller of a nested graph takes its failures; see `_Running._given_up`.
+        # The graph around a nested one reads its failures here: `_Running._blocked_by_failure`.
         failed.result = self
         return failed
 
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """Collects events of a run, nested graphs included, for the `Execution`."""
+    """Collects the events of a run and of its nested graphs, for the `Execution`."""
 
     skips: list[NodeSkip] = field(default_factory=list)
     failed_inside: list[NodeFailure] = field(default_factory=list)
@@ -138,7 +141,7 @@ class Log:
     reruns: dict[Rerun, None] = field(default_factory=dict)
     """An ordered set."""
     codes: set[str] = field(default_factory=set)
-    """Digests of the code whose parts are in the journal."""
+    """Digests of the functions, models and rubrics whose parts are in the journal."""
     left_behind: set[asyncio.Task[object]] = field(default_factory=set)
     """Calls that did not end when they were cancelled."""
 
@@ -180,16 +183,16 @@ def parse_answer(answer: object, returns: Any) -> object:  # noqa: ANN401
 
 
 def answer_problem(answer: object, form: str) -> str:
-    """Why an answer does not have a form, judged by its text alone; empty if it may."""
+    """Why an answer cannot have a form of `form_of_answer`; empty if it may have it."""
     returns = next((kind for kind, words in _FORMS.items() if words == form), None)
-    choices = events.QuestionEvent.choices_of(form)
-    try:
-        if returns is not None:
+    if returns is not None:
+        try:
             parse_answer(answer, returns)
-        # A choice may contain a comma, so this accepts some texts that are no choice.
-        elif choices is not None and f", {str(answer).strip()}, " not in f", {choices}, ":
+        except ValueError:
             return not_an_answer(answer, form)
-    except ValueError:
+    choices = events.QuestionEvent.choices_of(form)
+    # A choice may contain a comma, so this accepts some texts that are no choice.
+    if choices is not None and f", {str(answer).strip()}, " not in f", {choices}, ":
         return not_an_answer(answer, form)
     return ""
 

@@ -22,8 +22,8 @@ from harness.trace.intervals import length_ns
 from harness.trace.node_records import NodeRecord, NodeStatus, critical_path, node_records
 
 Way = Literal["value", "item", "list", "when"]
-"""How a node takes a value: whole, one item per call, as the list of a mapped node's outputs, or
-only in its `when`."""
+"""How a node takes a value: as a whole, one item per call, as the list of a mapped node's outputs,
+or only in its `when`."""
 
 Kind = Literal["async", "plain", "stream"]
 """A coroutine function; one that runs in a thread; one that yields its items as they come."""
@@ -58,7 +58,8 @@ class Arrow:
     is_input: bool
     way: Way
     is_implied: bool = False
-    """Whether a longer way leads there too: a flowchart names its source in the node instead."""
+    """Whether other arrows lead there by way of further nodes. A flowchart does not draw the arrow,
+    and names the source in the node instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,25 +172,28 @@ _WORST_FIRST: tuple[NodeStatus, ...] = (
 
 
 def nodes_seen(journal: Journal) -> dict[str, NodeSeen]:
-    """By node, a run's figures; of one that ended, was killed, or is still going.
+    """A run's figures by node; the run may have ended, been killed, or be still going.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    by_node: dict[str, list[NodeRecord]] = {}
+    records_by_node: dict[str, list[NodeRecord]] = {}
     for record in node_records(journal):
-        by_node.setdefault(outermost_node(record.node), []).append(record)
+        records_by_node.setdefault(outermost_node(record.node), []).append(record)
     attempts = events.Events(journal.spans())[events.NodeAttempt]
-    spans = [attempt for attempt in attempts if "/" not in attempt.label]
+    outer_attempts = [attempt for attempt in attempts if "/" not in attempt.label]
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
-    steps = critical_path(spans, journal.flows, run=run).steps
-    path = {outermost_node(step.node) for step in steps}
-    return {name: node_seen(members, is_critical=name in path) for name, members in by_node.items()}
+    steps = critical_path(outer_attempts, journal.flows, run=run).steps
+    critical = {outermost_node(step.node) for step in steps}
+    return {
+        name: node_seen(records, is_critical=name in critical)
+        for name, records in records_by_node.items()
+    }
 
 
 def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
     """A run's figures for a node, from the records of its items and of nested calls."""
-    # A nested call's time lies within its caller's; its tokens are its own.
+    # The time of a nested call lies within its caller's, so only tokens and calls are added up.
     outer = [record for record in records if "/" not in record.node]
     statuses = {record.status for record in outer}
     return NodeSeen(
@@ -222,18 +226,22 @@ def _printable(text: str) -> str:
 def _label(box: Box) -> Iterator[str]:
     """The lines of a node: its name, inputs and remarks."""
     yield f"{box.name} {_MAPPED}" if box.is_mapped else box.name
-    named = [arrow for arrow in box.arrows if arrow.is_input or arrow.is_implied]
-    if named:
-        names = (f"each {arrow.source}" if arrow.way == "item" else arrow.source for arrow in named)
-        yield f"← {', '.join(names)}"
+    # Sources without an arrow in the picture are named in the node.
+    sources = [
+        f"each {arrow.source}" if arrow.way == "item" else arrow.source
+        for arrow in box.arrows
+        if arrow.is_input or arrow.is_implied
+    ]
+    if sources:
+        yield f"← {', '.join(sources)}"
     remarks = (f"when {box.when}" if box.when else "", ", ".join(box.roles), _KINDS[box.kind])
     yield from (_printable(remark) for remark in remarks if remark)
 
 
 # --- Mermaid ------------------------------------------------------------------------------------
 
-_MEAN_NOTHING = frozenset(f" _-.,:/()[]+=←{_MAPPED}")
-"""Characters that need no escape within quotes, besides letters and digits."""
+# Characters that need no escape within quotes, besides letters and digits.
+_UNESCAPED = frozenset(f" _-.,:/()[]+=←{_MAPPED}")
 _ARROWS: Mapping[Way, str] = {
     "value": "-->",
     "item": "-- each -->",
@@ -273,27 +281,27 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
 def _escaped(text: str) -> str:
     # Mermaid writes a character by its number with `#`, where HTML has `&#`.
     return "".join(
-        sign if sign.isalnum() or sign in _MEAN_NOTHING else f"#{ord(sign)};" for sign in text
+        sign if sign.isalnum() or sign in _UNESCAPED else f"#{ord(sign)};" for sign in text
     )
 
 
 # --- SVG ----------------------------------------------------------------------------------------
 
+# Pixels: from layer to layer, the height of a box, a letter's width, and the gap between boxes.
 _ROW, _BOX_HEIGHT, _LETTER, _GAP = 64, 32, 8.0, 24
-"""Pixels: from layer to layer, of a box, of a letter, and between boxes."""
 
 
 def as_svg(drawing: Drawing) -> str:
-    """The picture of its layers, in the colors of the text around it."""
-    places: dict[str, tuple[float, float]] = {}
-    ends: dict[int, float] = {}
+    """The picture of the graph's layers, in the colors of the text around it."""
+    top_centers: dict[str, tuple[float, float]] = {}  # box → the middle of its upper edge
+    layer_ends: dict[int, float] = {}  # layer → where its next box begins
     shapes: list[str] = []
     for box in drawing.boxes:
         width = len(box.name) * _LETTER + _GAP
-        left = ends.get(box.layer, 2.0)
+        left = layer_ends.get(box.layer, 2.0)
         top = box.layer * _ROW + 4.0
-        ends[box.layer] = left + width + _GAP
-        places[box.name] = left + width / 2, top
+        layer_ends[box.layer] = left + width + _GAP
+        top_centers[box.name] = left + width / 2, top
         # A dashed box may be skipped; one with a second border is called once per item.
         dashes = ' stroke-dasharray="4 3"' if box.when else ""
         shapes += [
@@ -307,15 +315,16 @@ def as_svg(drawing: Drawing) -> str:
             f'fill="currentColor">{escape(box.name)}</text>'
         )
     for box in drawing.boxes:
+        to_x, to_y = top_centers[box.name]
         for arrow in box.arrows:
-            if arrow.source in places and not arrow.is_implied:
-                (from_x, from_y), (to_x, to_y) = places[arrow.source], places[box.name]
-                from_y += _BOX_HEIGHT
+            if not arrow.is_input and not arrow.is_implied:
+                from_x, from_y = top_centers[arrow.source]
                 shapes.append(
-                    f'<path d="M{from_x:g},{from_y:g} L{to_x:g},{to_y:g}" fill="none" '
-                    f'stroke="currentColor" opacity="0.5"/>'
+                    f'<path d="M{from_x:g},{from_y + _BOX_HEIGHT:g} L{to_x:g},{to_y:g}" '
+                    f'fill="none" stroke="currentColor" opacity="0.5"/>'
                 )
-    width, height = max(ends.values(), default=0.0), len(ends) * _ROW
+    width = max(layer_ends.values(), default=0.0)
+    height = len(layer_ends) * _ROW
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height}" '
         f'role="img" aria-label="{escape(drawing.name)}" font-family="monospace" font-size="13">'

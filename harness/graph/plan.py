@@ -25,10 +25,9 @@ class Step:
     item_form: ValueForm | None  # of a generating node's items; None for other nodes
     code: Fingerprint
     mapped: tuple[Parameter, ...]
-    whole: tuple[Parameter, ...]  # parameters that are not mapped, those of its `when` included
-    # Parameters whose annotations have `Skipped`; the next, those that have lists with it.
-    takes_skipped: frozenset[str]
-    takes_skipped_items: frozenset[str]
+    unmapped: tuple[Parameter, ...]  # those of its `when` included
+    takes_skipped: frozenset[str]  # parameters annotated as `str | Skipped`
+    takes_skipped_items: frozenset[str]  # parameters annotated as `list[str | Skipped]`
     waits_for: int = 0  # how many nodes it needs the whole output of
     consumers: list[Step] = field(default_factory=list)  # steps that need its whole output
     follows: bool = False  # whether it takes items of another as they come
@@ -49,8 +48,8 @@ def plan_of(graph: Graph) -> Sequence[Step]:
     Raises `PipelineInvalid` if an annotation names something that does not exist.
     """
     plan = _PLANS.get(graph)
-    # Nodes are only ever added.
-    if plan is None or len(plan) != len(graph.nodes):
+    # A node may have been added since, or, in a notebook, have taken the place of another.
+    if plan is None or [id(step.node) for step in plan] != [*map(id, graph.nodes.values())]:
         plan = _PLANS[graph] = _compile(graph)
     else:
         for step in plan:
@@ -89,7 +88,7 @@ def _step(node: Node, graph: Graph) -> Step:
         item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
         code=code_of(node.function),
         mapped=tuple(parameter for parameter in node.parameters if parameter.is_mapped),
-        whole=tuple(
+        unmapped=tuple(
             parameter for parameter in (*node.parameters, *conditions) if not parameter.is_mapped
         ),
         takes_skipped=frozenset(
@@ -108,5 +107,5 @@ def _streams(step: Step, source: str) -> bool:
     return (
         step.node.combine == "zip"
         and any(parameter.source == source for parameter in step.mapped)
-        and all(parameter.source != source for parameter in step.whole)
+        and all(parameter.source != source for parameter in step.unmapped)
     )

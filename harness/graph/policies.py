@@ -14,11 +14,11 @@ from harness.hardware import parse_bytes
 class Retry:
     """Repeats calls of a node that raised.
 
-    Not after `InvalidInput` or a reached limit, which would only fail again; nor after an item that
-    a node yielded, since other nodes may have used it. Finished work inside the node
-    (`run.call`, `run.map`) is kept. Its own calls to models are repeated with another seed, and at
-    temperature 0.3 in place of 0, to get another reply. If a reply was not of the type asked for,
-    the model is told why.
+    A call is not repeated after `InvalidInput` or a reached limit, which would only fail again; nor
+    after it yielded an item, since other nodes may have used the item. Finished work inside the
+    node (`run.call`, `run.map`) is kept. Its own calls to models are repeated with another seed,
+    and at temperature 0.3 in place of 0, to get another reply. If a reply was not of the requested
+    type, the model is told why.
 
     Raises:
         InvalidInput: A number is out of range.
@@ -65,7 +65,7 @@ class Timeout:
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):
             limit = getattr(self, name)
-            # So, and not as `limit <= 0`, NaN is refused too.
+            # Not `limit <= 0`, which would let NaN pass.
             if limit is not None and not limit > 0:
                 raise InvalidInput(
                     f"Timeout({name}={limit:g}); it must be more than 0",
@@ -127,6 +127,7 @@ output is `Skipped`, or its output is a value."""
 
 
 Placement = Literal["pack", "spread"]
+# Field of `Resources` → its type, and an example of a value.
 _RESOURCE_KINDS: Any = (
     ("custom", Mapping, '{"license": 1}'),
     ("accelerator_type", str | None, '"A100"'),
@@ -212,13 +213,13 @@ class Policies:
     """What a worker must have to run it; None for a node that runs with the pipeline."""
 
     def over(self, defaults: Policies) -> Policies:
-        """These policies, with `defaults` where they are None."""
-        pairs = ((policy.name, getattr(self, policy.name)) for policy in fields(self))
-        return replace(defaults, **{name: value for name, value in pairs if value is not None})
+        """These policies, with those of `defaults` in place of None."""
+        values = {policy.name: getattr(self, policy.name) for policy in fields(self)}
+        return replace(defaults, **{k: value for k, value in values.items() if value is not None})
 
     def mistake(self) -> str | None:
-        """The value given instead of a policy, and what to write; None if all is well."""
-        for name, (kind, example) in _WRITTEN.items():
+        """A message about a value that is no policy; None if all are policies."""
+        for name, (kind, example) in _EXAMPLES.items():
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
                 return f"{name}={value!r} is no policy; write one, such as {name}={example}"
@@ -227,7 +228,8 @@ class Policies:
         return f'on_error={self.on_error!r} is no policy; write "fail", "skip" or Default(a value)'
 
 
-_WRITTEN = {
+# Policy → its class, and how to write one.
+_EXAMPLES = {
     "retry": (Retry, "Retry(3)"),
     "timeout": (Timeout, "Timeout(total_s=30)"),
     "cache": (Cache, "Cache()"),
@@ -239,7 +241,7 @@ NO_POLICIES = Policies()
 
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:
-    # So, NaN is refused too.
+    # Not `value < 0`, which would let NaN pass.
     if not (isinstance(value, int | float) and value >= 0):
         raise InvalidInput(
             f"{owner}({name}={value!r}); it must be a number, and cannot be less than 0",

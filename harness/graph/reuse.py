@@ -30,25 +30,25 @@ from harness.text_store import TextStore
 from harness.trace import NodeOutput, Tracer, events
 from harness.trace.records import label_of
 
-Found = tuple[object, str]
-"""An output, or `Skipped`, and its digest."""
-
+Outcome = tuple[object, str]
+"""The output of a call, or `Skipped` or `Blocked` in its place; and the digest."""
 
 OUTPUT_CACHE = "outputs.sqlite"
 """The name of the file of outputs for nodes with a `Cache`, among the runs."""
-_MOST_KEPT = 16
-"""Outputs of one code and the same inputs in a cache, of different models for example."""
+# Outputs in a cache for one code and the same inputs, of different models for example.
+_MOST_ENTRIES = 16
 
 Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], str | None]
-"""The first change since an earlier call used these, in words; None without one. It is told the
-digests of what was used, by name, and the properties by digest, as far as they are recorded."""
+"""Says in words what has changed in the models, rubrics or settings that an earlier call used; None
+if nothing has. Its arguments are their digests by name, and their properties by digest, as far as
+the properties are recorded."""
 
 
 class Earlier:
     """Outputs by node and item, of a run's journal or of a call's earlier attempts.
 
     Of several outputs for one call, the last valid one counts, so a change that is taken back
-    costs nothing. `codes` has the parts of a node's code, or of what it used, by digest.
+    costs nothing. `codes` has the parts of functions, models and rubrics by their digests.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Earlier:
         codes: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._outputs: defaultdict[tuple[str, int | None], list[NodeOutput]] = defaultdict(list)
-        self._codes = codes or {}
+        self._parts_by_digest = codes or {}
         for output in outputs:
             self.add(output)
 
@@ -72,50 +72,53 @@ class Earlier:
 
     def find(
         self, call: StepCall, path: str | None = None, *, changes: Changes | None = None
-    ) -> Found | str | None:
+    ) -> Outcome | str | None:
         """The earlier output of a call; or the reason why it is invalid; or None if there is none.
 
-        The call gets what the output used. `path` is its node's path when the output was made, if
-        it was another.
+        Records in the call what the output used. `path` is the node's path in the earlier part of
+        the run, if the node was renamed.
         """
         reason = None
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
-            change = change_between(output, call, changes, parts=self._codes)
-            outcome = change or _restored(output, call.step.form)
-            if not isinstance(outcome, str):
+            invalid = change_between(output, call, changes, parts=self._parts_by_digest)
+            restored = invalid or _restored(output, call.step.form)
+            if not isinstance(restored, str):
                 call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
-                return outcome
-            reason = reason or outcome
+                return restored
+            reason = reason or restored
         return reason
 
     @property
     def uses(self) -> list[Mapping[str, str]]:
-        """The uses of the calls, each set once."""
-        sets = (
-            output.uses for outputs in self._outputs.values() for output in outputs if output.uses
-        )
-        return [dict(key) for key in {tuple(sorted(uses.items())): None for uses in sets}]
+        """What the calls used, as digests by name; calls that used the same are listed once."""
+        distinct: dict[tuple[tuple[str, str], ...], None] = {}
+        for outputs in self._outputs.values():
+            for output in outputs:
+                if output.uses:
+                    distinct[tuple(sorted(output.uses.items()))] = None
+        return [dict(items) for items in distinct]
 
     def renamed(self, codes: Mapping[str, str]) -> dict[str, str]:
-        """The nodes of a graph that had another name: their paths then, by their paths now.
+        """The renamed nodes of a graph: path now → path in the earlier part of the run.
 
-        `codes` has the digests of all nodes' code, by path.
+        `codes` has the digest of each node's code, by path.
         """
-        # All paths of a graph have the same prefix, so any of them tells it.
-        before = self._codes_by_graph.get(next(iter(codes), "").rpartition("/")[0], {})
-        # A new node is one that is gone if both have the same code, and no other such node has it.
-        gone = _by_code({path: code for path, code in before.items() if path not in codes})
-        new = _by_code({path: code for path, code in codes.items() if path not in before})
-        return {path: gone[code] for code, path in new.items() if code in gone}
+        # All paths of a graph begin like the first.
+        prefix = next(iter(codes), "").rpartition("/")[0]
+        before = self._codes_by_prefix.get(prefix, {})
+        # A new node is a missing one, renamed, if both have the same code and no third node has it.
+        missing = _path_by_code({path: code for path, code in before.items() if path not in codes})
+        new = _path_by_code({path: code for path, code in codes.items() if path not in before})
+        return {path: missing[code] for code, path in new.items() if code in missing}
 
     @cached_property
-    def _codes_by_graph(self) -> dict[str, dict[str, str]]:
-        """The digests of the code of nodes with outputs, by path, for each prefix of paths."""
-        changes: dict[str, dict[str, str]] = {}
+    def _codes_by_prefix(self) -> dict[str, dict[str, str]]:
+        """For each graph's prefix of paths: path of a node with outputs → digest of its code."""
+        codes: dict[str, dict[str, str]] = {}
         for outputs in self._outputs.values():
             last = outputs[-1]
-            changes.setdefault(last.node.rpartition("/")[0], {})[last.node] = last.code or ""
-        return changes
+            codes.setdefault(last.node.rpartition("/")[0], {})[last.node] = last.code or ""
+        return codes
 
 
 def change_between(
@@ -125,8 +128,8 @@ def change_between(
     *,
     parts: Mapping[str, Mapping[str, str]],
 ) -> str | None:
-    """What differs between the call that gave an output and this one, in words; None if nothing."""
-    code, inputs = call.step.code, call.taken.inputs
+    """What differs between the call that gave an output and `call`, in words; None if nothing."""
+    code, inputs = call.step.code, call.inputs.digests
     if output.code != code.digest:
         changed_parts = code.changes_since(parts.get(output.code or "", {}))
         return f"its code changed: {changed_parts}" if changed_parts else "its code changed"
@@ -135,11 +138,11 @@ def change_between(
     if changed:
         names = " and ".join(f"'{name}'" for name in changed)
         return f"its input{'s' * (len(changed) > 1)} {names} changed"
-    # In doubt there is a change: two values without a digest look equal above.
-    unknown = next((name for name, digest in inputs.items() if digest == NO_DIGEST), None)
-    if unknown is not None:
+    # Two values without a digest look equal above, but may differ.
+    unknown = [name for name, digest in inputs.items() if digest == NO_DIGEST]
+    if unknown:
         return (
-            f"its input '{unknown}' cannot be written to the journal, and so not compared; a "
+            f"its input '{unknown[0]}' cannot be written to the journal, and so not compared; a "
             "method code_parts() of its class can return what tells it from others"
         )
     # Without a `run`, a function reaches no model, rubric or setting.
@@ -150,22 +153,23 @@ def change_between(
     return changes(output.uses, parts)
 
 
-def _by_code(codes: Mapping[str, str]) -> dict[str, str]:
-    """For each code that only one node has, that node's path."""
+def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
+    """Digest of a node's code → the node's path, for each code that only one node has."""
     count = Counter(codes.values())
     return {code: path for path, code in codes.items() if code and count[code] == 1}
 
 
-def _restored(output: NodeOutput, form: ValueForm) -> Found | str:
+def _restored(output: NodeOutput, form: ValueForm) -> Outcome | str:
+    """A recorded output as a value, with its digest; or the reason why that is impossible."""
     if output.skipped is not None:
         return Skipped(reason=output.skipped), NO_DIGEST
     try:
         value = form.restore(output.value)
-        # Secrets are masked in the journal, and the digest is of the text before that.
+        # A secret is masked in the journal's text, but not in the digest.
         if digest(form.encode(value)) == output.digest:
             return value, output.digest
     except (TypeError, ValueError):
-        pass  # as below
+        pass  # the masked text may not even be read
     return "the journal does not hold its whole output; a secret may have been left out"
 
 
@@ -183,7 +187,7 @@ class Shared:
     cache: TextStore | None = None
     """The outputs of all runs, for nodes with a `Cache`."""
     changes: Changes | None = None
-    """None if no call can use anything beside its code and inputs."""
+    """Compares what calls used beside their code and inputs; None if no call can use anything."""
     answers: dict[tuple[str, str], object] = field(default_factory=dict)
     """People's answers to questions of earlier parts, as `Answers`; grows."""
     asker: Asker | None = None
@@ -199,39 +203,47 @@ class Outputs:
     """Outputs of earlier attempts of the call that the graph is nested in; None if it is called
     only once."""
     renamed: Mapping[str, str]
-    """The paths that renamed nodes had in earlier parts, by their paths now."""
+    """The renamed nodes: path now → path in earlier parts of the run."""
 
-    async def find(self, call: StepCall) -> Found | None:
-        """An output for which the call need not be made; None if it must be made."""
+    async def find(self, call: StepCall) -> Outcome | None:
+        """Finds a stored output, and records its reuse; None if the call must be made."""
         # 1. An earlier attempt of the call that the graph is nested in.
         if self.attempts is not None:
             stored = self.attempts.find(call)
             if isinstance(stored, tuple):
-                return stored  # not logged: it was when it was made
+                # Not recorded as reused, since this part of the run made the call.
+                return stored
         # 2. An earlier part of the run, perhaps under another name.
-        before = self.renamed.get(call.state.path)
-        stored = None
-        if self.shared.earlier is not None:
-            stored = self.shared.earlier.find(call, before, changes=self.shared.changes)
-        if before is not None and isinstance(stored, tuple):
-            self.shared.log.renamed[call.label] = label_of(before, call.item)
-        elif before is not None:
-            stored = None  # the same code with other inputs is another node
-        if isinstance(stored, str):
-            self.shared.log.reruns[Rerun(node=call.label, reason=stored)] = None
-            stored = None
+        outcome = self._find_in_earlier_part(call)
         # 3. Another run.
-        if stored is None and call.step.policies.cache is not None:
-            stored = await self._find_in_cache(call)
-        if stored is not None:
+        if outcome is None and call.step.policies.cache is not None:
+            outcome = await self._find_in_cache(call)
+        if outcome is not None:
             self.shared.log.reused[call.label] = None
             self.shared.tracer.instant(events.Reuse(node=call.state.path, item=call.item))
-        return stored
+        return outcome
 
-    async def keep(self, call: StepCall, output: CallOutput) -> Found:
+    def _find_in_earlier_part(self, call: StepCall) -> Outcome | None:
+        """A valid output of an earlier part; records why another one is invalid."""
+        if self.shared.earlier is None:
+            return None
+        earlier_path = self.renamed.get(call.state.path)
+        stored = self.shared.earlier.find(call, earlier_path, changes=self.shared.changes)
+        if isinstance(stored, tuple):
+            if earlier_path is not None:
+                self.shared.log.renamed[call.label] = label_of(earlier_path, call.item)
+            return stored
+        # A node with the same code as a missing one, but with other inputs, was not renamed: it is
+        # new, so its call is no rerun.
+        if stored is not None and earlier_path is None:
+            self.shared.log.reruns[Rerun(node=call.label, reason=stored)] = None
+        return None
+
+    async def keep(self, call: StepCall, output: CallOutput) -> Outcome:
         """Writes an output; returns when it is as safe as the run requires."""
         record = record_of(call, output.data)
-        # Without a span it is a default, or from the cache: not for other attempts or runs.
+        # Without a span, the output is a default or from the cache, and not for other attempts or
+        # runs.
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
@@ -241,25 +253,27 @@ class Outputs:
         return output.value, record.digest or NO_DIGEST
 
     async def write(self, call: StepCall, record: NodeOutput) -> None:
-        """Writes a call's output, of `record_of`, with the parts of what it used."""
-        parts: list[Fingerprint | Use] = [call.step.code, *call.uses.values()]
-        for used in parts:
+        """Writes a record that `record_of` made, with the parts of the call's code and uses."""
+        parts_to_write: list[Fingerprint | Use] = [call.step.code, *call.uses.values()]
+        for item in parts_to_write:
             # Written once a run, since many calls use the same and the parts are long.
-            if used.parts and used.digest not in self.shared.log.codes:
-                self.shared.log.codes.add(used.digest)
-                self.shared.tracer.instant(events.CodeEvent(code=used.digest, parts=used.parts))
+            if item.parts and item.digest not in self.shared.log.codes:
+                self.shared.log.codes.add(item.digest)
+                self.shared.tracer.instant(events.CodeEvent(code=item.digest, parts=item.parts))
         self.shared.tracer.output(**record._asdict())
         await self.shared.tracer.persisted()
 
-    async def _find_in_cache(self, call: StepCall) -> Found | None:
-        cache, policy, key = self.shared.cache, call.step.policies.cache, _cache_key(call)
+    async def _find_in_cache(self, call: StepCall) -> Outcome | None:
+        cache = self.shared.cache
+        policy = call.step.policies.cache
+        key = _cache_key(call)
         if cache is None or policy is None or key is None:
             return None
-        # By the key, code and inputs are the same: what was used beside them is left to compare.
+        # The key is of code and inputs, so only what was used beside them is left to compare.
         changes = self.shared.changes if call.step.node.takes_run else None
         # Under the key are the keys of entries, the newest first: one for each set of models used.
-        for entry in _read(await cache.find(key)) or ():
-            stored = _read(await cache.find(entry))
+        for entry in _parsed(await cache.find(key)) or ():
+            stored = _parsed(await cache.find(entry))
             if stored is None or not policy.takes(age_s=time.time() - stored["stored_s"]):
                 continue
             try:
@@ -278,8 +292,8 @@ class Outputs:
             return
         uses = _digests(call.uses)
         entry = digest(orjson.dumps([key, sorted(uses.items())]))
-        entries = [stored for stored in _read(await cache.find(key)) or () if stored != entry]
-        cache.keep(key, orjson.dumps([entry, *entries[: _MOST_KEPT - 1]]).decode())
+        older = [stored for stored in _parsed(await cache.find(key)) or () if stored != entry]
+        cache.keep(key, orjson.dumps([entry, *older[: _MOST_ENTRIES - 1]]).decode())
         stored = {"uses": uses, "value": orjson.Fragment(data), "stored_s": time.time()}
         cache.keep(entry, orjson.dumps(stored).decode())
 
@@ -287,22 +301,22 @@ class Outputs:
 def record_of(
     call: StepCall, data: bytes | None = None, *, skipped: str | None = None
 ) -> NodeOutput:
-    """The record of a call's output, as JSON, or of why there is none."""
+    """The journal's record of a call: its output as JSON, or why it was skipped."""
     return NodeOutput(
-        call.state.path,
-        call.item,
-        None if data is None else orjson.Fragment(data),
-        call.taken.inputs,
-        call.step.code.digest,
-        skipped,
-        None if data is None else digest(data),
-        _digests(call.uses) if call.step.node.takes_run else None,
+        node=call.state.path,
+        item=call.item,
+        value=None if data is None else orjson.Fragment(data),
+        inputs=call.inputs.digests,
+        code=call.step.code.digest,
+        skipped=skipped,
+        digest=None if data is None else digest(data),
+        uses=_digests(call.uses) if call.step.node.takes_run else None,
     )
 
 
 def _cache_key(call: StepCall) -> str | None:
-    """None if its output is not cached, or one of its inputs cannot be compared."""
-    inputs = call.taken.inputs
+    """A key of the call's code and inputs; None if it is not cached or an input has no digest."""
+    inputs = call.inputs.digests
     if call.step.policies.cache is None or NO_DIGEST in inputs.values():
         return None
     return digest(orjson.dumps(["with its age", call.step.code.digest, sorted(inputs.items())]))
@@ -312,5 +326,5 @@ def _digests(uses: Mapping[str, Use]) -> dict[str, str]:
     return {name: use.digest for name, use in uses.items()}
 
 
-def _read(text: str | None) -> Any:  # noqa: ANN401 - JSON
+def _parsed(text: str | None) -> Any:  # noqa: ANN401 - JSON
     return None if text is None else orjson.loads(text)

@@ -18,15 +18,16 @@ from harness.graph.state import (
     NO_DIGEST,
     PENDING,
     Blocked,
+    CallInputs,
     ListSource,
     StepState,
-    Taken,
     digest_of_value,
 )
 from harness.graph.values import digest as value_digest
 from harness.graph.values import digest_of_all
 
 OnSkip = Callable[[StepState, int | None, str, str | None], None]
+"""Called with a node's state, the item, the reason, and the label of the call that caused it."""
 
 _NO_VALUES = (Blocked, Skipped)
 
@@ -34,10 +35,9 @@ _NO_VALUES = (Blocked, Skipped)
 class Schedule:
     """Finds the calls that can begin, each time another has ended.
 
-    It calls `start` for each node or item that can begin; `on_skip` for each skipped one, with the
-    reason and the call that caused it; `on_total` with the number of items of a mapped node, once
-    known; `on_end` for each node, and each item of a mapped node, with an outcome. `prefix` goes
-    before the nodes' names.
+    It calls `start` for each node or item that can begin; `on_skip` for each one that is skipped;
+    `on_total` with the number of items of a mapped node, once known; `on_end` for each node, and
+    each item of a mapped node, that has an outcome. `prefix` goes before the nodes' names.
 
     Attributes:
         states: The state of each node, by its name without `prefix`.
@@ -88,7 +88,7 @@ class Schedule:
         mapped.
         """
         if item is None:
-            self._settle_whole(state, outcome, digest)
+            self._settle_node(state, outcome, digest)
         else:
             self._settle_item(state, item, outcome, digest)
         self._pass_on()
@@ -100,53 +100,48 @@ class Schedule:
         self._settle_item(state, item, value, digest)
         self._pass_on()
 
-    def taken(self, state: StepState, item: int | None, parameters: Sequence[Parameter]) -> Taken:
-        """The arguments of a call that can begin."""
+    def call_inputs(
+        self, state: StepState, item: int | None, parameters: Sequence[Parameter]
+    ) -> CallInputs:
+        """The values of these parameters for a call that can begin."""
         arguments: dict[str, Any] = {}
         digests: dict[str, str] = {}
-        needs: dict[int | str, None] = {}  # an ordered set
+        producers: dict[int | str, None] = {}  # an ordered set
         for parameter in parameters:
             name = parameter.name
             source = self.states.get(parameter.source)
             if parameter.is_mapped:
                 assert item is not None
                 index, items = _source_item(state, parameter, item)
-                arguments[name], digests[name] = items.item(index), items.digests[index]
+                arguments[name] = items.item(index)
+                digests[name] = items.digests[index]
                 if source is not None:
                     # An item of a list that came as a whole was made by the span of the whole.
                     item_span = source.spans.get(index) if source.step.gives_items else None
-                    needs[item_span or source.span or source.label(index)] = None
+                    producers[item_span or source.span or source.label(index)] = None
             elif source is None:
                 arguments[name] = self._inputs[parameter.source]
                 digests[name] = self._input_digests[parameter.source]
-            elif source.items is None:
-                arguments[name], digests[name] = source.outcome, source.digest
-                needs[source.span or source.path] = None
             else:
                 with_skipped = name in state.step.takes_skipped_items
-                arguments[name], digests[name] = source.whole(with_skipped=with_skipped)
-                if source.span or not source.spans:
-                    needs[source.span or source.path] = None
-                if item is None:
-                    needs |= dict.fromkeys(source.spans.values())
-                elif source.spans:  # each of many items gets one arrow, not one from each span
-                    needs[next(reversed(source.spans.values()))] = None
-        return Taken(arguments, digests, tuple(needs))
+                arguments[name], digests[name] = source.output(with_skipped=with_skipped)
+                producers |= dict.fromkeys(_producers(source, item))
+        return CallInputs(arguments, digests, tuple(producers))
 
     # --- nodes and items that can begin -----------------------------------------------------------
 
     def _begin(self, state: StepState) -> None:
         step = state.step
-        obstacle = self._obstacle(state, step.whole, None) if state.is_in_trouble else None
+        obstacle = self._obstacle(state, step.unmapped, None) if state.is_in_trouble else None
         if obstacle is not None:
-            self._settle_whole(state, obstacle)
+            self._settle_node(state, obstacle)
         elif not step.mapped:
             self._start(state, None)
         else:
             try:
                 state.sources = [self._source_of(parameter, state) for parameter in step.mapped]
             except PipelineInvalid as error:
-                self._settle_whole(state, self._failed(state, error))
+                self._settle_node(state, self._record_failure(state, error))
                 return
             state.items = []
             self._advance(state)
@@ -156,8 +151,8 @@ class Schedule:
         if source is not None and source.step.gives_items:
             return source
         values: Any = self._inputs[parameter.source] if source is None else source.outcome
-        if type(values) in _NO_VALUES:
-            return source  # type: ignore[return-value]  # only a node's output can be these
+        if source is not None and type(values) in _NO_VALUES:
+            return source
         if not isinstance(values, list | tuple):
             remedy = "; give list(d.items()) of the mapping" if isinstance(values, Mapping) else ""
             raise state.step.node.mistake(
@@ -179,13 +174,16 @@ class Schedule:
         self._end_items(state)
 
     def _obstacle_of_lists(self, state: StepState) -> Blocked | Skipped | None:
-        """Why a mapped node gets no further items; None while nothing stands against them.
+        """Why a mapped node gets no further items; None while it may get some.
 
         Records the reason, or else how many items there will be, once known.
         """
         # Sources that ended before it was known how many items they would have.
-        states = [source for source in state.sources if isinstance(source, StepState)]
-        cut_short = [source for source in states if source.has_ended and source.total is None]
+        cut_short = [
+            source
+            for source in state.sources
+            if isinstance(source, StepState) and source.has_ended and source.total is None
+        ]
         for source in cut_short:
             if type(source.outcome) is Blocked:
                 self._on_skip(state, None, source.outcome.reason, source.outcome.label or None)
@@ -193,7 +191,7 @@ class Schedule:
         try:
             total = count_items(state)
         except PipelineInvalid as error:
-            return self._failed(state, error)
+            return self._record_failure(state, error)
         if not cut_short:
             if total is not None and state.total is None:
                 self._on_total(state, total)
@@ -206,7 +204,7 @@ class Schedule:
         return None
 
     def _begin_item(self, state: StepState, item: int) -> None:
-        """Starts an item if it has not begun and all its arguments exist."""
+        """Starts an item if all its arguments exist, unless it has begun before."""
         if item in state.begun or state.obstacle is not None:
             return
         values = [
@@ -227,12 +225,12 @@ class Schedule:
     def _obstacle(
         self, state: StepState, parameters: Sequence[Parameter], item: int | None
     ) -> Blocked | Skipped | None:
-        """Why a call cannot be made, if one of the parameters has no value; records it."""
-        skipped: str | None = None
+        """Why a call cannot be made, if one of the parameters has no value; records the skip."""
+        first_skipped: str | None = None
         for parameter in parameters:
             source = self.states.get(parameter.source)
             if source is None:
-                continue
+                continue  # an input always has a value
             outcome, label = source.outcome, source.path
             if parameter.is_mapped and item is not None:
                 index, items = _source_item(state, parameter, item)
@@ -241,14 +239,14 @@ class Schedule:
                 self._on_skip(state, item, outcome.reason, outcome.label or None)
                 return outcome
             if type(outcome) is Skipped and parameter.name not in state.step.takes_skipped:
-                skipped = skipped or label
-        if skipped is None:
+                first_skipped = first_skipped or label
+        if first_skipped is None:
             return None
-        reason = f"'{skipped}' was skipped"
-        self._on_skip(state, item, reason, skipped)
+        reason = f"'{first_skipped}' was skipped"
+        self._on_skip(state, item, reason, first_skipped)
         return Skipped(reason=reason)
 
-    def _failed(self, state: StepState, error: PipelineInvalid) -> Blocked:
+    def _record_failure(self, state: StepState, error: PipelineInvalid) -> Blocked:
         self.failures.append(NodeFailure(node=state.path, error=error, attempts=0))
         return Blocked(state.path, "failed")
 
@@ -264,37 +262,40 @@ class Schedule:
             self._end_items(state)
 
     def _end_items(self, state: StepState) -> None:
+        """Settles a mapped node as a whole if all its items have outcomes and no more can begin."""
         if state.outcome is not PENDING or state.settled < len(state.begun):
             return
         if state.obstacle is not None:
-            self._settle_whole(state, state.obstacle)
+            self._settle_node(state, state.obstacle)
         elif state.settled == state.total:
             assert state.items is not None
+            # A list with a gap is no output, so one blocked item blocks the node as a whole.
             blocked = [item for item in state.items if type(item) is Blocked]
-            # A list with a gap is no output: the node as a whole has none either.
             outcome = blocked[0] if blocked else state.items
-            self._settle_whole(state, outcome, digest_of_all(state.digests))
+            self._settle_node(state, outcome, digest_of_all(state.digests))
 
-    def _settle_whole(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
+    def _settle_node(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
         if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
-            # A list from the journal settles its items here; `add_item` did it for a live one.
-            self._complete(state, outcome)
-        state.outcome, state.digest = outcome, _digest_of(outcome, digest)
+            # `add_item` has settled the items of a call that was made, but not those of a list that
+            # came from the journal, nor of a default.
+            self._settle_missing_items(state, outcome)
+        state.outcome = outcome
+        state.digest = _digest_of(outcome, digest)
         self._unsettled_nodes -= 1
         if self._on_end is not None:
             self._on_end(state.path, None)
         self._settled.append((state, None))
 
-    def _complete(self, state: StepState, values: list[object]) -> None:
-        """Settles the items of a generating node that it did not give before."""
+    def _settle_missing_items(self, state: StepState, values: list[object]) -> None:
+        """Settles the items of a generating node that it did not give before it ended."""
+        if state.items is None:
+            state.items = []
         for item in range(state.settled, len(values)):
-            if state.items is None:
-                state.items = []
             self._settle_item(state, item, values[item], digest_of_value(values[item]))
-        state.items = state.items or []
         state.total = len(values)
 
     def _pass_on(self) -> None:
+        """Starts what the nodes and items in `_settled` allow, and what follows from that."""
         while self._settled:
             state, item = self._settled.popleft()
             if item is not None:
@@ -320,16 +321,30 @@ class Schedule:
 
 
 def _digest_of(outcome: object, digest: str) -> str:
+    """The digest of an outcome, which is `digest` if the outcome is a value."""
     if type(outcome) is Skipped:
-        return value_digest(f"skipped: {outcome.reason}".encode())  # no value has this form
+        # No value is written like this, so the digest is never that of a value.
+        return value_digest(f"skipped: {outcome.reason}".encode())
     return NO_DIGEST if type(outcome) is Blocked else digest
+
+
+def _producers(source: StepState, item: int | None) -> list[int | str]:
+    """The spans, or the label, of the calls that made the whole output of a node."""
+    if source.items is None or not source.spans:
+        return [source.span or source.path]
+    whole = [source.span] if source.span else []
+    if item is not None:
+        # The last span stands for all: an arrow from each to each item would be too many arrows.
+        return [*whole, next(reversed(source.spans.values()))]
+    return [*whole, *source.spans.values()]
 
 
 def _source_item(
     state: StepState, parameter: Parameter, item: int
 ) -> tuple[int, StepState | ListSource]:
-    place = state.step.mapped.index(parameter)
-    return indices_of(state, item)[place], state.sources[place]
+    """What an item's call receives for a mapped parameter: the index of an item, and its source."""
+    number = state.step.mapped.index(parameter)
+    return indices_of(state, item)[number], state.sources[number]
 
 
 def count_items(state: StepState) -> int | None:
@@ -339,23 +354,24 @@ def count_items(state: StepState) -> int | None:
         PipelineInvalid: It walks lists side by side that differ in length.
     """
     node = state.step.node
-    totals = [source.total for source in state.sources]
-    totals_known = [total for total in totals if total is not None]
+    known = [
+        (parameter.source, source.total)
+        for parameter, source in zip(state.step.mapped, state.sources, strict=True)
+        if source.total is not None
+    ]
+    totals = [total for _, total in known]
     if node.combine == "product":
-        return math.prod(totals_known)
-    if len(set(totals_known)) > 1:
-        names = [parameter.source for parameter in state.step.mapped]
-        listed = ", ".join(
-            f"'{name}' has {total}"
-            for name, total in zip(names, totals, strict=True)
-            if total is not None
-        )
+        # All are known, since a product begins when its sources are whole. A source that was
+        # skipped has none, but then the count is not used.
+        return math.prod(totals)
+    if len(set(totals)) > 1:
+        lengths = ", ".join(f"'{name}' has {total}" for name, total in known)
         raise node.mistake(
-            f"each= walks lists side by side, and they differ in length: {listed}; to take all "
+            f"each= walks lists side by side, and they differ in length: {lengths}; to take all "
             'combinations, write combine="product"',
             code="pipeline.lengths-differ",
         )
-    return totals_known[0] if len(totals_known) == len(totals) else None
+    return totals[0] if len(totals) == len(state.sources) else None
 
 
 def indices_of(state: StepState, item: int) -> list[int]:

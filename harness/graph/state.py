@@ -27,13 +27,13 @@ PENDING: Final = object()  # the placeholder for a future output
 class Blocked(NamedTuple):
     """The placeholder for an output that this part of the run will not have."""
 
-    label: str  # the call whose end was the reason; empty if it was the whole run's
-    what: str  # how that call ended: `failed`
+    label: str  # the call whose end was the reason; empty if it was the end of the whole run
+    ending: str  # how that call or the run ended: `failed`
 
     @property
     def reason(self) -> str:
-        """The end of a sentence: `'findings' failed`."""
-        return f"'{self.label}' {self.what}" if self.label else self.what
+        """The reason in words: `'findings' failed`."""
+        return f"'{self.label}' {self.ending}" if self.label else self.ending
 
 
 # --- nodes --------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class StepState:
     # Limits how many of its calls are under way; None without a limit.
     places: Places | None = field(init=False)
     waits_for: int = field(init=False)  # how many nodes it still needs the whole output of
-    is_in_trouble: bool = False  # whether the output of one of its sources is not a plain value
+    is_in_trouble: bool = False  # whether one of its sources is `Skipped` or `Blocked`
     # Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
     # skipped ones included.
     outcome: object = PENDING
@@ -56,25 +56,29 @@ class StepState:
     span: int | None = None  # of its finished call; None if an earlier part of the run made it
     items: list[object] | None = None  # the output of each call, by item; None until it has begun
     total: int | None = None  # how many items it will have; None as long as that is unknown
-    settled: int = 0  # how many items it has now
+    settled: int = 0  # how many items have an outcome
     # Why there will be no more items, if one of its sources ended early.
     obstacle: Blocked | Skipped | None = None
-    # By item; only of steps that give items: most do not, and large graphs have many.
-    spans: dict[int, int] = field(init=False)
-    digests: list[str] = field(init=False)
+    # The next five are set only for steps that give items, since large graphs have many others.
+    spans: dict[int, int] = field(init=False)  # by item
+    digests: list[str] = field(init=False)  # by item
     # For each mapped parameter, the state or list that its items are from; empty until it has
     # begun.
     sources: list[StepState | ListSource] = field(init=False)
-    begun: set[int] = field(init=False)
-    _wholes: dict[bool, tuple[list[object], str]] = field(init=False)
+    begun: set[int] = field(init=False)  # items that have begun, or were settled without a call
+    # The list that consumers take and its digest, with skipped items and without, once made.
+    _lists: dict[bool, tuple[list[object], str]] = field(init=False)
 
     def __post_init__(self) -> None:
         concurrency = self.step.policies.concurrency
         self.places = Places(concurrency.limit) if concurrency else None
         self.waits_for = self.step.waits_for
         if self.step.gives_items:
-            self.spans, self.digests, self.sources = {}, [], []
-            self.begun, self._wholes = set(), {}
+            self.spans = {}
+            self.digests = []
+            self.sources = []
+            self.begun = set()
+            self._lists = {}
 
     def label(self, item: int | None) -> str:
         """A call's name: `findings[2]`."""
@@ -88,12 +92,12 @@ class StepState:
             self.spans[item] = span
 
     def item(self, index: int) -> object:
-        """One of its items, or `PENDING`."""
+        """The outcome of an item; `PENDING` if it has none yet."""
         items = self.items
         return items[index] if items is not None and index < len(items) else PENDING
 
     def set_item(self, index: int, outcome: object, digest: str) -> None:
-        """Records the output of an item's call."""
+        """Records the outcome of an item's call."""
         assert self.items is not None
         missing = index + 1 - len(self.items)
         if missing > 0:
@@ -103,37 +107,42 @@ class StepState:
         self.digests[index] = digest
         self.settled += 1
 
-    def whole(self, *, with_skipped: bool) -> tuple[object, str]:
-        """Its output as consumers take it, and its digest."""
+    def output(self, *, with_skipped: bool) -> tuple[object, str]:
+        """Its output as consumers take it, and its digest.
+
+        `with_skipped` says whether a list of items has `Skipped` in the place of skipped items, or
+        leaves these out.
+        """
         if self.items is None or not isinstance(self.outcome, list):
             return self.outcome, self.digest
-        if with_skipped not in self._wholes:
-            # Made once: a mapped consumer takes it with each of its items.
-            self._wholes[with_skipped] = self._list_of_all(with_skipped=with_skipped)
-        return self._wholes[with_skipped]
+        if with_skipped not in self._lists:
+            # Made once, since a mapped consumer takes the list with each of its items.
+            self._lists[with_skipped] = self._list_and_digest(with_skipped=with_skipped)
+        return self._lists[with_skipped]
 
-    def _list_of_all(self, *, with_skipped: bool) -> tuple[list[object], str]:
+    def _list_and_digest(self, *, with_skipped: bool) -> tuple[list[object], str]:
         assert self.items is not None
-        # A new list, since a consumer might change it.
         if with_skipped or not any(type(item) is Skipped for item in self.items):
+            # A new list, since a consumer might change it.
             return list(self.items), self.digest
-        numbers = [n for n, item in enumerate(self.items) if type(item) is not Skipped]
-        return [self.items[n] for n in numbers], digest_of_all(self.digests[n] for n in numbers)
+        indices = [index for index, item in enumerate(self.items) if type(item) is not Skipped]
+        digests = (self.digests[index] for index in indices)
+        return [self.items[index] for index in indices], digest_of_all(digests)
 
-    def with_items_given(self, default: object) -> object:
-        """A default for a failed call, after the items that others already have."""
+    def default_after_items(self, default: object) -> object:
+        """The output of a failed call: the items that a generating node gave, then its default."""
         if self.step.item_form is None or self.step.mapped or not isinstance(default, list):
             return default
         return [*(self.items or ()), *default]
 
     @property
     def reach(self) -> int:
-        """One more than the highest possible item so far."""
+        """The number of items that exist so far, counted to the last one that has an outcome."""
         return 0 if self.items is None else len(self.items)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has its outcome."""
+        """Whether it has an outcome as a whole, so that no further items come."""
         return self.outcome is not PENDING
 
 
@@ -166,16 +175,17 @@ class ListSource(NamedTuple):
 # --- calls --------------------------------------------------------------------------------------
 
 
-class Taken(NamedTuple):
+class CallInputs(NamedTuple):
     """The arguments of one call."""
 
-    arguments: dict[str, Any]
-    inputs: dict[str, str]  # the digests of the arguments, by parameter
-    # The spans that made the arguments; labels, where an earlier part of the run made them.
-    needs: tuple[int | str, ...]
+    arguments: dict[str, Any]  # by parameter
+    digests: dict[str, str]  # of the arguments, by parameter
+    # The calls that made the arguments: their spans, or the labels of those that an earlier part
+    # of the run made.
+    producers: tuple[int | str, ...]
 
 
-NOTHING_TAKEN: Final = Taken({}, {}, ())
+NO_INPUTS: Final = CallInputs({}, {}, ())
 
 
 class Use(NamedTuple):
@@ -192,19 +202,19 @@ class StepCall:
 
     state: StepState
     item: int | None  # None for a node that is not mapped
-    taken: Taken = NOTHING_TAKEN  # set when it begins
-    decided_by: tuple[int | str, ...] = ()  # what its node's `when=` was given
-    around: StepCall | None = None  # the call that it is nested in, by what waits for it
-    has_place: bool = False  # whether it counts as one of those under way
-    lender: Loan | None = None  # whose place it has; None for one of the run's own
+    inputs: CallInputs = NO_INPUTS  # set when it begins
+    decided_by: tuple[int | str, ...] = ()  # `producers` of what its node's `when=` was given
+    around: StepCall | None = None  # the call whose code waits for this call's graph
+    has_place: bool = False  # whether it counts as under way
+    lender: Loan | None = None  # the loan by which it has its place; None if the place is its own
     loan: Loan | None = None  # of its own place, while it waits for nested calls
-    # Its waits for a place of its node or of all, one after the other with their starts.
+    # Its waits, each for a place of its node or of the pipeline, and when each began.
     waits: tuple[tuple[Literal["node", "pipeline"], int], ...] = ()
     # What it used so far beside its code and inputs, by name.
     uses: dict[str, Use] = field(default_factory=dict)
     # Whether its function is running; only then can it be cancelled, since before and after there
     # are only records to write.
-    is_made: bool = False
+    is_running: bool = False
 
     @property
     def step(self) -> Step:
@@ -221,13 +231,13 @@ class StepCall:
 class Loan:
     """The place of a call that waits for nested calls: one of them has it, or the next gets it."""
 
-    borrower: StepCall | None = None
-    tasks: int = 0  # of the lender, which wait
-    waiting: deque[_QueuedCall] = field(default_factory=deque)
+    borrower: StepCall | None = None  # the nested call that has the place now
+    tasks: int = 0  # how many tasks of the lender wait for nested calls
+    queue: deque[_QueuedCall] = field(default_factory=deque)  # nested calls that wait for a place
 
 
 INNERMOST: ContextVar[StepCall] = ContextVar("innermost")
-"""The call that this code runs in, whatever `run` it uses."""
+"""The call whose code runs in this context, even if it uses the `run` of another call."""
 
 
 class CallOutput(NamedTuple):
@@ -238,30 +248,41 @@ class CallOutput(NamedTuple):
     span: int  # the span that made it; 0 if it existed before
 
 
-# How many further calls may begin for each place while calls wait for their models. Eight calls a
-# place: 100 rows that took turns at two models needed 4 loads in place of 20.
-_MOST_LOANS = 7
+# How many further calls may begin for each place while calls wait for their models. With eight
+# calls a place, 100 rows that took turns at two models needed 4 loads in place of 20.
+_EXTRA_PER_PLACE = 7
 
 
 @dataclass(slots=True, eq=False)
 class _QueuedCall:
+    """A call in the queue for a free place, and perhaps in that of a loan too."""
+
     call: StepCall | None
     start: Callable[[], object] | None  # None once it has begun
 
 
 class Places:
-    """Starts calls at once while there is room, else in order; a waiting call costs no task."""
+    """Limits the calls under way: starts a call at once while there is room, else in order.
 
-    __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
+    A waiting call costs no task. The places of a node's `Concurrency` know no calls; those of a
+    pipeline do, since the place of a call that waits for nested calls goes to one of these.
+    """
+
+    __slots__ = ("_extra", "_free", "_most_extra", "_number", "_queue")
 
     def __init__(self, limit: int | None) -> None:
-        self._free = limit
-        self._lent, self._most_lent = 0, _MOST_LOANS * (limit or 0)
-        self._count = count()
-        self._waiting: list[tuple[int, bool, int, _QueuedCall]] = []  # a heap
+        self._free = limit  # None without a limit; below 0 while calls are under way in excess
+        self._extra = 0  # how many calls may be under way in excess of the limit
+        self._most_extra = _EXTRA_PER_PLACE * (limit or 0)
+        self._number = count()
+        # A heap of (-depth, is first, number, queued call): see step 4 of `take`.
+        self._queue: list[tuple[int, bool, int, _QueuedCall]] = []
 
     def take(self, start: Callable[[], object], call: StepCall | None = None) -> None:
-        """Calls `start` when there is a place; `leave` must follow, without a call `give_back`."""
+        """Calls `start` when there is a place.
+
+        When the call is over, `leave` gives the place back; without a `call`, `give_back` does.
+        """
         loan = None if call is None or call.around is None else call.around.loan
         # 1. No limit.
         if self._free is None:
@@ -269,34 +290,30 @@ class Places:
         # 2. The place of the call that waits for this one's graph, if no other call has it. It goes
         #    to no other graph: so each nested one has a place, and can end, whatever others do.
         elif call is not None and loan is not None and loan.borrower is None:
-            loan.borrower, call.lender = call, loan
+            _borrow(loan, call)
             start()
-        # 3. A free one, or one in excess for a call that waits for its model. `_free` may go
+        # 3. A free one, or one in excess while other calls wait for their models. `_free` may go
         #    below 0, and no further call begins until it is back.
-        elif self._free + self._lent > 0:
+        elif self._free + self._extra > 0:
             self._free -= 1
             start()
         else:
-            # 4. In line twice: for any free place, and for that of the lender. Deeper calls go
-            #    first, and nodes that follow another item by item: what is begun ends before more
-            #    begins.
-            depth = 0
-            around = call
-            while around is not None:
-                depth += 1
-                around = around.around
+            # 4. It waits in two queues: for any free place, and for that of the lender. Deeper
+            #    calls go first, and then nodes that follow another item by item, so that work that
+            #    was begun ends before more begins.
             queued = _QueuedCall(call, start)
-            is_first = call is None or not call.state.step.follows
-            heappush(self._waiting, (-depth, is_first, next(self._count), queued))
+            is_no_follower = call is None or not call.state.step.follows
+            heappush(self._queue, (-_depth(call), is_no_follower, next(self._number), queued))
             if loan is not None:
-                loan.waiting.append(queued)
+                loan.queue.append(queued)
 
     @contextmanager
     def lent_by(self, call: StepCall) -> Iterator[None]:
         """Lends the place of a call that waits inside the block for nested calls."""
         if call.loan is None and call.has_place:
             call.loan = Loan()
-        if (loan := call.loan) is None:
+        loan = call.loan
+        if loan is None:
             yield  # the call is over, and one of its tasks goes on
             return
         loan.tasks += 1
@@ -307,26 +324,31 @@ class Places:
             if not loan.tasks and call.loan is loan:
                 call.loan = None
                 if loan.borrower is not None and self._free is not None:
-                    # It was left behind, and is under way in excess.
+                    # The borrower was left behind. The lender goes on with the place, so the
+                    # borrower is now under way in excess.
                     loan.borrower.lender = None
                     self._free -= 1
 
     def leave(self, call: StepCall) -> None:
-        """The call is over, and its place free, unless a nested call goes on with it."""
+        """Frees the place of a call that is over, unless a nested call goes on with the place."""
+        loan = call.loan
+        lender = call.lender
         call.has_place = False
-        (loan, call.loan), (lender, call.lender) = (call.loan, None), (call.lender, None)
+        call.loan = None
+        call.lender = None
         borrower = None if loan is None else loan.borrower
         if borrower is not None:
-            # Left behind, the nested call goes on with the place, and owes it to this one's lender.
+            # The borrower was left behind, and goes on with the place: from now on it has borrowed
+            # it of this call's own lender.
             borrower.lender = lender
         if lender is None:
             if borrower is None:
                 self.give_back()
             return
         lender.borrower = borrower
-        # A call that has begun with another place stays in this line, and takes nothing from it.
-        while lender.borrower is None and lender.waiting:
-            self._begin(lender.waiting.popleft(), lender)
+        # A call that has begun with another place stays in this queue, and takes nothing from it.
+        while lender.borrower is None and lender.queue:
+            self._begin(lender.queue.popleft(), lender)
 
     def give_back(self) -> None:
         """Frees a place; the first call that waits gets it."""
@@ -335,46 +357,66 @@ class Places:
             self._fill()
 
     def lend(self, idle: int) -> None:
-        """Lets others begin while so many calls under way cannot go on, up to seven a place."""
-        self._lent = min(idle, self._most_lent)
+        """Lets others begin while `idle` calls under way cannot go on, up to seven a place."""
+        self._extra = min(idle, self._most_extra)
         self._fill()
 
     def _fill(self) -> None:
-        while self._free is not None and self._waiting and self._free + self._lent > 0:
-            self._begin(heappop(self._waiting)[-1], None)
+        while self._free is not None and self._queue and self._free + self._extra > 0:
+            *_, queued = heappop(self._queue)
+            self._begin(queued, None)
 
     def _begin(self, queued: _QueuedCall, lender: Loan | None) -> None:
-        """Begins a call with the place of a lender, or a free one, unless it had one before."""
-        start, queued.start = queued.start, None
+        """Begins a call with the place of a lender, or a free one, unless it has begun already."""
+        start = queued.start
+        queued.start = None
         if start is None or self._free is None:
             return
         if lender is None or queued.call is None:
             self._free -= 1
         else:
-            lender.borrower, queued.call.lender = queued.call, lender
+            _borrow(lender, queued.call)
         start()
+
+
+def _borrow(loan: Loan, call: StepCall) -> None:
+    loan.borrower = call
+    call.lender = loan
+
+
+def _depth(call: StepCall | None) -> int:
+    """How deep a call is nested: 1 for a call of the outermost graph, 0 for None."""
+    depth = 0
+    while call is not None:
+        depth += 1
+        call = call.around
+    return depth
 
 
 # --- digests ------------------------------------------------------------------------------------
 
 
-_JSON = frozenset({str, int, float, bool, type(None), list, dict})
+_JSON_TYPES = frozenset({str, int, float, bool, type(None), list, dict})
 
 
 def digest_of_value(value: object) -> str:
-    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
+    """The digest of a value that a call takes, the same for equal values.
+
+    `NO_DIGEST` for an iterator, and for an object that cannot be written as JSON.
+    """
     # An object with parts, such as a handle of a database.
     if hasattr(type(value), "code_parts"):
         return digest_of_parts(value) or NO_DIGEST
     if isinstance(value, Iterator | AsyncIterator):
         return NO_DIGEST  # it can be read only once
-    if type(value) in _JSON:
+    if type(value) in _JSON_TYPES:
         try:
-            # As an output is written, so that a value has one digest wherever it comes from.
+            # Written like an output, so that a value has one digest wherever it comes from.
             return digest(value_form(object).encode(value))
         except TypeError:
-            pass  # something in it is not what JSON means
+            pass  # a container with a value that plain JSON does not have, such as a tuple
     try:
+        # pydantic writes models, dataclasses, dates and tuples too.
         plain = from_json(to_json(value, inf_nan_mode="constants"))
         return digest(to_json(sets_in_order(plain, value), inf_nan_mode="constants"))
     except ValueError:

@@ -1,9 +1,9 @@
 """Outputs in the journal: written as JSON, and read back unchanged.
 
-pydantic checks, writes and reads them. A resumed run must see the value that the first run made. So
-each value is read back as it is written, and refused, with the reason, if another would come back.
-Two kinds come back equal, but not identical: within models, dataclasses and tuples, an int in a
-float's place becomes a float; and a time zone becomes its offset.
+pydantic checks, writes and reads them. A resumed run must see the value that the first run made, so
+each value is read back as soon as it is written, and refused if another value comes back. Two kinds
+come back equal, but not identical: within models, dataclasses and tuples, an int in a float's place
+becomes a float; and a time zone becomes its offset.
 
 Values outside strict JSON (NaN, infinities, integers beyond 64 bits, half a surrogate pair) are
 kept as text in the JSON of Python's `json`: `{"$json": "[NaN]"}`.
@@ -28,7 +28,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from harness.graph.annotations import described, remembered
+from harness.graph.annotations import cached_by_annotation, described
 
 # Kinds of schema that pydantic checks in Python, and cannot make from JSON.
 _NOT_FROM_JSON = frozenset(
@@ -37,16 +37,17 @@ _NOT_FROM_JSON = frozenset(
 )
 # Values that no member of an enum may have: pydantic finds a member by its value in the JSON.
 _NOT_IN_JSON = (tuple, bytes, set, frozenset)
+# Attributes of deques and defaultdicts that JSON does not have.
 _UNWRITTEN = ("maxlen", "default_factory")
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
+# Parts of a schema that are values, or do not concern reading.
 _NOT_SCHEMAS = frozenset(
     {"computed_fields", "default", "expected", "members", "metadata", "serialization"}
 )
-"""Parts of a schema that are values, or do not concern reading."""
-
-_WRAPPED, _OPENING = "$json", b'{"$json":'
+# The key of a value that is kept as text, and how its JSON begins.
+_TEXT_KEY, _TEXT_OPENING = "$json", b'{"$json":'
+# Characters of a value in a message, where its excerpt does not show the difference.
 _LONGEST = 200
-"""Characters of a value in a message, where its excerpt does not show the difference."""
 _EXCERPT = reprlib.Repr()
 _EXCERPT.maxstring = _EXCERPT.maxother = 50
 
@@ -80,8 +81,8 @@ class ValueForm:
             TypeError: It is not.
         """
         try:
-            # Exactly: an instance of a subclass would come back as its base. And however strict,
-            # pydantic makes models of mappings.
+            # The result must be the same value: pydantic accepts an instance of a subclass, which
+            # would come back as its base, and makes models of mappings even if it is strict.
             if _is_same(value, self._validated(value)):
                 return value
         except ValidationError:
@@ -96,10 +97,10 @@ class ValueForm:
             TypeError: It has no form in JSON, or would be read back as something else.
         """
         try:
-            return self._written(value)
+            return self._encoded(value)
         except (TypeError, ValueError, RecursionError) as error:
-            why = str(error).partition("\n")[0]
-            raise TypeError(f"its output cannot be written to the journal: {why}") from error
+            reason = str(error).partition("\n")[0]
+            raise TypeError(f"its output cannot be written to the journal: {reason}") from error
 
     def restore(self, data: object) -> object:
         """The value that `encode` wrote, from its bytes or from the result of `orjson.loads`.
@@ -109,23 +110,25 @@ class ValueForm:
         """
         text = _text_of(data)
         try:
-            # By name, as `_written` dumps: an alias may differ between reading and writing.
+            # By name, as `_encoded` dumps: an alias may differ between reading and writing.
             return self._adapter.validate_json(text, strict=True, by_alias=False, by_name=True)
         except ValidationError as error:
-            if _is_surrogate(error):  # Python's parser reads it, and pydantic's does not
+            if _is_surrogate(error):
+                # Python's parser reads half a surrogate pair, and pydantic's does not.
                 try:
                     return self._validated(json.loads(text))
                 except ValidationError:
                     pass
             annotation = described(self.annotation)
             raise TypeError(
-                f"what is written is not read as {annotation}: {_first(error)}"
+                f"what is written is not read as {annotation}: {_first_mistake(error)}"
             ) from error
 
     def _validated(self, value: object) -> object:
         return self._adapter.validate_python(value, strict=True)
 
     def _mismatch(self, value: object) -> str:
+        """Says in a message how a value differs from the annotation."""
         text = (
             f"{_kind_of(value)} ({_EXCERPT.repr(value)}), "
             f"where its annotation says {described(self.annotation)}"
@@ -136,17 +139,18 @@ class ValueForm:
             self._validated(value)
         except ValidationError as error:
             if error.errors()[0]["loc"]:
-                return f"{text}: {_first(error)}"
+                return f"{text}: {_first_mistake(error)}"
         return text
 
-    def _written(self, value: object) -> bytes:
+    def _encoded(self, value: object) -> bytes:
         plain = self._adapter.dump_python(
             value,
             mode="json",
             by_alias=False,
             round_trip=True,
             warnings="error",
-            fallback=repr,  # comes back as a text, which tells the place of what has no form
+            # An object without a form in JSON comes back as a text, and so is found as a change.
+            fallback=repr,
         )
         if self._has_sets:
             plain = sets_in_order(plain, value)
@@ -156,31 +160,38 @@ class ValueForm:
                 return data
         except (TypeError, ValueError):
             pass  # an integer too large, or half of a surrogate pair; or NaN, which became null
-        data = orjson.dumps({_WRAPPED: json.dumps(plain)})
+        data = orjson.dumps({_TEXT_KEY: json.dumps(plain)})
         restored = self.restore(data)
         if _is_same(value, restored):
             return data
-        place, was, back = _difference(value, restored) or ("", value, restored)
-        # Longer, until the two look different.
-        excerpts = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
-        if excerpts[0] == excerpts[1]:
-            excerpts = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]
-        if excerpts[0] == excerpts[1]:
-            excerpts[1] = "another that looks the same"
-        where = f" at {place.removeprefix('.')}" if place else ""
-        remedy = "return a value that JSON can hold whole"
-        if type(was) is not type(back) and _has_form(type(was)):
-            # Alone: in a union with texts, JSON does not say which of the two a value is.
-            alone = f"annotate it as {type(was).__name__} alone"
-            remedy = f"{alone}, or return a dataclass with a field for each type"
-        raise TypeError(
-            f"{_kind_of(was)} ({excerpts[0]}){where} would come back as {excerpts[1]}; {remedy}"
+        raise TypeError(_change(value, restored))
+
+
+def _change(value: object, restored: object) -> str:
+    """Says in a message where a restored value differs from the written one."""
+    place, written_part, restored_part = _difference(value, restored) or ("", value, restored)
+    written = _EXCERPT.repr(written_part)
+    back = _EXCERPT.repr(restored_part)
+    # Longer excerpts may show a difference that these do not.
+    if written == back:
+        written = repr(written_part)[:_LONGEST]
+        back = repr(restored_part)[:_LONGEST]
+    if written == back:
+        back = "another that looks the same"
+    where = f" at {place.removeprefix('.')}" if place else ""
+    remedy = "return a value that JSON can hold whole"
+    cls = type(written_part)
+    if cls is not type(restored_part) and _has_form(cls):
+        # Alone, since in a union with texts, JSON does not say which of the two a value is.
+        remedy = (
+            f"annotate it as {cls.__name__} alone, or return a dataclass with a field for each type"
         )
+    return f"{_kind_of(written_part)} ({written}){where} would come back as {back}; {remedy}"
 
 
-@remembered
+@cached_by_annotation
 def value_form(annotation: object) -> ValueForm:
-    """The form of an annotation, made once; many nodes share one.
+    """The form of an annotation; nodes with the same annotation share it.
 
     Raises:
         TypeError: As `ValueForm`.
@@ -195,7 +206,7 @@ def digest(data: bytes) -> str:
 
 def digest_of_all(digests: Iterable[str]) -> str:
     """The digest of the list of the values with these digests."""
-    # No value is written like this, so a list never has the name of a value.
+    # No value's JSON looks like this, so the digest is never that of a value.
     return digest(f"[{' '.join(digests)}".encode())
 
 
@@ -224,12 +235,14 @@ def _promoted(annotation: Any) -> Any:  # noqa: ANN401 - whatever the author wro
         return Union[tuple(map(_promoted, arguments))]  # noqa: UP007 - not known here
     if annotation is float:
         return float | int | bool
-    return int | bool if annotation is int else annotation
+    if annotation is int:
+        return int | bool
+    return annotation
 
 
 def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever the author wrote
     try:
-        # Bytes need not be UTF-8.
+        # As Base64, since bytes need not be UTF-8.
         return TypeAdapter(
             annotation,
             config=ConfigDict(
@@ -251,6 +264,7 @@ def _has_form(annotation: object) -> bool:
 
 
 def _no_form(annotation: object, kinds: Collection[str] = ()) -> str:
+    """Says in a message that an annotation, of these kinds of schema, has no form."""
     cls = typing.get_origin(annotation) or annotation
     remedy = "return a text, a list, a dataclass or a pydantic model instead"
     if "enum of other values" in kinds:
@@ -261,19 +275,19 @@ def _no_form(annotation: object, kinds: Collection[str] = ()) -> str:
 
 
 def _kinds_in(schema: object) -> set[str]:
-    """Every type of schema that pydantic meets when it reads JSON, strictly."""
+    """The types of all schemas in a pydantic schema that count when JSON is read strictly."""
     kinds: set[str] = set()
-    parts = [schema]
-    while parts:
-        part = parts.pop()
+    unvisited = [schema]
+    while unvisited:
+        part = unvisited.pop()
         if isinstance(part, list | tuple):
-            parts += part
+            unvisited += part
         elif isinstance(part, dict):
             kind = part.get("type")
             if kind == "json-or-python":
-                parts.append(part["json_schema"])
+                unvisited.append(part["json_schema"])
             elif kind == "lax-or-strict":
-                parts.append(part["strict_schema"])
+                unvisited.append(part["strict_schema"])
             elif kind == "enum" and any(type(m.value) in _NOT_IN_JSON for m in part["members"]):
                 kinds.add("enum of other values")
             elif isinstance(kind, str):
@@ -283,29 +297,30 @@ def _kinds_in(schema: object) -> set[str]:
                     for value in part.get("expected", ())
                 )
                 kinds.add("literal of an enum" if is_odd else kind)
-                parts += [inner for name, inner in part.items() if name not in _NOT_SCHEMAS]
-            else:  # fields by name
-                parts += part.values()
+                unvisited += [inner for name, inner in part.items() if name not in _NOT_SCHEMAS]
+            else:  # a mapping from the names of fields to their schemas
+                unvisited += part.values()
     return kinds
 
 
-def _first(error: ValidationError) -> str:
-    """The first mistake, with its place."""
-    first = error.errors()[0]
+def _first_mistake(error: ValidationError) -> str:
+    """The first mistake in words, with its place."""
     if _is_surrogate(error):
         return (
             "a text in it has half of a surrogate pair, which is no character; "
             "text.encode('utf-8', 'replace').decode() leaves it out"
         )
+    first = error.errors()[0]
     loc = first["loc"]
     if loc[-1:] in (("int",), ("float",)):
-        loc = loc[:-1]  # not a place, but a member of a union
+        loc = loc[:-1]  # the name of a union's member, and no place in the value
     place = "".join(f"[{key!r}]" for key in loc)
     return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def _is_surrogate(error: ValidationError) -> bool:
-    # By the parser's words, since it gives all mistakes of JSON one type.
+    """Whether pydantic refused half of a surrogate pair."""
+    # By the message, since pydantic gives all mistakes in JSON one type.
     return "hex escape" in error.errors()[0]["msg"]
 
 
@@ -313,23 +328,26 @@ def _is_surrogate(error: ValidationError) -> bool:
 
 
 def _text_of(data: object) -> bytes | str:
-    """JSON for a parser that accepts NaN and large integers."""
-    if isinstance(data, bytes) and not data.startswith(_OPENING):
+    """The JSON of a journal's value, for a parser that accepts NaN and large integers."""
+    if isinstance(data, bytes) and not data.startswith(_TEXT_OPENING):
         return data
     value = orjson.loads(data) if isinstance(data, bytes) else data
-    if type(value) is dict and len(value) == 1 and _WRAPPED in value:
-        return str(value[_WRAPPED])
+    if type(value) is dict and len(value) == 1 and _TEXT_KEY in value:
+        return str(value[_TEXT_KEY])
     return data if isinstance(data, bytes) else orjson.dumps(value)
 
 
 def _kind_of(value: object) -> str:
-    """Its type in words: `a str`, `an int`."""
+    """A value's type with its article: `a str`, `an int`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def sets_in_order(plain: object, value: object) -> object:
-    """JSON with the members of sets sorted: their own order differs from process to process."""
+    """`plain`, the JSON of `value`, with the members of sets sorted.
+
+    The order of a set differs from process to process.
+    """
     if isinstance(value, RootModel):
         value = value.root
     if type(plain) is list and isinstance(value, _COLLECTIONS) and len(plain) == len(value):
@@ -337,6 +355,7 @@ def sets_in_order(plain: object, value: object) -> object:
         # By `repr`, since members of several types have no order of their own.
         return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
     if type(plain) is dict:
+        # The fields of a model or a dataclass, or the values of a mapping.
         values: Iterable[object] = [getattr(value, name, None) for name in plain]
         if isinstance(value, Mapping) and len(plain) == len(value):
             values = value.values()
@@ -346,48 +365,53 @@ def sets_in_order(plain: object, value: object) -> object:
 
 def _is_same(value: Any, back: Any) -> bool:  # noqa: ANN401 - whatever a node returns
     """Whether two values are equal and of the same types; NaN equals NaN."""
-    try:  # many times faster for large plain values; version 2 writes no references
+    try:
+        # Many times faster for large plain values. Version 2 writes no references, so equal values
+        # have equal bytes.
         if value is back or marshal.dumps(value, 2) == marshal.dumps(back, 2):
             return True
     except ValueError:
-        pass  # not plain
+        pass  # marshal writes only plain values
     return _difference(value, back) is None
 
 
 def _difference(value: object, back: object) -> tuple[str, object, object] | None:
-    """The innermost parts that are not the same, and their place; None without any."""
+    """The place where two values differ, and the two parts there; None if they are the same.
+
+    The place is that of the innermost parts: `.findings[2].title`.
+    """
     if value is back:
         return None
-    kind: type = type(value)
-    if kind is not type(back):
-        is_same = {kind, type(back)} == {int, float} and value == back
+    if type(value) is not type(back):
+        is_same = {type(value), type(back)} == {int, float} and value == back
         return None if is_same else ("", value, back)
-    mine, theirs = _parts(value), _parts(back)
-    if mine is None or theirs is None:
+    value_parts, back_parts = _parts(value), _parts(back)
+    if value_parts is None or back_parts is None:
         is_same = value == back or (value != value and back != back)  # noqa: PLR0124 - NaN
         return None if is_same else ("", value, back)
-    # The bound of a deque, and what a defaultdict makes, are in no JSON.
-    makes_same = all(getattr(value, name, None) == getattr(back, name, None) for name in _UNWRITTEN)
-    if not makes_same or len(mine) != len(theirs):
+    is_altered = any(getattr(value, n, None) != getattr(back, n, None) for n in _UNWRITTEN)
+    if is_altered or len(value_parts) != len(back_parts):
         return "", value, back
-    for (name, part), (_, counterpart) in zip(mine, theirs, strict=True):
-        if difference := _difference(part, counterpart):
-            return f"{name}{difference[0]}", *difference[1:]
+    for (place, part), (_, back_part) in zip(value_parts, back_parts, strict=True):
+        difference = _difference(part, back_part)
+        if difference is not None:
+            inner_place, inner_part, inner_back_part = difference
+            return f"{place}{inner_place}", inner_part, inner_back_part
     return None
 
 
 def _parts(value: object) -> list[tuple[str, object]] | None:
-    """The items or fields of a value, with their places; None if it has none."""
+    """The items or fields of a value, each with its place in it; None if it cannot have any."""
     if isinstance(value, Mapping):
         return [*(("", key) for key in value), *((f"[{key!r}]", value[key]) for key in value)]
     if isinstance(value, list | tuple | deque):
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     if isinstance(value, BaseModel):
-        names: Iterable[str] = type(value).model_fields
-        extra = {**(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
+        fields = {name: getattr(value, name, None) for name in type(value).model_fields}
+        fields |= value.__pydantic_extra__ or {}
+        fields |= value.__pydantic_private__ or {}
     elif dataclasses.is_dataclass(value):
-        names, extra = [field.name for field in dataclasses.fields(value)], {}
+        fields = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
     else:
         return None
-    fields = {name: getattr(value, name, None) for name in names} | extra
     return [(f".{name}", part) for name, part in fields.items()]

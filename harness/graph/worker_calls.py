@@ -1,9 +1,9 @@
 """Calls of nodes in other processes: packed here, performed there, recorded here.
 
 `OnWorkers` is the base of executors that send the calls with `on=` to workers, and make all others
-here. Only functions, their arguments and results leave this process, the driver. What a node asks
-of its run, the worker asks of the driver: models, limits, memory and the journal stay here. So
-limits hold as they do in one process, and a lost worker loses only the calls under way there.
+here. Only functions, their arguments and results leave this process, the driver. When a node calls
+a method of its run, the worker asks the driver to do it, so models, limits, memory and the journal
+stay here. Limits hold as they do in one process, and a lost worker loses only its own calls.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class PackedCall(NamedTuple):
 class PerformedCall(NamedTuple):
     """How a call ended on its worker."""
 
-    value: bytes  # what was returned, or raised
-    traceback: str | None  # None if it returned
+    value: bytes  # the pickled result, or the pickled error
+    traceback: str | None  # of the error; None if the call returned
     records: list[Record]  # the first and the last are of a span around the call
-    boot_id: str | None
+    boot_id: str | None  # of the worker's machine
     workers_lost: int = 0  # before this one, if the engine itself made the call again
 
 
 class WorkerQuestion(NamedTuple):
     """A question of a worker to the run."""
 
-    data: bytes
-    answer: Callable[[bytes], object]  # called with the answer, once
+    data: bytes  # the pickled name, arguments and options of a method of the run
+    answer: Callable[[bytes], object]  # called once, with the pickled answer
 
 
 Questions = asyncio.Queue[WorkerQuestion | None]
@@ -134,17 +134,19 @@ class OnWorkers(InProcess):
         """See `Executor.call`."""
         if work.on is None:
             return await super().call(work)
-        lost = 0
+        lost_workers = 0
         while True:
             try:
                 return await self._call(work, work.on)
             except WorkerLost as error:
-                lost += error.workers
-                is_over = lost > work.on.max_retries
-                self._record_retries(work, error.workers - is_over, str(error))
-                if is_over:
+                lost_workers += error.workers
+                is_last = lost_workers > work.on.max_retries
+                # The call is made again after each lost worker but the last.
+                self._record_retries(work, error.workers - is_last, str(error))
+                if is_last:
                     raise
             except ConfigurationInvalid as error:
+                # An error without a place gets that of the node.
                 if error.path is not None:
                     raise
                 raise ConfigurationInvalid(
@@ -168,14 +170,16 @@ class OnWorkers(InProcess):
         arguments = dict(work.arguments)
         run: AnyRun = arguments.pop("run", None)
         if work.function not in self._functions:
-            # Once, since a mapped node sends it with every item.
+            # Pickled once, since a mapped node sends it with every item.
             self._functions[work.function] = self._packed(work, work.function)
         call = PackedCall(
             # A new number for each try, so that `hear` finds no queue for what a lost worker asks.
             number=next(self._numbers),
             label=work.label,
             function=self._functions[work.function],
-            arguments={k: self._packed(work, v, argument=k) for k, v in arguments.items()},
+            arguments={
+                name: self._packed(work, value, argument=name) for name, value in arguments.items()
+            },
             asks=run is not None,
             run_id=self.tracer.run_id,
             content=self._content,
@@ -198,13 +202,13 @@ class OnWorkers(InProcess):
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                serving = group.create_task(_serve(work, run, questions, self.pickler))
+                server = group.create_task(_serve(work, run, questions, self.pickler))
                 try:
                     performed = await self.send(call, on)
                 except (WorkerLost, ConfigurationInvalid) as error:
                     failure = error
                 # `_serve` would wait for further questions for ever.
-                serving.cancel()
+                server.cancel()
         finally:
             del self._questions[call.number]
         if failure is not None:
@@ -212,13 +216,15 @@ class OnWorkers(InProcess):
         return performed
 
     def _packed(self, work: Work, value: object, *, argument: str = "") -> bytes:
-        """A call's function, or its argument of this name, pickled."""
+        """Pickles a call's function, or its argument of this name."""
         try:
             return _pickled(value, self.pickler)
         except Exception as error:
-            subject = f"argument '{argument}'"
-            if not argument:
-                subject = " → ".join(_culprit(work.function, self.pickler)) or "its function"
+            if argument:
+                subject = f"argument '{argument}'"
+            else:
+                subject = " → ".join(_path_to_culprit(work.function, self.pickler))
+                subject = subject or "its function"
             raise PipelineInvalid(
                 f"node '{work.label}' cannot be sent to a worker: {subject} cannot "
                 f"be pickled ({error}); make it inside the node, or leave out on=",
@@ -227,32 +233,38 @@ class OnWorkers(InProcess):
             ) from error
 
     def _record(self, performed: PerformedCall, sent_ns: int) -> None:
-        """Takes a worker's records into the journal, by this process's clock."""
-        tracer, first, last = self.tracer, performed.records[0], performed.records[-1]
+        """Puts a worker's records into the journal, with times of this process's clock."""
+        tracer = self.tracer
+        first, *further = performed.records
+        last = performed.records[-1]
         assert isinstance(first, SpanStarted)
         assert isinstance(last, SpanEnded)
-        # Processes of one machine, since its boot, share a clock.
-        low, high = 0, 0
+        # How much the worker's clock is behind, at least and at most. Since the boot of a machine,
+        # all its processes share a clock.
+        low_ns, high_ns = 0, 0
         if performed.boot_id is None or performed.boot_id != boot_id():
             # The call was sent before it began there, and came back after it had ended there.
             bounds = sent_ns - first.time_ns, tracer.now_ns() - last.time_ns
-            low, high = clock_bounds(self._clocks.get(performed.boot_id), bounds)
-            self._clocks[performed.boot_id] = low, high
-        shift_ns = (low + high) // 2
-        times = {"wait_ns": first.time_ns + shift_ns - sent_ns, "clock_error_ns": high - shift_ns}
+            low_ns, high_ns = clock_bounds(self._clocks.get(performed.boot_id), bounds)
+            self._clocks[performed.boot_id] = low_ns, high_ns
+        shift_ns = (low_ns + high_ns) // 2
+        times = {
+            "wait_ns": first.time_ns + shift_ns - sent_ns,
+            "clock_error_ns": high_ns - shift_ns,
+        }
         first = first._replace(attributes={**first.attributes, **times})
-        moved = [
-            *_moved([first, *performed.records[1:]], shift_ns, tracer.current_id, tracer.new_id)
-        ]
-        tracer.later(lambda: moved)
+        shifted = [*_shifted([first, *further], shift_ns, tracer.current_id, tracer.new_id)]
+        tracer.later(lambda: shifted)
 
 
 def _place_of(work: Work) -> dict[str, Any]:
+    """The arguments `path` and `line` of an error about a node's function."""
     code = inspect.unwrap(work.function).__code__
     return {"path": Path(code.co_filename), "line": code.co_firstlineno}
 
 
-# Not methods: a subclass is an executor of somebody else, which may have methods of these names.
+# Functions and not methods, since a subclass of `OnWorkers` is another author's executor, which may
+# have methods of these names.
 
 
 def _result_of(performed: PerformedCall, lost_errors: tuple[type[BaseException], ...]) -> object:
@@ -260,18 +272,20 @@ def _result_of(performed: PerformedCall, lost_errors: tuple[type[BaseException],
     value = pickle.loads(performed.value)  # noqa: S301 - from a worker
     if performed.traceback is None:
         return value
-    # Then `value` is the error. Pickling has taken its traceback, so a note shows that.
-    if isinstance(value, lost_errors):
-        raise WorkerLost(f"the way to its worker was lost ({value})") from value
-    value.add_note(f"In a worker:\n{performed.traceback}")
-    raise value
+    error = value
+    if isinstance(error, lost_errors):
+        raise WorkerLost(f"the way to its worker was lost ({error})") from error
+    # Pickling has removed the error's own traceback.
+    error.add_note(f"In a worker:\n{performed.traceback}")
+    raise error
 
 
 async def _serve(work: Work, run: AnyRun, questions: Questions, pickler: str) -> None:
     """Does what a worker asks for, side by side, in the context of its node."""
     with ExitStack() as queueing:
         if work.handle is not None:
-            # Until the worker's first word, the call waits in the cluster's queue: no idleness.
+            # Until the worker's first message, the call waits in the cluster's queue, which does
+            # not count as idleness.
             queueing.enter_context(work.handle.pulse.doing("rest"))
         async with asyncio.TaskGroup() as group:
             while True:
@@ -283,6 +297,7 @@ async def _serve(work: Work, run: AnyRun, questions: Questions, pickler: str) ->
 
 
 async def _answer(run: AnyRun, question: WorkerQuestion, pickler: str) -> None:
+    """Calls the method of the run that a worker asks for; answers with (value, error)."""
     try:
         name, arguments, options = pickle.loads(question.data)  # noqa: S301 - from a worker
         value = await getattr(run, name)(*arguments, **options)
@@ -293,32 +308,42 @@ async def _answer(run: AnyRun, question: WorkerQuestion, pickler: str) -> None:
 
 
 def clock_bounds(before: tuple[int, int] | None, bounds: tuple[int, int]) -> tuple[int, int]:
-    """The least and the most that a machine's clock is behind: each call may narrow it."""
-    low, high = bounds if before is None else (max(before[0], bounds[0]), min(before[1], bounds[1]))
-    return (low, high) if low <= high else bounds  # the clocks have drifted apart
+    """Narrows the least and the most that a machine's clock is behind by those of a further call.
+
+    Starts again from `bounds` if the two contradict each other, since then a clock has drifted.
+    """
+    if before is None:
+        return bounds
+    low = max(before[0], bounds[0])
+    high = min(before[1], bounds[1])
+    return (low, high) if low <= high else bounds
 
 
-def _moved(
-    records: list[Record], shift_ns: int, around: int | None, new_id: Callable[[], int]
+def _shifted(
+    records: list[Record], shift_ns: int, parent: int | None, new_id: Callable[[], int]
 ) -> Iterator[Record]:
+    """A worker's spans and counters as records of the driver: later by `shift_ns`, in `parent`."""
     ends = {record.id: record for record in records if isinstance(record, SpanEnded)}
-    ids: dict[int | None, int | None] = {None: around}
+    # Number of a span in the worker → its number here.
+    ids: dict[int | None, int | None] = {None: parent}
     for record in records:
         if isinstance(record, SpanStarted):
             number = ids[record.id] = new_id()
             # A thread of the node may go on, with its span open.
-            ended = ends.get(record.id) or SpanEnded(0, record.time_ns, "unfinished")
-            span = joined(record, ended)
-            start_ns, end_ns = span.start_ns + shift_ns, span.end_ns + shift_ns
+            end = ends.get(record.id) or SpanEnded(0, record.time_ns, "unfinished")
+            span = joined(record, end)
             yield span._replace(
-                id=number, parent=ids[record.parent], start_ns=start_ns, end_ns=end_ns
+                id=number,
+                parent=ids[record.parent],
+                start_ns=span.start_ns + shift_ns,
+                end_ns=span.end_ns + shift_ns,
             )
         elif isinstance(record, CounterSet):
             yield record._replace(time_ns=record.time_ns + shift_ns, span=ids[record.span])
 
 
-def _culprit(function: Callable[..., Any], pickler: str) -> list[str]:
-    """The way from a function to what cannot be pickled: names of globals and of its closure."""
+def _path_to_culprit(function: Callable[..., Any], pickler: str) -> list[str]:
+    """The variables that lead from a function to a value that cannot be pickled."""
     variables = inspect.getclosurevars(inspect.unwrap(function))
     owners = (("the closure's", variables.nonlocals), ("the global", variables.globals))
     for owner, values in owners:
@@ -326,14 +351,14 @@ def _culprit(function: Callable[..., Any], pickler: str) -> list[str]:
             try:
                 _pickled(value, pickler)
             except Exception:  # noqa: BLE001 - whatever its class raises
-                deeper = _culprit(value, pickler) if inspect.isfunction(value) else []
+                deeper = _path_to_culprit(value, pickler) if inspect.isfunction(value) else []
                 return [f"{owner} '{name}'", *deeper]
     return []
 
 
 @contextmanager
 def own_modules_by_value(pickler: str) -> Iterator[None]:
-    """Around a run: the user's own modules, as imported before it, are sent by value."""
+    """Pickles the user's own modules, as imported before the block, by value inside the block."""
     # A worker could not import these modules. Runs side by side share the registration.
     cloudpickle = import_module(pickler)
     with _LOCK:
@@ -348,12 +373,14 @@ def own_modules_by_value(pickler: str) -> Iterator[None]:
     finally:
         with _LOCK:
             _RUNS[pickler] -= 1
-            for module in () if _RUNS[pickler] else _BY_VALUE.pop(pickler):
-                with suppress(ValueError):
-                    cloudpickle.unregister_pickle_by_value(module)
+            if not _RUNS[pickler]:
+                for module in _BY_VALUE.pop(pickler):
+                    with suppress(ValueError):
+                        cloudpickle.unregister_pickle_by_value(module)
 
 
 _LOCK = Lock()
+# Module of cloudpickle → the number of runs under way, and the modules registered with it.
 _RUNS: Counter[str] = Counter()
 _BY_VALUE: dict[str, set[ModuleType]] = defaultdict(set)
 
@@ -362,11 +389,11 @@ _BY_VALUE: dict[str, set[ModuleType]] = defaultdict(set)
 
 
 def perform(call: PackedCall, board: Board | None) -> PerformedCall:
-    """Makes a call, in a worker; `board` may be None for one that does not ask."""
+    """Makes a call, in a worker; `board` may be None for a call that does not ask the driver."""
     records: list[Record] = []
     tracer = Tracer(records.append, content=call.content)
     track = f"worker {socket.gethostname()}"
-    trace_back = None
+    traceback_text = None
     try:
         with tracer.span(events.Worker(call.label, track, os.getpid())):
             arguments = {
@@ -384,10 +411,9 @@ def perform(call: PackedCall, board: Board | None) -> PerformedCall:
     except KeyboardInterrupt:
         raise  # engines cancel a call by it
     except BaseException as error:  # noqa: BLE001 - raised again in the driver
-        failure = _picklable(error, call.pickler)
-        data = _pickled(failure, call.pickler)
-        trace_back = "".join(traceback.format_exception(error))
-    return PerformedCall(data, trace_back, records, boot_id())
+        data = _pickled(_picklable(error, call.pickler), call.pickler)
+        traceback_text = "".join(traceback.format_exception(error))
+    return PerformedCall(data, traceback_text, records, boot_id())
 
 
 def _pickled(value: object, pickler: str) -> bytes:
@@ -396,7 +422,7 @@ def _pickled(value: object, pickler: str) -> bytes:
 
 
 def _picklable(error: BaseException, pickler: str) -> BaseException:
-    """The error, or one that says the same."""
+    """The error, or a `RuntimeError` with its message if it cannot be pickled and loaded again."""
     try:
         # Some errors cannot be made again from their arguments.
         pickle.loads(_pickled(error, pickler))  # noqa: S301 - its own
@@ -418,15 +444,16 @@ class _RunInWorker:
         self.id = call.run_id
         self.span: Callable[..., Span] = tracer.span
         self.counter = tracer.counter
-        self._number, self._pickler = call.number, call.pickler
+        self._number = call.number
+        self._pickler = call.pickler
         self._board = board
-        self._beaten_s = 0.0
+        self._last_beat_s = 0.0
         self.beat()
 
     def beat(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._beaten_s > _BEAT_S:
-            self._beaten_s = now_s
+        if now_s - self._last_beat_s > _BEAT_S:
+            self._last_beat_s = now_s
             self._board.beat(self._number)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:

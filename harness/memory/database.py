@@ -1,4 +1,4 @@
-"""What a database offers to a primary store, what a kind of store is, and where a store lies."""
+"""The interfaces of databases and kinds of stores, and the places where stores are."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from harness.plugins import load_plugin, plugin_names
 Statements = Any
 """A connection with sqlite3's `execute` and `executemany`, and `each`; values stand as `?`.
 
-`each(query, rows)` gives what a query finds for each row of values."""
+`each(query, rows)` runs a query for each row of values, and returns the results of each."""
 
 LOST = "memory.server-lost"
-"""The code of an error after which a whole write may be made again, stored or not."""
+"""The code of an error after which it is unknown whether a write was stored; the whole write may be
+made again."""
 
 
 class Database(Protocol):
@@ -26,8 +27,8 @@ class Database(Protocol):
     Every method raises `MemoryStoreFailed`, made by `failed`, in place of the database's errors.
 
     Attributes:
-        directory: Where the indexes of this machine lie.
-        among: Stands behind a column: whether its value is among those of `listed`.
+        directory: Where the indexes of this machine are.
+        among: The condition, behind a column, that its value is among those of `listed`.
     """
 
     directory: Path
@@ -38,25 +39,25 @@ class Database(Protocol):
         """The directory or url that it was opened at."""
 
     def listed(self, values: Iterable[int] | Iterable[str]) -> object:
-        """Any number of values as one, for `among`."""
+        """Any number of values as the one value of `among`."""
 
     def reading(self) -> AbstractContextManager[Statements]:
         """A connection for reading; threads may read side by side."""
 
     def writing(self) -> AbstractContextManager[Statements]:
-        """A transaction of the only writer: durable once this is left, and nothing if it raises."""
+        """A transaction of the only writer: durable after the block, undone if the block raises."""
 
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
-        """The error to raise about this store."""
+        """Makes the error to raise about this store."""
 
     def seen(self) -> int | None:
-        """The number of the last write, if it is known without asking a server."""
+        """The number of the last write; None if only a question to a server would show it."""
 
     def follow(self, notify: Callable[[], None]) -> None:
         """Calls `notify`, in another thread, soon after another machine has written."""
 
     def free(self) -> None:
-        """Gives the room of removed rows back, to the disk or the server."""
+        """Gives the room of removed rows back to the disk or the server."""
 
     def size_bytes(self) -> int:
         """The size of the tables that are not in `directory`."""
@@ -69,7 +70,7 @@ class StoreKind(Protocol):
     """The object of an entry point in `harness.stores`, by the scheme of its urls."""
 
     def parse(self, text: str) -> StoreUrl:
-        """Reads a url; raises `InvalidInput` without repeating what may be a password."""
+        """Reads a url; raises `InvalidInput`, whose message must not hold a password of the url."""
 
     def open(self, url: Any, *, indexes: Path, wait_s: float, make: bool) -> Database:  # noqa: ANN401 - of its own class
         """Opens the database, and makes its tables if they are missing and `make`.
@@ -78,7 +79,7 @@ class StoreKind(Protocol):
             url: As `parse` made it.
             indexes: A folder of this user's for indexes; each store needs one of its own in it.
             wait_s: How long a write waits for writes of other processes.
-            make: Otherwise a missing store is `no_store(url)`.
+            make: Whether to make missing tables; otherwise `no_store(url)` is raised.
 
         Raises:
             MemoryStoreFailed: It cannot be opened.
@@ -90,7 +91,7 @@ class StoreKind(Protocol):
 
 
 class StoreUrl(ABC):
-    """A place that is no directory. It never holds a password: it is shown and recorded."""
+    """A place that is no directory. It must not hold a password, since it is shown and recorded."""
 
     @property
     def credential(self) -> str:
@@ -106,7 +107,7 @@ class StoreUrl(ABC):
         return ()
 
     def absolute(self) -> Self:
-        """Itself, as `Path.absolute` is the path from anywhere."""
+        """The url itself, which means the same from every directory; see `Path.absolute`."""
         return self
 
     @abstractmethod
@@ -123,28 +124,29 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
-def place_of(given: Place | str) -> Place:
-    """The directory or the url that is given.
+def place_of(place: Place | str) -> Place:
+    """A place, read from its text if it is a text.
 
     Raises:
         InvalidInput: No store of the url's scheme is installed, or the url is not usable.
         ConfigurationInvalid: The store's package is broken.
     """
-    if not isinstance(given, str):
-        return given
-    if not is_url(given):
-        return Path(given)
-    scheme, names = given.partition(":")[0].lower(), plugin_names("stores")
-    if scheme not in names:
+    if not isinstance(place, str):
+        return place
+    if not is_url(place):
+        return Path(place)
+    scheme = place.partition(":")[0].lower()
+    schemes = plugin_names("stores")
+    if scheme not in schemes:
         # Without the rest of the url, which may hold a password.
         raise InvalidInput(
-            f"no store for urls '{scheme}://' is installed; {did_you_mean(scheme, names)}",
+            f"no store for urls '{scheme}://' is installed; {did_you_mean(scheme, schemes)}",
             code="memory.url-invalid",
         )
-    place: StoreUrl = load_plugin("stores", scheme, is_store_kind).parse(given)
-    return place
+    url: StoreUrl = load_plugin("stores", scheme, is_store_kind).parse(place)
+    return url
 
 
-def is_store_kind(added: object) -> bool:
-    """Whether a plugin may be a `StoreKind`."""
-    return callable(getattr(added, "parse", None)) and callable(getattr(added, "open", None))
+def is_store_kind(plugin: object) -> bool:
+    """Whether a plugin has the methods of a `StoreKind`."""
+    return callable(getattr(plugin, "parse", None)) and callable(getattr(plugin, "open", None))

@@ -63,18 +63,19 @@ class WordLlamaEmbedder:
         """See `Embedder`. Texts may be of any length."""
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        # 1. In pieces: all token vectors of a text are in memory at once, a thousand bytes for
-        # each byte of text.
-        pieces = [_PIECE.findall(text) or [""] for text in texts]
-        parts = [piece.removesuffix(" ") for some in pieces for piece in some]
-        # 2. One by one: a batch is padded to its longest text, which is slower on passages of
-        # uneven length.
-        means: Vectors = _model().embed(parts, norm=False, batch_size=1)
-        # 3. Their sum, weighted by length. Normalized here: norm=True divides by zero for a text
-        # without tokens.
-        lengths = np.array([max(1, len(piece)) for piece in parts], dtype=np.float32)
-        ends = np.cumsum([len(some) for some in pieces])
-        starts = np.concatenate([[0], ends[:-1]])
+        # 1. Cut texts into pieces, since all token vectors of a text are in memory at once, a
+        #    thousand bytes for each byte of text.
+        pieces: list[str] = []
+        starts: list[int] = []  # of each text, the index of its first piece
+        for text in texts:
+            starts.append(len(pieces))
+            pieces += [piece.removesuffix(" ") for piece in _PIECE.findall(text) or [""]]
+        # 2. Embed piece by piece: a batch is padded to its longest text, which is slower on
+        #    passages of uneven length.
+        means: Vectors = _model().embed(pieces, norm=False, batch_size=1)
+        # 3. Add up each text's pieces, weighted by length. Normalized here, since norm=True divides
+        #    by zero for a text without tokens.
+        lengths = np.array([max(1, len(piece)) for piece in pieces], dtype=np.float32)
         return normalized(np.add.reduceat(means * lengths[:, np.newaxis], starts))
 
 
@@ -84,7 +85,7 @@ def has_wordllama() -> bool:
     return find_spec("wordllama") is not None
 
 
-# Cut between words if there is a blank: the tokenizer begins a text as it begins a word.
+# Texts are cut at a blank if there is one: the tokenizer begins a text as it begins a word.
 _PIECE = re.compile(r".{1,8000}(?: |\Z)|.{1,8000}", re.DOTALL)
 
 _LOADING = Lock()
@@ -97,26 +98,27 @@ def _model() -> WordLlamaInference:
 
 @cache
 def _loaded() -> WordLlamaInference:
-    # Importing wordllama calls logging.basicConfig(level=INFO), which does nothing if the root
-    # logger has a handler. That logger belongs to the application. Restoring it afterwards would
-    # let other threads log unwanted lines meanwhile, and for good if the import fails.
+    # Importing wordllama calls logging.basicConfig(level=INFO), which would change the root logger
+    # of the application. It does nothing if that logger has a handler. If the logger was restored
+    # afterwards instead, other threads would log unwanted lines meanwhile, and for good if the
+    # import failed.
     last_resort = logging.lastResort or logging.NullHandler()
     logging.root.addHandler(last_resort)
     try:
         import wordllama  # noqa: PLC0415  # 0.2 s
     finally:
         logging.root.removeHandler(last_resort)
-    # With the folder: its own look-up misses the tokenizer that it ships, and goes to the network.
+    # Without the folder, wordllama misses the tokenizer that it ships, and asks the network for it.
     return wordllama.WordLlama.load(
         cache_dir=Path(wordllama.__file__).parent, disable_download=True
     )
 
 
 def normalized(vectors: Vectors) -> Vectors:
-    """The same, each of unit length; zeros stay zeros."""
+    """The vectors with unit length; zeros stay zeros."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     smallest = np.finfo(np.float32).tiny
-    # Named types: the stubs of numpy 2.3 and 2.4 infer different ones.
+    # With a type, since the stubs of numpy 2.3 and 2.4 infer different ones.
     unit: Vectors = np.divide(vectors, np.maximum(lengths, smallest), dtype=np.float32)
     return unit
 
@@ -136,10 +138,10 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
 
 _DEVIATIONS = 2
 
-# For an embedder that finds all texts alike: there must be room above it.
-_AT_MOST = 0.99
+# Needed for an embedder that finds all texts alike: cosines above the limit must be possible.
+_HIGHEST_LIMIT = 0.99
 
-# One from each of many fields, in the length and the tone of what is asked and stored.
+# One text from each of many fields, with the length and tone of questions and passages.
 _TEXTS = (
     "Knead the dough for ten minutes and let it rise under a damp cloth.",
     "The goalkeeper saved a penalty in the last minute of the final.",
@@ -173,23 +175,24 @@ _TEXTS = (
 
 
 class UnrelatedCosines(NamedTuple):
-    """Where an embedder puts texts that have nothing to do with each other."""
+    """The cosines that an embedder gives texts that have nothing to do with each other."""
 
     mean: float
-    limit: float
-    """Texts with a greater cosine are related; at most 0.99."""
+    limit: float  # texts with a greater cosine are related; at most 0.99
 
 
 def unrelated_cosines(embedder: Embedder) -> UnrelatedCosines:
-    """The cosines of unrelated texts, by this embedder: of all pairs of 28 texts.
+    """Measures the cosines of unrelated texts by an embedder, over all pairs of 28 texts.
 
     Raises:
         InvalidInput: The embedder did not return vectors.
     """
     # Cosines of different embedders do not compare: some put unrelated texts at 0.1, others at 0.7.
-    # With `WordLlamaEmbedder` mean and limit are 0.02 and 0.16, as they would be with the questions
-    # of the Cranfield collection, which are about flight, and 7,710 passages of SQLite's documents.
+    # With `WordLlamaEmbedder` mean and limit are 0.02 and 0.16. They are the same between the
+    # questions of the Cranfield collection, which are about flight, and 7,710 passages of SQLite's
+    # documents.
     vectors = embed(embedder, _TEXTS)
     cosines = (vectors @ vectors.T)[np.triu_indices(len(_TEXTS), k=1)].astype(np.float64)
-    mean = min(_AT_MOST, float(cosines.mean()))
-    return UnrelatedCosines(mean, min(_AT_MOST, mean + _DEVIATIONS * float(cosines.std())))
+    mean = min(_HIGHEST_LIMIT, float(cosines.mean()))
+    limit = min(_HIGHEST_LIMIT, mean + _DEVIATIONS * float(cosines.std()))
+    return UnrelatedCosines(mean, limit)

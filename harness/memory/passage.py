@@ -23,14 +23,14 @@ RESERVED = ("id", "text", "title", "source", "quality", "created")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """That a passage is a turn of a conversation. Raises `InvalidInput` if it has no place there.
+    """The place of a passage in a conversation. Raises `InvalidInput` if it is none.
 
     Filters read its fields as metadata: `{"conversation": "standup", "position": {">": 10}}`.
     """
 
     conversation: str
     position: int
-    """The turn's number in the conversation; the turns before and after have the next ones."""
+    """The turn's number in the conversation: one more than that of the turn before it."""
     speaker: str = ""
     """Searched like the text."""
 
@@ -46,7 +46,7 @@ class Turn:
 
     @property
     def fields(self) -> dict[str, Scalar]:
-        """By name, what filters read as metadata."""
+        """The values by name, as filters read them."""
         return asdict(self)
 
 
@@ -89,13 +89,12 @@ class Passage:
             )
         for key, value in self.metadata.items():
             _check_metadata(key, value)
-        # A copy: later changes to the caller's mapping don't reach the passage.
+        # A copy, so that later changes to the caller's mapping don't reach the passage.
         object.__setattr__(self, "metadata", dict(self.metadata))
         if not self.id:
-            # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
-            place = self.turn.fields.values() if self.turn else ()
-            id_ = _digest([self.source, self.title, self.text, *place])
-            object.__setattr__(self, "id", id_)
+            turn = self.turn.fields.values() if self.turn else ()
+            passage_id = _digest([self.source, self.title, self.text, *turn])
+            object.__setattr__(self, "id", passage_id)
 
     @property
     def searchable(self) -> str:
@@ -106,12 +105,12 @@ class Passage:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Title and text; two passages with the same words are one."""
-        # Only Unicode's forms (NFC) and white space around them may differ: no list of signs or
-        # empty words is safe in all languages, and the indentation of a program is its meaning.
-        # "Yes" may be said twice, so a turn's place is among its words.
-        place = map(str, self.turn.fields.values()) if self.turn else ()
-        return composed(self.title).strip(), composed(self.text).strip(), *place
+        """Title and text, and a turn's place: passages with equal words are merged."""
+        # Only Unicode's forms (NFC) and white space around a text make no difference. No list of
+        # signs or empty words would be safe in all languages, and the indentation of a program is
+        # its meaning. The place of a turn counts, since "Yes" may be said twice.
+        turn = map(str, self.turn.fields.values()) if self.turn else ()
+        return composed(self.title).strip(), composed(self.text).strip(), *turn
 
     @property
     def words_number(self) -> int:
@@ -121,6 +120,8 @@ class Passage:
 
 
 def _digest(content: list[Scalar]) -> str:
+    # Of JSON, which separates the values: a plain join would be the same for "a", "bc" as for "ab",
+    # "c".
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
 
 
@@ -150,12 +151,13 @@ def _check_metadata(key: object, value: object) -> None:
 def _is_finite(value: Scalar) -> bool:
     try:
         return isinstance(value, str) or math.isfinite(value)
-    # An int beyond any float, whose digits Python will not write either.
     except OverflowError:
+        # An int beyond any float, whose digits Python will not write either.
         return False
 
 
 def _check_encodes(value: object, name: str) -> None:
+    """Raises unless a value is a text that can be written in UTF-8."""
     if not isinstance(value, str):
         raise InvalidInput(
             f"a passage's {name} is {value!r}; it must be a text", code="passage.field-type"
@@ -173,7 +175,7 @@ def _check_encodes(value: object, name: str) -> None:
 # --- filters ---------------------------------------------------------------------------------
 
 Filter = Mapping[str, Scalar | Collection[Scalar]]
-"""What a caller writes: `{"topic": "otters", "year": [2024, 2025], "stars": {">=": 3}}`."""
+"""A caller's filter: `{"topic": "otters", "year": [2024, 2025], "stars": {">=": 3}}`."""
 
 _OWN_FIELDS = ("source", "title")
 
@@ -181,8 +183,8 @@ _OWN_FIELDS = ("source", "title")
 WantedTags = tuple[tuple[str, ...], ...]
 """A parsed filter: for each name, the tags of which a passage must have one.
 
-Each pair of a name and a value is a tag, a short text of fixed length. A passage has a tag for each
-thing it can be filtered by: a row in the primary store, a term in the lexical index.
+A tag is a short text of fixed length, made from a name and a value. A passage has a tag for each
+field that it can be filtered by: a row in the primary store, a term in the lexical index.
 """
 
 
@@ -193,22 +195,23 @@ _COMPARISONS = (">", ">=", "<", "<=")
 
 
 def wanted_tags(where: Filter, tags_within: Callable[[str, Bounds], Sequence[str]]) -> WantedTags:
-    """Reads a filter. `2` and `2.0` are equal; booleans are not numbers.
+    """Parses a filter. `2` and `2.0` are equal; booleans are not numbers.
 
     Args:
         where: The filter.
-        tags_within: The tags of the numbers that are stored under the tag of a name and satisfy all
-            bounds.
+        tags_within: Looks up stored numbers: takes the tag of a name and bounds, and returns the
+            tags of the numbers with this name that satisfy all bounds.
 
     Raises:
         InvalidInput: No passage can have such a field, or such a value.
     """
-    return tuple(
-        tuple(tags_within(_name_tag(name), _bounds(name, condition)))
-        if isinstance(condition, Mapping)
-        else tuple(_tag(name, value) for value in _values(name, condition))
-        for name, condition in where.items()
-    )
+    groups: list[tuple[str, ...]] = []
+    for name, condition in where.items():
+        if isinstance(condition, Mapping):
+            groups.append(tuple(tags_within(_name_tag(name), _bounds(name, condition))))
+        else:
+            groups.append(tuple(_tag(name, value) for value in _values(name, condition)))
+    return tuple(groups)
 
 
 def _bounds(name: str, comparisons: Mapping[Any, Any]) -> Bounds:
@@ -225,7 +228,7 @@ def _bounds(name: str, comparisons: Mapping[Any, Any]) -> Bounds:
 
 
 def tags_of(passage: Passage) -> list[str]:
-    """All that this passage can be filtered by, each as 32 hexadecimal digits."""
+    """A tag of 32 hexadecimal digits for each field that the passage can be filtered by."""
     return [
         _tag("source", passage.source),
         _tag("title", passage.title),
@@ -248,10 +251,12 @@ def _fields_of(passage: Passage) -> Iterator[tuple[str, Scalar]]:
         yield from passage.turn.fields.items()
 
 
-def _values(name: str, choice: object) -> tuple[Scalar, ...]:
+def _values(name: str, condition: object) -> tuple[Scalar, ...]:
+    """The values of a condition, which is one value or several."""
     _check_field(name)
-    several = isinstance(choice, Collection) and not isinstance(choice, str | bytes | bytearray)
-    values: tuple[object, ...] = tuple(choice) if several else (choice,)  # type: ignore[arg-type]
+    values: tuple[object, ...] = (condition,)
+    if isinstance(condition, Collection) and not isinstance(condition, str | bytes | bytearray):
+        values = tuple(condition)
     _check_any(name, values)
     return tuple(_scalar(name, value) for value in values)
 
@@ -288,17 +293,17 @@ def _scalar(name: str, value: object) -> Scalar:
     return value
 
 
-# Passages that are added together share most names and many values.
+# Cached, since passages that are added together share most names and many values.
 @lru_cache(maxsize=4096)
 def _name_tag(name: str) -> str:
     return _digest([name])
 
 
-# By type, since True == 1, and a filter tells them apart.
+# By type, since True == 1, but the two are different to a filter.
 @lru_cache(maxsize=4096, typed=True)
 def _tag(name: str, value: Scalar) -> str:
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # so that 2 and 2.0, which are equal, are one tag
+        value = int(value)  # 2 and 2.0 are equal, and so have the same tag
     return _digest([name, value])
 
 
@@ -356,7 +361,7 @@ class Hits(list[Hit]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A passage with the words of a stored one: it is not stored."""
+    """A passage that was not stored, since a stored one has the same words."""
 
     id: str
     into: str
@@ -376,21 +381,21 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What became of added passages."""
+    """The result of adding passages."""
 
     new: tuple[str, ...] = ()
     """Ids of passages that are stored now."""
     known: tuple[str, ...] = ()
     """Ids that were stored before, or came twice: nothing has changed."""
     merged: tuple[Merge, ...] = ()
-    """Those that say the same as a stored one."""
+    """Passages with the words of a stored one."""
     refused: tuple[Refusal, ...] = ()
-    """Those that a guard kept out; see `harness.memory.guard`."""
+    """Passages with invisible characters, or refused by a guard; see `harness.memory.guard`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What a store holds, and the state of its indexes."""
+    """The contents of a store, and the state of its indexes."""
 
     passages: int
     language: str

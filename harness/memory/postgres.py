@@ -1,7 +1,8 @@
 """A PostgreSQL schema as the database of a primary store, for several machines.
 
-It has the tables of `harness.memory.sqlite`. Its indexes lie on each machine, in a folder named
-after the store. A commit notifies: one connection listens, and knows the last write without asking.
+It has the tables of `harness.memory.sqlite`. Its indexes are on each machine, in a folder named
+after the store. Each commit sends a notification, and one connection listens for these, so that the
+last write is known without asking.
 
 psycopg is an extra: this module is imported when a url is opened.
 """
@@ -45,13 +46,14 @@ _IDLE_CONNECTIONS = 8
 
 _STATEMENT_S = 60
 
-# How long the listening connection waits before it looks whether the store was closed.
+# How long the listening connection waits before it looks whether the store was closed, and how long
+# it pauses after a failure.
 _POLL_S = 0.2
-_AGAIN_S = 1.0
+_PAUSE_S = 1.0
 
 RESTART_S = 30.0
 """How long an open store waits for a server that is away, as while it restarts."""
-_LOOK_S = 0.25
+_RECONNECT_S = 0.25
 
 # A connection over a network that is gone is noticed within 20 s, however much was sent.
 _LIBPQ: dict[str, Any] = {
@@ -106,25 +108,27 @@ class PostgresDatabase:
             "search_path": url.schema,
             "statement_timeout": f"{_STATEMENT_S}s",
             "lock_timeout": f"{round(wait_s * 1000)}ms",
-            # So that a process that hangs does not keep all others from writing.
+            # A process that hangs must not keep all others from writing.
             "idle_in_transaction_session_timeout": f"{_STATEMENT_S}s",
-            # What was acknowledged is on disk, also where the server's own setting is laxer.
+            # An acknowledged write is on disk, even if the server's own setting is laxer.
             "synchronous_commit": "on",
         }
         self._libpq = _LIBPQ | {name: value for name, value in named.items() if value is not None}
         self._libpq["options"] = " ".join(f"-c {name}={value}" for name, value in settings.items())
         self._idle: deque[Connection] = deque()
         self._closed = threading.Event()
-        self._is_open = self._is_away = False
+        self._is_open = False
+        self._is_away = False
         self._seen = 0
-        self._noting = threading.Lock()
+        self._lock = threading.Lock()  # of `_is_away` and `_seen`
         self._listener: threading.Thread | None = None
         self._is_listening = False
         try:
             self._prepare(make=make)
             with self.reading() as db:
                 (identity,) = db.execute("SELECT place FROM state").fetchone()
-            # It names a folder here and stands in a statement, and others may write the row.
+            # Checked, since others may write the row, and it becomes the name of a folder and a
+            # part of statements.
             if not re.fullmatch("[0-9a-f]{32}", identity):
                 raise self._foreign()
             self._channel = f"harness_{identity}"
@@ -147,14 +151,14 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[_Statements]:
-        """A connection. Each statement is a transaction, which takes one way to the server."""
+        """A connection. Each statement is a transaction, which takes one round trip."""
         with self._translated():
             self._check_open()
-            # One that may have been lost meanwhile, which `_Statements` notices.
             idle = None
             with suppress(IndexError):
                 idle = self._idle.pop()
-            db = _Statements(idle or self._awaited(), self._awaited)
+            # An idle connection may have been lost meanwhile: `_Statements` then makes a new one.
+            db = _Statements(idle or self._connect_patiently(), self._connect_patiently)
             try:
                 yield db
             finally:
@@ -162,22 +166,22 @@ class PostgresDatabase:
 
     @contextmanager
     def writing(self) -> Iterator[_Statements]:
-        """A transaction of the only writer: committed once this is left, else nothing."""
+        """A transaction of the only writer: committed after the block, undone if it raises."""
         with self.reading() as db:
             db.execute("BEGIN")
-            # Every writer locks this row first, so writes are committed in the order of their
-            # numbers, and a number that is seen means that all before it are there. Not a snapshot:
-            # who waits for the row sees what the one before has written.
+            # Every writer locks this row first, so that writes are committed in the order of their
+            # numbers: if a number is seen, all writes before it are there. By `FOR UPDATE` a writer
+            # that waited for the row sees the writes of the one before, which a snapshot would not.
             (before,) = db.execute("SELECT sequence FROM state FOR UPDATE").fetchone()
             yield db
             (after,) = db.execute("SELECT sequence FROM state").fetchone()
             if after != before:
                 db.execute("SELECT pg_notify(?, ?)", (self._channel, str(after)))
             db.execute("COMMIT")
-            self._note(after)
+            self._record_seen(after)
 
     def free(self) -> None:
-        """PostgreSQL's autovacuum does that."""
+        """Does nothing, since PostgreSQL's autovacuum frees the room."""
 
     def size_bytes(self) -> int:
         """The size of the tables and their indexes, on the server."""
@@ -196,13 +200,13 @@ class PostgresDatabase:
         """Closes connections and ends the thread that listens."""
         self._closed.set()
         if self._listener is not None:
-            self._listener.join(_AGAIN_S)
+            self._listener.join(_PAUSE_S)
         self._close_idle()
 
     # --- following ---------------------------------------------------------------------------
 
     def seen(self) -> int | None:
-        """The last write that was heard of; None while nothing is heard."""
+        """The number of the last write of which a notification came; None while none can come."""
         return self._seen if self._is_listening else None
 
     def follow(self, notify: Callable[[], None]) -> None:
@@ -217,22 +221,22 @@ class PostgresDatabase:
             try:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {self._channel}")
-                    # Asked only now: what is committed from here on is heard.
-                    self._note(*connection.execute("SELECT sequence FROM state").fetchone())
+                    # After `LISTEN`, so that no commit falls in between.
+                    self._record_seen(*connection.execute("SELECT sequence FROM state").fetchone())
                     self._is_listening = True
                     while not self._closed.is_set():
-                        for heard in connection.notifies(timeout=_POLL_S, stop_after=1):
-                            # Any user of the database may notify.
-                            if re.fullmatch("[0-9]{1,18}", heard.payload):
-                                self._note(int(heard.payload))
+                        for notification in connection.notifies(timeout=_POLL_S, stop_after=1):
+                            # Checked, since any user of the database may notify.
+                            if re.fullmatch("[0-9]{1,18}", notification.payload):
+                                self._record_seen(int(notification.payload))
                         notify()
             except (psycopg.Error, MemoryStoreFailed):
-                self._closed.wait(_AGAIN_S)
+                self._closed.wait(_PAUSE_S)
             finally:
                 self._is_listening = False
 
-    def _note(self, sequence: int) -> None:
-        with self._noting:
+    def _record_seen(self, sequence: int) -> None:
+        with self._lock:
             self._seen = max(self._seen, sequence)
 
     # --- connections -------------------------------------------------------------------------
@@ -242,9 +246,9 @@ class PostgresDatabase:
         if is_idle and len(self._idle) < _IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
-            # What it had begun is undone.
+            # Closing undoes a transaction that is under way.
             connection.close()
-        # The store may have been closed meanwhile.
+        # `close` may have run meanwhile.
         if self._closed.is_set():
             self._close_idle()
 
@@ -253,8 +257,8 @@ class PostgresDatabase:
             while True:
                 self._idle.pop().close()
 
-    def _awaited(self) -> Connection:
-        """A new connection. An open store waits for it until `RESTART_S`, which is logged once."""
+    def _connect_patiently(self) -> Connection:
+        """Makes a connection; an open store waits up to `RESTART_S` for a server that is away."""
         end_s = time.monotonic() + RESTART_S
         while True:
             try:
@@ -264,17 +268,18 @@ class PostgresDatabase:
             except MemoryStoreFailed as error:
                 if not self._is_open or time.monotonic() > end_s:
                     raise
-                # Many threads may wait at once: the first logs it.
-                with self._noting:
-                    was_away, self._is_away = self._is_away, True
-                if not was_away:
+                # Many threads may wait at once, of which only the first logs it.
+                with self._lock:
+                    is_first = not self._is_away
+                    self._is_away = True
+                if is_first:
                     log_warning(
                         f"the memory store's server is away; waiting up to {RESTART_S:g} s for it",
                         code="memory.server-away",
                         place=str(self.place),
                         reason=str(error),
                     )
-                self._closed.wait(_LOOK_S)
+                self._closed.wait(_RECONNECT_S)
                 self._check_open()
 
     def _connect(self) -> Connection:
@@ -295,7 +300,7 @@ class PostgresDatabase:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The one place where psycopg's errors become ours."""
+        """Translates psycopg's errors into `MemoryStoreFailed`."""
         try:
             yield
         except psycopg.Error as error:
@@ -317,7 +322,7 @@ class PostgresDatabase:
             self._upgrade(version)
 
     def _version(self) -> int:
-        """0 without tables."""
+        """The version of the tables; 0 if there are none."""
         with self.reading() as db:
             (table, version) = db.execute(
                 "SELECT to_regclass('state'), obj_description(to_regclass('state'), 'pg_class')"
@@ -344,7 +349,7 @@ class PostgresDatabase:
 
     def _upgrade(self, version: int) -> None:
         with self._preparing() as db:
-            # Nothing is written meanwhile: it would be as old as what is upgraded.
+            # Keeps others from writing meanwhile, since their rows would be of the old version.
             db.execute("SELECT sequence FROM state FOR UPDATE")
             if self._version() == version:
                 upgrade(db, version)
@@ -352,7 +357,7 @@ class PostgresDatabase:
 
     @contextmanager
     def _preparing(self) -> Iterator[_Statements]:
-        """One transaction; others who prepare the schema at the same moment wait."""
+        """A transaction, for which other processes that prepare the schema wait."""
         with self.reading() as db:
             db.execute("BEGIN")
             db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (self._schema,))
@@ -361,20 +366,23 @@ class PostgresDatabase:
 
 
 def _line(error: BaseException) -> str:
+    """The message of an error in one line."""
     return " ".join(str(error).split())
 
 
 class _Statements:
-    """SQLite's statements on a connection to PostgreSQL."""
+    """Executes SQLite's statements on a connection to PostgreSQL."""
 
     def __init__(self, connection: Connection, connect: Callable[[], Connection]) -> None:
         self.connection = connection
         self._connect = connect
-        self._has_begun = False
+        self._has_begun = False  # whether a transaction of several statements is under way
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
         translation = _translation(statement)
-        cursor = self._lasting(lambda: self.connection.execute(translation, values, binary=True))
+        cursor = self._reconnecting(
+            lambda: self.connection.execute(translation, values, binary=True)
+        )
         self._has_begun = self._has_begun or statement == "BEGIN"
         return cursor
 
@@ -384,9 +392,10 @@ class _Statements:
                 cursor.executemany(_translation(statement), rows)
 
     def each(self, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """What a query finds, for each row of values: all are sent, then all are read."""
+        """Runs a query for each row of values, and returns the results of each."""
 
-        def act() -> list[list[Any]]:
+        def query_all() -> list[list[Any]]:
+            # psycopg sends all queries before it reads the first result.
             with self.connection.cursor(binary=True) as cursor:
                 cursor.executemany(_translation(query), rows, returning=True)
                 results = [cursor.fetchall()]
@@ -394,18 +403,20 @@ class _Statements:
                     results.append(cursor.fetchall())
             return results
 
-        return self._lasting(act) if rows else []
+        return self._reconnecting(query_all) if rows else []
 
-    def _lasting(self, act: Callable[[], T]) -> T:
+    def _reconnecting(self, action: Callable[[], T]) -> T:
+        """Calls `action`, and up to twice more on a new connection if the connection is lost."""
         for tries_left in (2, 1, 0):
             try:
-                return act()
+                return action()
             except psycopg.OperationalError as error:
-                # As after a restart of the server. An error that the server has not sent has no
-                # state: what was said to it broke off, even where the connection seems open. Part
-                # of a transaction is not made again: the transaction is lost as a whole.
-                is_shut = isinstance(error, _SHUTDOWNS)
-                is_lost = self.connection.closed or error.sqlstate is None or is_shut
+                # A connection is lost after a restart of the server, for example. An error without
+                # a state was not sent by the server, so the exchange with it broke off, even if
+                # the connection seems open.
+                is_shutdown = isinstance(error, _SHUTDOWNS)
+                is_lost = self.connection.closed or error.sqlstate is None or is_shutdown
+                # A part of a transaction is not repeated, since the transaction is lost as a whole.
                 if self._has_begun or not (is_lost and tries_left):
                     raise
                 self.connection.close()
@@ -416,6 +427,7 @@ class _Statements:
 _SHUTDOWNS = (psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown)
 
 
+# SQLite's type → PostgreSQL's.
 _TYPES = {
     "INTEGER": "BIGINT",
     "REAL": "DOUBLE PRECISION",
@@ -428,12 +440,12 @@ _TYPES = {
 def _translation(statement: str) -> str:
     """SQLite's statement as PostgreSQL and psycopg write it."""
     if statement.startswith("CREATE TABLE"):
-        for theirs, ours in _TYPES.items():
-            statement = statement.replace(theirs, ours)
+        for sqlite_type, postgres_type in _TYPES.items():
+            statement = statement.replace(sqlite_type, postgres_type)
     return statement.replace("?", "%s")
 
 
-# --- any text: PostgreSQL's cannot hold the character 0 ----------------------------------------
+# --- texts with the character 0, which PostgreSQL's texts cannot hold -------------------------
 
 _ESCAPE = "\x1a"
 
@@ -448,8 +460,8 @@ class _AnyText(StrDumperUnknown):
 
 
 def _row(values: Sequence[Any]) -> tuple[Any, ...]:
-    """A row with what `_AnyText` wrote."""
-    # Not by psycopg's loaders: one in Python takes 1 µs a value.
+    """A row whose texts are as they were before `_AnyText` wrote them."""
+    # Not by a loader of psycopg, which in Python takes 1 µs a value.
     if any(type(value) is str and _ESCAPE in value for value in values):
         return tuple(_unescaped(value) if type(value) is str else value for value in values)
     return tuple(values)

@@ -19,9 +19,9 @@ _PORT = 5432
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresUrl(StoreUrl):
-    """`postgresql://user@host:port/database?schema=name`, each part but the scheme left out or not.
+    """`postgresql://user@host:port/database?schema=name`, where all but the scheme may be left out.
 
-    libpq takes the password, and what is left out, from its variables and files.
+    libpq takes the password and the missing parts from its own variables and files.
     """
 
     host: str | None = None
@@ -33,11 +33,12 @@ class PostgresUrl(StoreUrl):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a url; raises `InvalidInput` without repeating what may be a password."""
+        """Reads a url; raises `InvalidInput`, whose message must not hold a password of the url."""
         try:
             parts = urlsplit(text)
-            host, port = parts.hostname, parts.port
-            # A password with a / or # in it ends the host early.
+            host = parts.hostname
+            port = parts.port
+            # A password with a `/` or `#` ends the host early, and its rest is in path or fragment.
             is_usable = parts.scheme in _SCHEMES and "@" not in parts.path and not parts.fragment
         except ValueError:
             is_usable = False
@@ -48,7 +49,6 @@ class PostgresUrl(StoreUrl):
                 code="memory.url-invalid",
             )
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        # A url is shown and kept.
         if parts.password is not None or "password" in options:
             raise InvalidInput(
                 "the url holds a password, which would end in files and lists of processes; put it "
@@ -56,7 +56,7 @@ class PostgresUrl(StoreUrl):
                 code="memory.url-password",
             )
         schema = options.pop("schema", _SCHEMA)
-        # Some of libpq's parameters send the password elsewhere.
+        # No other parameters, since some of libpq's would send the password to another host.
         if options or not _SCHEMA_NAME.fullmatch(schema):
             raise InvalidInput(
                 "the url may have one parameter, ?schema=, of lower-case letters, digits and _; "
@@ -73,19 +73,24 @@ class PostgresUrl(StoreUrl):
 
     @property
     def credential(self) -> str:
-        """Stands for all that libpq finds, as in `~/.pgpass`."""
+        """The variable of the password; libpq may find one elsewhere too, as in `~/.pgpass`."""
         return "PGPASSWORD"
 
     @property
     def hosts(self) -> list[str]:
-        """`localhost` for a url without a host, wherever the user's own variables lead it."""
-        host, port = (self.host or "localhost").lower(), self.port or _PORT
-        return [f"{host}:{port}"] + [host] * (port == _PORT)
+        """See `StoreUrl.hosts`; `localhost` if the url has no host, whatever libpq then uses."""
+        host = (self.host or "localhost").lower()
+        port = self.port or _PORT
+        spellings = [f"{host}:{port}"]
+        if port == _PORT:
+            spellings.append(host)
+        return spellings
 
     def __str__(self) -> str:
         host = self.host or ""
-        host = f"[{host}]" if ":" in host else quote(host, safe="")
+        host = f"[{host}]" if ":" in host else quote(host, safe="")  # an IPv6 address has colons
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
         port = "" if self.port is None else f":{self.port}"
+        database = quote(self.database or "", safe="")
         query = "" if self.schema == _SCHEMA else f"?schema={self.schema}"
-        return f"postgresql://{user}{host}{port}/{quote(self.database or '', safe='')}{query}"
+        return f"postgresql://{user}{host}{port}/{database}{query}"

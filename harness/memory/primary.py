@@ -45,7 +45,7 @@ from harness.memory.terms import check_language
 from harness.plugins import load_plugin
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""Called with a step in words, the amount that is done, and the total."""
 
 Numbers = NDArray[np.int64]
 
@@ -54,7 +54,7 @@ T = TypeVar("T")
 _WAIT_S = 10.0
 _ROWS_AT_A_TIME = 256
 
-_TURN = ""
+_TURN_FIELD = ""  # the field of a turn among the metadata, whose names are never empty
 
 StoredRow = tuple[int, str, str, str, str, float | None, str, str, int]
 _COLUMNS = "sequence, id, text, title, source, quality, created, metadata, checksum"
@@ -95,7 +95,7 @@ class PrimaryStore:
 
         Args:
             place: A directory, or a url.
-            language: None: English for a new store, else the store's own.
+            language: If None: English for a new store, else the store's own.
             wait_s: How long a write waits for writes of other processes.
             cache: Where stores with a url have their indexes; `harness/memory` in the user's
                 cache directory if None.
@@ -118,7 +118,7 @@ class PrimaryStore:
         else:
             database = SqliteDatabase(place, wait_s=wait_s)
         try:
-            return cls(database, language=_settled(database, language))
+            return cls(database, language=_settle_language(database, language))
         except BaseException:
             database.close()
             raise
@@ -146,68 +146,71 @@ class PrimaryStore:
         stored. All are durable when this returns; none is stored if it raises.
         """
         now = datetime.now(UTC)
-        # Before the database is locked.
-        numbers = [passage.words_number for passage, _ in passages]
-        tried: dict[str, int] = {}
+        # Computed before the database is locked.
+        words_numbers = [passage.words_number for passage, _ in passages]
+        # id → sequence number, of passages inserted in an attempt that may have been lost.
+        attempted: dict[str, int] = {}
 
         def write(changes: _Changes) -> Added:
             new: dict[str, int] = {}
-            present: list[str] = []
+            known: list[str] = []
             merged: list[Merge] = []
             vectors: list[tuple[int, Vectors]] = []
-            # 1. What is stored, with one question for all.
+            # 1. Look up the stored passages, with one question for all.
             stored = _sequences(changes.db, [passage for passage, _ in passages])
-            alike = _oldest(changes.db, numbers) if merge else {}
-            # 2. What becomes of each.
-            for (passage, vector), number in zip(passages, numbers, strict=True):
+            oldest = _oldest(changes.db, words_numbers) if merge else {}
+            # 2. Decide about each passage.
+            for (passage, vector), words_number in zip(passages, words_numbers, strict=True):
                 dated = passage if passage.created else replace(passage, created=now)
                 sequence = stored.get(passage.id)
+                original = oldest.get(words_number)
                 if sequence is not None:
-                    # This write itself may have stored it, if its end was not heard of.
-                    if tried.get(passage.id) == sequence and passage.id not in new:
+                    # An earlier attempt may have stored it, if the connection was lost after it.
+                    if attempted.get(passage.id) == sequence and passage.id not in new:
                         new[passage.id] = sequence
                     else:
-                        present.append(passage.id)
-                # Other words may have the same number.
-                elif (original := alike.get(number)) and original.words == dated.words:
+                        known.append(passage.id)
+                # Compared by their words, since other words may have the same number.
+                elif original is not None and original.words == dated.words:
                     merged.append(Merge(id=passage.id, into=original.id))
                 else:
-                    sequence = changes.insert(dated, number)
+                    sequence = changes.insert(dated, words_number)
                     stored[passage.id] = new[passage.id] = sequence
                     if vector is not None:
                         vectors.append((sequence, vector[np.newaxis]))
                     if merge:
-                        # For the rest of these passages: its row is written at the end.
-                        alike.setdefault(number, dated)
-            # 3. Into the tables.
+                        # Later passages may be merged into it. `_oldest` did not have it, since its
+                        # row is written only in step 3.
+                        oldest.setdefault(words_number, dated)
+            # 3. Write the rows.
             changes.store()
             if vectors and embedder is not None:
                 sequences, rows = zip(*vectors, strict=True)
                 _put_vectors(changes.db, embedder, sequences, np.concatenate(rows))
-            tried.update(new)
-            return Added(new=tuple(new), known=tuple(present), merged=tuple(merged))
+            attempted.update(new)
+            return Added(new=tuple(new), known=tuple(known), merged=tuple(merged))
 
-        return self._written(write)
+        return self._write(write)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Removes passages; returns how many of the ids it knew."""
         known: set[str] = set()
 
         def write(changes: _Changes) -> None:
-            for id_ in ids:
-                row = _find(changes.db, id_)
+            for passage_id in ids:
+                row = _find(changes.db, passage_id)
                 if row is not None:
                     changes.remove(row[0], _passage_of(row))
-                    known.add(id_)
+                    known.add(passage_id)
 
-        self._written(write)
+        self._write(write)
         return len(known)
 
     def put_vectors(
         self, embedder: Embedder, sequences: Sequence[int] | Numbers, vectors: Vectors
     ) -> None:
-        """Keeps (n, d) vectors of the passages with these numbers, if they still exist."""
-        self._written(lambda changes: _put_vectors(changes.db, embedder, sequences, vectors))
+        """Stores (n, d) vectors of the passages with these numbers that still exist."""
+        self._write(lambda changes: _put_vectors(changes.db, embedder, sequences, vectors))
 
     def compact(self, embedder: Embedder) -> None:
         """Frees the space of removed passages, and of the vectors of all other embedders."""
@@ -220,10 +223,10 @@ class PrimaryStore:
                     db.execute(f"DROP TABLE {table}")
                     db.execute("DELETE FROM embedder WHERE number = ?", (number,))
 
-        self._written(write)
+        self._write(write)
         self._database.free()
 
-    def _written(self, write: Callable[[_Changes], T]) -> T:
+    def _write(self, write: Callable[[_Changes], T]) -> T:
         """Makes a write in a transaction, and up to twice more if the connection was lost in it."""
         for tries_left in (2, 1, 0):
             try:
@@ -232,7 +235,7 @@ class PrimaryStore:
                     result = write(changes)
                     changes.finish()
             except MemoryStoreFailed as error:
-                # Whether a lost write was stored is not known: `write` sees it if it was.
+                # It is unknown whether a lost write was stored, so `write` must notice if it was.
                 if error.code != LOST or not tries_left:
                     raise
             else:
@@ -242,7 +245,7 @@ class PrimaryStore:
     # --- reading passages --------------------------------------------------------------------
 
     def known(self, passages: Sequence[Passage]) -> dict[str, int]:
-        """The ids of those of these passages that are stored, and their numbers."""
+        """The sequence numbers of the stored ones among these passages, by id."""
         with self._database.reading() as db:
             return _sequences(db, passages)
 
@@ -257,15 +260,16 @@ class PrimaryStore:
         return {sequence: self.whole(row) for sequence, row in self.rows(sequences).items()}
 
     def rows(self, sequences: Iterable[int]) -> dict[int, StoredRow]:
-        """The same as they are stored, for `judgement` and `whole`."""
+        """The rows of the passages with these numbers that still exist, damaged ones included."""
         query = f"{_SELECT} WHERE sequence {self._database.among}"
         with self._database.reading() as db:
             listed = self._database.listed(int(sequence) for sequence in sequences)
             return {row[0]: row for row in db.execute(query, (listed,)).fetchall()}
 
     def whole(self, row: StoredRow) -> Passage:
-        """The passage of a row; raises if it is damaged."""
-        if (passage := _passage_of(row)) is None:
+        """The passage of a row; raises if the row is damaged."""
+        passage = _passage_of(row)
+        if passage is None:
             store = f"--store {quote(str(self._database.place))}"
             raise self._database.failed(
                 f"passage '{row[1]}' is damaged; the others are as they were: 'harness memory "
@@ -278,7 +282,7 @@ class PrimaryStore:
     def damaged(self) -> list[str]:
         """The ids of all passages that are not as they were stored."""
         ids: list[str] = []
-        last = -(1 << 63)  # the number may be what is damaged
+        last = -(1 << 63)  # not 0, since a damaged number may be negative
         while rows := self._rows_after(last):
             # A damaged id may be of any type.
             ids += [str(row[1]) for row in rows if _passage_of(row) is None]
@@ -292,25 +296,26 @@ class PrimaryStore:
         return rows
 
     def passages_between(self, low: int, high: int) -> Iterator[tuple[int, Passage]]:
-        """Passages with low < sequence number <= high, in this order.
+        """Passages with low < sequence number <= high, in this order, with their numbers.
 
-        Read in parts. A passage that is removed meanwhile may be missing, and a damaged one is;
-        what is written meanwhile has a number beyond `high`, if that was the last.
+        They are read in parts. Damaged passages are left out, and passages that are removed
+        meanwhile may be. If `high` is the last number, passages written meanwhile have higher ones.
         """
         # Not one long read: SQLite's log of new writes grows as long as a read lasts.
         while low < high and (rows := self._rows_after(low)):
             for row in rows:
                 if row[0] > high:
                     break
-                if (passage := _passage_of(row)) is not None:
+                passage = _passage_of(row)
+                if passage is not None:
                     yield row[0], passage
-                    continue
-                log_warning(
-                    "a damaged passage is left out",
-                    code="memory.passage-damaged",
-                    passage=str(row[1]),
-                    path=str(self.place),
-                )
+                else:
+                    log_warning(
+                        "a damaged passage is left out",
+                        code="memory.passage-damaged",
+                        passage=str(row[1]),
+                        path=str(self.place),
+                    )
             low = rows[-1][0]
 
     def removed_between(self, low: int, high: int) -> list[int]:
@@ -336,9 +341,9 @@ class PrimaryStore:
         return reduce(np.intersect1d, groups[1:], np.unique(groups[0]))
 
     def tags_within(self, name: str, bounds: Bounds) -> list[str]:
-        """The tags of the stored numbers of a name, which is a tag, that satisfy all bounds."""
-        compared = "".join(f" AND value {comparison} ?" for comparison, _ in bounds)
-        query = f"SELECT tag FROM amount WHERE name = ?{compared}"  # noqa: S608  # constants
+        """The tags of the stored numbers with a name's tag `name` that satisfy all bounds."""
+        conditions = "".join(f" AND value {comparison} ?" for comparison, _ in bounds)
+        query = f"SELECT tag FROM amount WHERE name = ?{conditions}"  # noqa: S608  # constants
         with self._database.reading() as db:
             rows = db.execute(query, (name, *(value for _, value in bounds))).fetchall()
         return [tag for (tag,) in rows]
@@ -346,10 +351,11 @@ class PrimaryStore:
     # --- reading vectors ---------------------------------------------------------------------
 
     def vectors_between(self, embedder: Embedder, low: int, high: int) -> tuple[Numbers, Vectors]:
-        """Numbers (n,), ascending, and vectors (n, d) with low < number <= high."""
+        """Sequence numbers (n,), ascending, with low < number <= high, and their vectors (n, d)."""
         rows: list[tuple[int, bytes]] = []
         with self._database.reading() as db:
-            if table := _table_of(db, embedder):
+            table = _table_of(db, embedder)
+            if table is not None:
                 between = "WHERE sequence > ? AND sequence <= ? ORDER BY sequence"
                 query = f"SELECT sequence, vector FROM {table} {between}"  # noqa: S608  # constants
                 rows = db.execute(query, (low, high)).fetchall()
@@ -368,22 +374,25 @@ class PrimaryStore:
             table = _table_of(db, embedder)
             unembedded = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
             query = f"{_SELECT} WHERE sequence > ?{unembedded} ORDER BY sequence LIMIT ?"
-            # In parts: damaged ones must not hide those behind them.
+            # More than once if some are damaged, which must not hide the passages after them.
             while len(lacking) < limit and (rows := db.execute(query, (after, limit)).fetchall()):
-                passages = ((row[0], _passage_of(row)) for row in rows)
-                lacking += [(number, p) for number, p in passages if p is not None]
+                for row in rows:
+                    passage = _passage_of(row)
+                    if passage is not None:
+                        lacking.append((row[0], passage))
                 after = rows[-1][0]
         return lacking[:limit]
 
     def count_without_vector(self, embedder: Embedder) -> int:
-        """How many passages have no vector of this embedder; every vector is a passage's."""
+        """How many passages have no vector of this embedder."""
         with self._database.reading() as db:
             table = _table_of(db, embedder)
+            # A subtraction, since no vector is without its passage.
             vectors = f"(SELECT count(*) FROM {table})" if table else "0"  # noqa: S608  # constants
             return _number(db, f"SELECT count(*) - {vectors} FROM passage")  # noqa: S608  # constants
 
     def embedders(self) -> list[Any]:
-        """The embedders whose vectors are kept: names and dimensions, which cannot embed."""
+        """Name and dimensions of each embedder with stored vectors; these objects cannot embed."""
         with self._database.reading() as db:
             rows = db.execute("SELECT name, dimensions FROM embedder ORDER BY number").fetchall()
         return [SimpleNamespace(name=name, dimensions=dimensions) for name, dimensions in rows]
@@ -391,12 +400,12 @@ class PrimaryStore:
     # --- its state ---------------------------------------------------------------------------
 
     def seen_sequence(self) -> int:
-        """The number of the last write that is known here; of a file, the last there is."""
+        """The number of the last write that is known here; in a file, the number of the last."""
         sequence = self.heard_sequence()
         return self.last_sequence() if sequence is None else sequence
 
     def heard_sequence(self) -> int | None:
-        """The same, without asking a server: None while it tells nothing."""
+        """As `seen_sequence`, without asking a server; None while the server does not notify."""
         return self._database.seen()
 
     def last_sequence(self) -> int:
@@ -422,51 +431,54 @@ class PrimaryStore:
 _COUNT = "SELECT count(*) FROM passage"
 
 
-def _settled(database: Database, language: str | None) -> str:
-    """The store's language; an empty store takes `language`."""
+def _settle_language(database: Database, language: str | None) -> str:
+    """Returns the store's language, which in an empty store becomes `language`."""
     with database.reading() as db:
         (made_with,) = db.execute("SELECT language FROM state").fetchone()
-        empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
-    chosen: str = (language if empty else None) or made_with
-    if language not in (None, chosen):
+        is_empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
+    stored: str = made_with
+    if language is None or language == stored:
+        return stored
+    if not is_empty:
         raise InvalidInput(
             f"{database.place}: the store was made with language '{made_with}', not '{language}'; "
             "leave the language out, or open another place",
             code="memory.other-language",
         )
-    if made_with != chosen:
-        with database.writing() as db:
-            db.execute("UPDATE state SET language = ?", (chosen,))
-    return chosen
+    with database.writing() as db:
+        db.execute("UPDATE state SET language = ?", (language,))
+    return language
 
 
 def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
     """Copies passages and vectors, oldest first; returns how many passages were new."""
     last = source.last_sequence()
-    new = 0
-    rows = source.passages_between(0, last)
-    while part := list(islice(rows, _ROWS_AT_A_TIME)):
-        passages = [passage for _, passage in part]
-        # What the target has stays as it is, so that an interrupted copy can be made again.
-        added = target.add([(passage, None) for passage in passages], embedder=None, merge=False)
-        new += len(added.new)
+    copied = 0
+    numbered_passages = source.passages_between(0, last)
+    while part := list(islice(numbered_passages, _ROWS_AT_A_TIME)):
+        # Passages that the target has stay as they are, so that an interrupted copy can go on.
+        passages = [(passage, None) for _, passage in part]
+        added = target.add(passages, embedder=None, merge=False)
+        copied += len(added.new)
         # Vectors are copied for new passages only: a known id may belong to another text.
-        ids = set(added.new)
-        fresh = target.known([passage for passage in passages if passage.id in ids])
-        copies = {number: fresh.get(passage.id, 0) for number, passage in part}
+        new_ids = set(added.new)
+        new_numbers = target.known([passage for _, passage in part if passage.id in new_ids])
+        # Number in the source → number in the target, or 0, which no passage has.
+        targets = {number: new_numbers.get(passage.id, 0) for number, passage in part}
+        first_number, last_number = part[0][0], part[-1][0]
         for embedder in source.embedders():
-            numbers, vectors = source.vectors_between(embedder, part[0][0] - 1, part[-1][0])
-            targets = [copies.get(int(number), 0) for number in numbers]
-            target.put_vectors(embedder, targets, vectors)
-        progress("copying passages", part[-1][0], last)
-    return new
+            numbers, vectors = source.vectors_between(embedder, first_number - 1, last_number)
+            sequences = [targets.get(int(number), 0) for number in numbers]
+            target.put_vectors(embedder, sequences, vectors)
+        progress("copying passages", last_number, last)
+    return copied
 
 
 class _Changes:
-    """The changes of one transaction. Make it when the transaction has begun; end with `finish`.
+    """The changes of one transaction, from its beginning to `finish`.
 
     Each change takes the next sequence number. A passage has the number of the change that stored
-    it; when it is deleted, `removed` notes that number and the number of the deletion.
+    it. When it is deleted, the table `removed` gets that number and the number of the deletion.
     """
 
     def __init__(self, db: Statements) -> None:
@@ -476,15 +488,16 @@ class _Changes:
         self._tags: list[tuple[str, int]] = []
         self._amounts: set[tuple[str, float, str]] = set()
 
-    def insert(self, passage: Passage, number: int) -> int:
-        """A new passage, with the number of its words, for `store`; returns its sequence."""
+    def insert(self, passage: Passage, words_number: int) -> int:
+        """Prepares a new passage for `store`; returns its sequence number."""
         sequence = self._next()
-        self._rows.append((*_row_of(sequence, passage), number))
+        self._rows.append((*_row_of(sequence, passage), words_number))
         self._tags += [(tag, sequence) for tag in dict.fromkeys(tags_of(passage))]
         self._amounts.update(amounts_of(passage))
         return sequence
 
     def store(self) -> None:
+        """Writes the rows of all inserted passages."""
         self.db.executemany(f"INSERT INTO passage {_VALUES}", self._rows)
         self.db.executemany("INSERT INTO tag VALUES (?, ?)", self._tags)
         self.db.executemany(ADD_AMOUNT, list(self._amounts))
@@ -493,17 +506,18 @@ class _Changes:
         """Removes a passage; None for one that is damaged."""
         self.db.execute("INSERT INTO removed VALUES (?, ?)", (self._next(), sequence))
         self.db.execute("DELETE FROM passage WHERE sequence = ?", (sequence,))
-        # Its tags are unknown, and all are looked through: they are sorted by tag.
-        if passage is None:
-            self.db.execute("DELETE FROM tag WHERE sequence = ?", (sequence,))
-        else:
+        if passage is not None:
             tags = [(tag, sequence) for tag in tags_of(passage)]
             self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
-        # From the vectors of every embedder: none may be without its passage.
+        else:
+            # Its tags are unknown. This is slow, since the table is sorted by tag.
+            self.db.execute("DELETE FROM tag WHERE sequence = ?", (sequence,))
+        # Of every embedder, since no vector may be without its passage.
         for table in _vector_tables(self.db).values():
             self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 
     def finish(self) -> None:
+        """Writes the sequence number of the last change."""
         if self._sequence != self._before:
             self.db.execute("UPDATE state SET sequence = ?", (self._sequence,))
 
@@ -531,20 +545,21 @@ def _row_of(sequence: int, passage: Passage) -> StoredRow:
 
 
 def _fields_of(passage: Passage) -> dict[str, object]:
-    """The metadata, and a turn under the name that no metadata can have."""
-    turn = {} if passage.turn is None else {_TURN: passage.turn.fields}
+    """The metadata of a passage, with its turn."""
+    turn = {} if passage.turn is None else {_TURN_FIELD: passage.turn.fields}
     return {**passage.metadata, **turn}
 
 
 def _passage_of(row: StoredRow) -> Passage | None:
-    """The passage of a row; None if it is damaged, as SQLite notices only damage of its pages."""
-    _, id_, text, title, source, quality, created, metadata, checksum = row
+    """The passage of a row; None if the row is damaged."""
+    _, passage_id, text, title, source, quality, created, metadata, checksum = row
+    # SQLite notices only damage of the structure of its pages.
     if checksum_of(row[:-1]) != checksum:
         return None
     fields = json.loads(metadata)
-    turn = fields.pop(_TURN, None)
+    turn = fields.pop(_TURN_FIELD, None)
     return Passage(
-        id=id_,
+        id=passage_id,
         text=text,
         title=title,
         source=source,
@@ -556,48 +571,52 @@ def _passage_of(row: StoredRow) -> Passage | None:
 
 
 def judgement(row: StoredRow) -> tuple[float | None, datetime | None]:
-    """Quality and time of a row, which may be damaged; None if they are."""
-    # No checksum is verified, so the row may hold anything.
-    quality: object = row[5]
-    created: object = row[6]
-    time = None
+    """The quality and the time of a row; None for each that is missing or damaged."""
+    # The checksum is not verified here, so the row may hold anything.
+    stored_quality: object = row[5]
+    quality = None
+    if isinstance(stored_quality, int | float) and 0 <= stored_quality <= 10:
+        quality = float(stored_quality)
+    created = None
     with suppress(ValueError):
-        time = datetime.fromisoformat(str(created))
-    is_judged = isinstance(quality, int | float) and 0 <= quality <= 10
-    return (
-        float(quality) if is_judged else None,  # type: ignore[arg-type]
-        time if time is None or time.tzinfo else None,
-    )
+        created = datetime.fromisoformat(str(row[6]))
+    if created is not None and created.tzinfo is None:
+        created = None
+    return quality, created
 
 
-def _find(db: Statements, id_: str) -> StoredRow | None:
+def _find(db: Statements, passage_id: str) -> StoredRow | None:
+    """The row of the passage with this id, which may be damaged."""
     # By the number, so that the id is read from the row: with `WHERE id = ?`, SQLite gives the id
     # of its index, which leads to another passage if it is damaged.
     query = f"{_SELECT} WHERE sequence = (SELECT sequence FROM passage WHERE id = ?)"  # noqa: S608
-    # Half of a surrogate pair cannot be asked for, and no passage has it in its id.
-    row: StoredRow | None = db.execute(query, (id_.encode(errors="replace").decode(),)).fetchone()
-    return None if row is None or row[1] != id_ else row
+    # No statement can hold half of a surrogate pair, and no passage has it in its id.
+    encodable = passage_id.encode(errors="replace").decode()
+    row: StoredRow | None = db.execute(query, (encodable,)).fetchone()
+    return None if row is None or row[1] != passage_id else row
 
 
 def _sequences(db: Statements, passages: Sequence[Passage]) -> dict[str, int]:
+    """Id → sequence number, of the stored ones among these passages."""
     rows = [(passage.id,) for passage in passages]
     results = db.each("SELECT id, sequence FROM passage WHERE id = ?", rows)
-    return dict(row for group in results for row in group)
+    return dict(row for result in results for row in result)
 
 
 def _oldest(db: Statements, words_numbers: Sequence[int]) -> dict[int, Passage]:
     """Words number → the oldest passage with it."""
     query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT 1"
     results = db.each(query, [(number,) for number in words_numbers])
-    return {
-        number: passage
-        for number, rows in zip(words_numbers, results, strict=True)
-        for passage in map(_passage_of, rows)
-        if passage is not None
-    }
+    oldest: dict[int, Passage] = {}
+    for number, rows in zip(words_numbers, results, strict=True):
+        passage = _passage_of(rows[0]) if rows else None
+        if passage is not None:
+            oldest[number] = passage
+    return oldest
 
 
 def _number(db: Statements, query: str) -> int:
+    """The number that a query returns."""
     return int(db.execute(query).fetchone()[0])
 
 
@@ -611,6 +630,7 @@ def _vector_tables(db: Statements) -> dict[int, str]:
 
 
 def _table_of(db: Statements, embedder: Embedder) -> str | None:
+    """The table of an embedder's vectors; None if it has none yet."""
     row = db.execute(
         "SELECT number FROM embedder WHERE name = ? AND dimensions = ?",
         (embedder.name, embedder.dimensions),
@@ -619,8 +639,10 @@ def _table_of(db: Statements, embedder: Embedder) -> str | None:
 
 
 def _make_table(db: Statements, embedder: Embedder) -> str:
-    if table := _table_of(db, embedder):
-        return table
+    """The table of an embedder's vectors, made if it is missing."""
+    existing = _table_of(db, embedder)
+    if existing is not None:
+        return existing
     number = _number(db, "SELECT coalesce(max(number), 0) + 1 FROM embedder")
     db.execute(
         "INSERT INTO embedder (number, name, dimensions) VALUES (?, ?, ?)",
@@ -637,7 +659,7 @@ def _put_vectors(
     sequences: Sequence[int] | Numbers,
     vectors: Vectors,
 ) -> None:
-    """Keeps the vectors of those passages that are there, in place of older ones."""
+    """Stores the vectors of the passages that exist, in place of older ones."""
     db.executemany(
         f"INSERT INTO {_make_table(db, embedder)}"  # noqa: S608  # constants
         " SELECT sequence, ? FROM passage WHERE sequence = ?"

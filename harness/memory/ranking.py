@@ -15,8 +15,9 @@ Mode = Literal["hybrid", "lexical", "vector"]
 # --- ranking: which candidates to return, and in what order ----------------------------------
 
 # The share of the possible score that a passage must have, 0 to 1. By words, 0.1 is a little more
-# than a fifth of the query's words, by weight, each once in a passage of average length (once is
-# worth 1 / (k1 + 1) of the ceiling); by meaning, a tenth of the way from unrelated to equal.
+# than a fifth of the query's words, by weight, each of them once in a passage of average length (a
+# word that occurs once counts 1 / (k1 + 1) of the ceiling). By meaning, it is a tenth of the way
+# from unrelated to equal.
 _FLOOR = 0.1
 
 _QUALITY_WEIGHT = 0.3  # quality's share of the score; the rest is relevance
@@ -52,14 +53,14 @@ def is_relevant(
         ceiling: The BM25 score that no passage can exceed for this query; 0 if it has no words, or
             the lexical index was not asked.
     """
-    measures = []
+    shares = []
     if ceiling > 0:
-        measures.append((lexical or 0) / ceiling)
+        shares.append((lexical or 0) / ceiling)
     if cosine is not None:
-        measures.append(max(0, cosine - unrelated) / (1 - unrelated))
-    # The mean and not the greater: unrelated text has some of the words, or is a little alike in
-    # meaning, but seldom both.
-    return bool(measures) and sum(measures) / len(measures) > _FLOOR
+        shares.append(max(0, cosine - unrelated) / (1 - unrelated))
+    # The mean and not the greater: an unrelated text may have some of the words, or be a little
+    # alike in meaning, but seldom both.
+    return bool(shares) and sum(shares) / len(shares) > _FLOOR
 
 
 # --- fusion: one score out of two ------------------------------------------------------------
@@ -69,11 +70,11 @@ Scores = Mapping[int, float]
 
 
 def min_max(scores: Scores, *, zero: float) -> dict[int, float]:
-    """max(0, s - zero) / (max - zero): the best becomes 1; `zero`, and what is below it, 0."""
-    # `zero` is the score of unrelated passages and not the least that was found, so that a
-    # passage's score does not depend on how many others were proposed with it. BM25 gives them 0.
-    # An embedder may put unrelated texts at a cosine of 0.5: counted from 0, the best and the worst
-    # would weigh nearly the same.
+    """Each score s as max(0, s - zero) / (max - zero): 1 for the best, 0 for `zero` and less."""
+    # `zero` is the score of unrelated passages, and not the least of these scores, so that a
+    # passage's score does not depend on how many others were proposed with it. In BM25 it is 0. For
+    # an embedder that gives unrelated texts a cosine of 0.5, counting from 0 would make the best
+    # and the worst nearly the same.
     high = max(scores.values(), default=zero)
     if high <= zero:
         return dict.fromkeys(scores, 0.0)
@@ -118,7 +119,7 @@ def novelty(nearest: NDArray[np.float32], *, unrelated: float) -> float:
     """
     if not len(nearest):
         return 0.0
-    # Clipped at both ends: rounding takes the cosine of equal texts a little above 1, and a text
-    # farther from all others than unrelated ones are is not newer for that.
+    # Clipped at 0, since rounding may take the cosine of equal texts a little above 1; and at 1,
+    # since a text that is farther from all others than unrelated texts are is not newer for that.
     distance = np.clip((1 - nearest.astype(np.float64)) / (1 - unrelated), 0, 1)
     return float(10 * distance.mean())

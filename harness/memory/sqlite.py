@@ -33,14 +33,14 @@ DEFAULT_LANGUAGE = "english"
 # Idle connections that are kept; more are opened when more threads read at once.
 _IDLE_CONNECTIONS = 16
 
-# Tags and readings go to random places, so a writer works on many pages at a time.
+# Rows of the tables of tags and words go to random places, so a writer works on many pages at once.
 _WRITER_CACHE_KIB = 65_536
 
 # The most of the write-ahead log that stays on the disk once its pages are in the file.
 _LOG_BYTES = 67_108_864
 
-# Processes that may create one file at once.
-_TRIES = 100
+# How many processes may create one file at once.
+_WAL_TRIES = 100
 
 BUSY = ("memory.store-busy", "another process is writing to it: try again when that is done")
 _DAMAGED = (
@@ -60,7 +60,7 @@ _REMEDIES = {
     ),
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     sqlite3.SQLITE_NOTADB: _DAMAGED,
-    sqlite3.SQLITE_ERROR: _DAMAGED,  # our statements are right: a table is missing
+    sqlite3.SQLITE_ERROR: _DAMAGED,  # the statements here are right, so a table is missing
     sqlite3.SQLITE_CANTOPEN: (
         "memory.store-unreadable",
         "see that its disk is whole, and that the files may be read",
@@ -74,7 +74,7 @@ OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
 def no_store(place: Place) -> InvalidInput:
-    """The error to raise where a store is wanted and there is none."""
+    """The error to raise where there is no store and none may be made."""
     return InvalidInput(
         f"{place}: there is no store; 'harness memory add FILE --store {quote(str(place))}' makes "
         "one",
@@ -119,25 +119,25 @@ class SqliteDatabase:
                 raise
 
     def listed(self, values: Iterable[int] | Iterable[str]) -> str:
-        """One statement for any number of values."""
+        """Any number of values as one JSON text, for `among`."""
         return json.dumps(list(values))
 
     def seen(self) -> int:
-        """The last write: asking the file takes no time."""
+        """The number of the last write."""
         with self.reading() as db:
             return int(db.execute("SELECT sequence FROM state").fetchone()[0])
 
     def follow(self, notify: Callable[[], None]) -> None:
-        """Not needed: asking the file takes no time."""
+        """Does nothing, since `seen` asks the file, which takes no time."""
 
     def free(self) -> None:
-        """Writes the file anew, without the room of removed rows; needs as much again."""
+        """Writes the file again without the room of removed rows; needs as much disk meanwhile."""
         with self.writer() as db:
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def size_bytes(self) -> int:
-        """0: all of it is in the directory."""
+        """0, since all tables are in `directory`."""
         return 0
 
     @contextmanager
@@ -156,19 +156,20 @@ class SqliteDatabase:
                 try:
                     if db.in_transaction:
                         db.execute("COMMIT")
-                except BaseException:  # in a damaged file, for one
+                except BaseException:  # in a damaged file, for example
                     db.close()
                     raise
                 if len(self._idle) < _IDLE_CONNECTIONS:
                     self._idle.append(db)
                 else:
                     db.close()
-                if self._closed:  # meanwhile
+                # `close` may have run meanwhile.
+                if self._closed:
                     self._close_idle()
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """The connection that writes: durable once this is left, and nothing if it raises."""
+        """A transaction: durable after the block, undone if the block raises."""
         with self.writer() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -182,7 +183,7 @@ class SqliteDatabase:
 
     @contextmanager
     def writer(self) -> Iterator[sqlite3.Connection]:
-        """The same without a transaction, for statements that cannot be part of one."""
+        """The connection that writes, for statements that cannot be part of a transaction."""
         with self._translated(), self._turn:
             self._check_open()
             yield self._writer
@@ -192,7 +193,7 @@ class SqliteDatabase:
         with self._turn:
             self._closed = True
             self._close_idle()
-            # Last: the last connection to close moves the log into the file and deletes it.
+            # Closed last, since the last connection moves the log into the file and deletes it.
             self._writer.close()
 
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
@@ -208,12 +209,11 @@ class SqliteDatabase:
         db = sqlite3.connect(
             self.path,
             timeout=self._wait_s,
-            # Our statements begin transactions, of the kind they need. Threads share connections.
-            isolation_level=None,
-            check_same_thread=False,
+            isolation_level=None,  # explicit statements begin transactions of the kind they need
+            check_same_thread=False,  # threads take connections by turns
             factory=_Connection,
         )
-        db.text_factory = _text  # a damaged text must not cost the rows beside it
+        db.text_factory = _decoded
         return db
 
     def _check_open(self) -> None:
@@ -222,13 +222,15 @@ class SqliteDatabase:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The one place where SQLite's errors become ours."""
+        """Translates SQLite's errors into `MemoryStoreFailed`."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            # Python cannot read an error of SQLite that quotes a damaged name.
-            is_unread = isinstance(error, UnicodeDecodeError)
-            code, remedy = _DAMAGED if is_unread else _REMEDIES.get(_kind(error), OTHERWISE)
+            if isinstance(error, UnicodeDecodeError):
+                # Python cannot decode an error message of SQLite that quotes a damaged name.
+                code, remedy = _DAMAGED
+            else:
+                code, remedy = _REMEDIES.get(_kind(error), OTHERWISE)
             raise self.failed(f"{error} ({remedy})", code=code) from error
         except OSError as error:
             raise self.failed(
@@ -239,25 +241,26 @@ class SqliteDatabase:
 
 class _Connection(sqlite3.Connection):
     def each(self, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """What a query finds, for each row of values."""
+        """Runs a query for each row of values, and returns the results of each."""
         return [self.execute(query, row).fetchall() for row in rows]
 
 
-_text = partial(str, encoding="utf-8", errors="replace")
+# A damaged text must not make the rows beside it unreadable.
+_decoded = partial(str, encoding="utf-8", errors="replace")
 
 
 def _set_up(writer: sqlite3.Connection) -> None:
-    _log_ahead(writer)
+    _switch_to_wal(writer)
     # FULL, since in WAL mode NORMAL may lose the last commits when the power fails.
     writer.execute("PRAGMA synchronous = FULL")
     writer.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
     writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
 
 
-def _log_ahead(db: sqlite3.Connection) -> None:
-    """Puts the file in WAL mode, which it stays in."""
-    # So readers never wait: each sees what was committed when it began.
-    for _ in range(_TRIES):
+def _switch_to_wal(db: sqlite3.Connection) -> None:
+    """Puts the file into WAL mode for good."""
+    # In this mode readers never wait: each sees what was committed when it began.
+    for _ in range(_WAL_TRIES):
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return
@@ -265,7 +268,8 @@ def _log_ahead(db: sqlite3.Connection) -> None:
             if _kind(error) != sqlite3.SQLITE_BUSY:
                 raise
             # Several processes create the file at once. SQLite does not wait here, since each
-            # would wait for the others; but a transaction waits for the one that got through.
+            # would wait for the others. An empty transaction does wait for the process that is
+            # first.
             db.execute("BEGIN IMMEDIATE")
             db.execute("ROLLBACK")
     db.execute("PRAGMA journal_mode = WAL")
@@ -294,7 +298,7 @@ TABLES = (
         language  TEXT NOT NULL,
         place     TEXT NOT NULL
     )""",
-    # `reading`: `Passage.words_number`.
+    # `reading` is `Passage.words_number`.
     """CREATE TABLE passage (
         sequence INTEGER PRIMARY KEY,
         id       TEXT NOT NULL UNIQUE,
@@ -307,7 +311,7 @@ TABLES = (
         reading  INTEGER NOT NULL,
         checksum INTEGER NOT NULL
     )""",
-    # The write `at` left no passage with this sequence number.
+    # The write with the number `at` removed the passage with the number `sequence`.
     """CREATE TABLE removed (
         at       INTEGER PRIMARY KEY,
         sequence INTEGER NOT NULL
@@ -317,10 +321,11 @@ TABLES = (
         sequence INTEGER NOT NULL,
         PRIMARY KEY (tag, sequence)
     ) WITHOUT ROWID""",
-    # The numbers that there are by which passages can be filtered: tags of a name and of a number.
-    # A range is the tags within it. Those of removed passages stay.
+    # All numbers by whose range passages can be filtered: the tag of the name, the value, and the
+    # tag of both. A filter for a range becomes the tags of the numbers in it. Numbers of removed
+    # passages stay.
     _AMOUNTS,
-    # Each has a table `vector_<number>` beside it.
+    # The vectors of each embedder are in a table `vector_<number>`.
     """CREATE TABLE embedder (
         number     INTEGER PRIMARY KEY,
         name       TEXT NOT NULL,
@@ -332,19 +337,20 @@ TABLES = (
 
 
 def checksum_of(row: Sequence[Any]) -> int:
-    """64 bits of a passage's row: its columns up to `metadata`."""
-    # A quality may be written as 8 and is read as 8.0. What is damaged may be of any type.
+    """A checksum of 64 bits of a passage's row, of its columns up to `metadata`."""
+    # A quality may be written as 8 and is read as 8.0. A damaged value may be of any type.
     values = [float(value) if type(value) is int else value for value in row[1:]]
     digest = hashlib.blake2b(repr([row[0], *values]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 
 
 def upgrade(db: Any, version: int) -> None:  # noqa: ANN401 - a connection, as sqlite3's
-    """Gives a store of an earlier version what it lacks: version 4 had no numbers for ranges."""
-    # Version 5 had passages that were merged into others, and does not read them.
+    """Changes the tables of a store of an earlier version to those of this version."""
+    # Version 5 kept passages that were merged into others, which nothing reads any more.
     db.execute("DROP TABLE IF EXISTS merged")
     if version >= 5:
         return
+    # Version 4 had no numbers for ranges.
     db.execute(_AMOUNTS)
     query = "SELECT sequence, metadata FROM passage WHERE sequence > ? ORDER BY sequence LIMIT 1000"
     last = -1
@@ -354,10 +360,11 @@ def upgrade(db: Any, version: int) -> None:  # noqa: ANN401 - a connection, as s
 
 
 def _amounts_in(metadata: str) -> list[tuple[str, float, str]]:
-    # A damaged passage has none.
+    """The numbers in the metadata of a passage; empty if it is damaged."""
     with suppress(ValueError, HarnessError):
         fields = json.loads(metadata)
-        return amounts_of(Passage(text="any", metadata=fields)) if isinstance(fields, dict) else []
+        if isinstance(fields, dict):
+            return amounts_of(Passage(text="any", metadata=fields))
     return []
 
 
@@ -367,11 +374,11 @@ def _prepare(database: SqliteDatabase) -> None:
     Raises:
         MemoryStoreFailed: It is damaged, or of another version.
     """
-    # 1. The tables of this version.
+    # 1. Make or upgrade the tables.
     with database.reading() as db:
         version = _version(db)
-        foreign = version == 0 and db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-    if foreign:
+        has_tables = db.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None
+    if version == 0 and has_tables:
         raise database.failed(
             "passages.sqlite is a database of another program; open another directory",
             code="memory.foreign-database",
@@ -384,12 +391,16 @@ def _prepare(database: SqliteDatabase) -> None:
             if _version(writer) == version:  # no other process was quicker
                 upgrade(writer, version)
                 writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    # 2. Is all of it there? Only a copy has to be checked.
+    # 2. Check the file if it is a copy, which may have been made during a write.
+    place = _place(database.path)
+    damage = None
     with database.reading() as db:
         state = db.execute("SELECT place FROM state").fetchone()
-        place = _place(database.path)
-        is_copy = state is None or state[0] != place
-        damage = "its state is missing" if state is None else _fault(db) if is_copy else None
+        is_copy = state is not None and state[0] != place
+        if state is None:
+            damage = "its state is missing"
+        elif is_copy:
+            damage = _damage(db)
     if damage:
         raise database.failed(
             f"passages.sqlite is damaged, perhaps because it was copied during a write: {damage} "
@@ -402,7 +413,10 @@ def _prepare(database: SqliteDatabase) -> None:
 
 
 def check_version(version: int, failed: Callable[..., MemoryStoreFailed]) -> None:
-    """Raises what `failed` makes if tables are of another version; 0 is none."""
+    """Raises the error that `failed` makes if tables of this version cannot be used.
+
+    The version is 0 if there are no tables.
+    """
     if version > SCHEMA_VERSION:
         raise failed(
             f"written by a newer harness (schema {version}, this one reads up to "
@@ -434,12 +448,13 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _place(path: Path) -> str:
+    """A text that is different for every copy of a file."""
     status = path.stat()
     return f"{status.st_dev}:{status.st_ino}"
 
 
-def _fault(db: sqlite3.Connection) -> str | None:
-    """A sign that parts of the file are from different moments; None if it looks whole."""
+def _damage(db: sqlite3.Connection) -> str | None:
+    """Why parts of the file cannot be from the same moment; None if it looks whole."""
     try:
         (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     except sqlite3.DatabaseError as error:

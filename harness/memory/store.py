@@ -52,9 +52,9 @@ from harness.memory.ranking import Mode, fuse, is_relevant, novelty, recency, sc
 from harness.memory.upkeep import Upkeep
 from harness.memory.vector_index import VectorIndex
 
-# How many passages each index proposes for fusion, at least. What the lexical index does not
-# propose counts 0 for its words. On the Cranfield collection nDCG@10 is the same from 40, 100 and
-# all 1,400.
+# How many passages each index proposes for fusion, at least. A passage that the lexical index does
+# not propose counts 0 by its words. On the Cranfield collection nDCG@10 is the same with 40, 100
+# and all 1,400.
 _PROPOSALS = 100
 
 
@@ -85,12 +85,12 @@ class MemoryStore:
         self._merge = merge
         self._guard = guard
         self._progress = progress
-        self._written = 0  # our last write, which every later search of ours must see
-        self._noting = Lock()
+        self._written = 0  # this store's last write, which its later searches must see
+        self._written_lock = Lock()
         self._embeds_later = bool(getattr(embedder, "in_background", False))
-        self._upkeep = Upkeep(self._tend)
+        self._upkeep = Upkeep(self._maintain)
         self._start_upkeep()
-        self._primary.follow(self._follow)
+        self._primary.follow(self._read_remote_writes)
 
     @classmethod
     def open(
@@ -155,26 +155,26 @@ class MemoryStore:
     def add(self, passages: Iterable[Passage]) -> Added:
         """Stores all of the passages or, if it raises, none.
 
-        A passage with a known id changes nothing, one with the words of a stored passage is not
-        stored (see `open`), and one with invisible characters, or that the
-        guard refuses, is not stored.
+        A passage with a known id changes nothing. A passage with the words of a stored one is not
+        stored (see `open`), nor is one with invisible characters, or that the guard refuses.
 
         Raises:
             MemoryStoreFailed: They cannot be written.
             InvalidInput: The embedder did not return vectors.
         """
-        # 1. Read them before anything is locked: the iterable may take long, or search here.
-        accepted, refused = self._filtered(passages)
+        # 1. Read the passages before anything is locked: the iterable may take long, or search in
+        #    this store.
+        accepted, refused = self._divide_by_guard(passages)
         # 2. Make vectors for all that are new.
         embeds_later = self._embeds_later and len(accepted) > _FEW
-        vector_of = {} if embeds_later else self._vectors_of_new(accepted)
+        vectors_by_id = {} if embeds_later else self._vectors_of_new(accepted)
         # 3. Write into the primary store, from which the indexes read at the next search.
         added = self._primary.add(
-            [(passage, vector_of.get(passage.id)) for passage in accepted],
+            [(passage, vectors_by_id.get(passage.id)) for passage in accepted],
             embedder=self._embedder,
             merge=self._merge,
         )
-        self._has_written()
+        self._record_write()
         if embeds_later:
             self._vector.catch_up()
             self._start_upkeep()
@@ -183,13 +183,13 @@ class MemoryStore:
     def delete(self, *ids: str) -> int:
         """Removes passages; returns how many existed."""
         deleted = self._primary.delete(ids)
-        self._has_written()
+        self._record_write()
         return deleted
 
     # --- reading -----------------------------------------------------------------------------
 
     def damaged(self) -> list[str]:
-        """The ids of passages that are not as they were stored: reads them all."""
+        """Reads all passages; the ids of those that are not as they were stored."""
         return self._primary.damaged()
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
@@ -229,49 +229,52 @@ class MemoryStore:
                 f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
                 code="memory.unknown-mode",
             )
-        is_time = isinstance(half_life_days, int | float) and 0 < half_life_days < math.inf
-        if half_life_days is not None and not is_time:
+        is_valid = isinstance(half_life_days, int | float) and 0 < half_life_days < math.inf
+        if half_life_days is not None and not is_valid:
             raise InvalidInput(
                 f"half_life_days is {half_life_days!r}; it must be a number greater than 0",
                 code="memory.half-life-not-positive",
             )
         tags = wanted_tags(where, self._primary.tags_within) if where else None
-        # Replies of models do hold halves of surrogate pairs, which nothing below can encode.
+        # A model's reply may hold half of a surrogate pair, which no function below can encode.
         query = query.encode(errors="replace").decode()
         if not query.strip():
             return Hits([])
         hits = self._ranked(query, mode, limit=limit, where=tags, half_life_days=half_life_days)
         if tags and not hits:
-            # Asked only where it matters: the filter is another query.
+            # Only without hits, since this is one more query.
             hits.none_match = not len(self._primary.tagged(tags))
         self._start_upkeep()
         return hits
 
     def neighbors(self, passage: Passage, *, count: int = 1) -> list[Passage]:
-        """The passages around one, in order, itself among them: `count` before it, `count` after.
+        """A passage with `count` passages before it and `count` after it, in order.
 
-        Of a turn, the turns at the next positions of its conversation; of another passage, those of
-        its source, in the order in which they were stored; without a source, itself alone.
+        A turn's neighbors have the next positions in its conversation. Another passage's neighbors
+        have the same source, in the order in which they were stored; a passage without a source has
+        none.
 
         Raises:
             MemoryStoreFailed: The store cannot be read.
         """
-        if (turn := passage.turn) is not None:
+        turn = passage.turn
+        if turn is not None:
             positions = range(turn.position - count, turn.position + count + 1)
             where: Filter = {"conversation": turn.conversation, "position": positions}
             turns = self._primary.fetch(self._tagged(where)).items()
-            # Not by number: turns may be stored in any order.
+            # Not by number alone, since turns may be stored in any order.
             places = [(near.turn.position, number, near) for number, near in turns if near.turn]
             return [near for *_, near in sorted(places)]
         sequence = self._primary.known([passage]).get(passage.id)
         if not passage.source or sequence is None:
             return [passage]
-        numbers = self._tagged({"source": passage.source})
-        row = int(np.searchsorted(numbers, sequence))
-        passages = self._primary.fetch(numbers[max(0, row - count) : row + count + 1])
+        same_source = self._tagged({"source": passage.source})
+        place = int(np.searchsorted(same_source, sequence))
+        passages = self._primary.fetch(same_source[max(0, place - count) : place + count + 1])
         return [passages[number] for number in sorted(passages)]
 
     def _tagged(self, where: Filter) -> Numbers:
+        """The sequence numbers of the passages that satisfy a filter, ascending."""
         return self._primary.tagged(wanted_tags(where, self._primary.tags_within))
 
     def novelty(self, texts: Iterable[str]) -> float:
@@ -283,7 +286,8 @@ class MemoryStore:
         Raises:
             MemoryStoreFailed: The vector index is unavailable.
         """
-        # Passages that lack a vector are the newest, those that a batch is most likely to repeat.
+        # Passages without a vector are embedded first: they are the newest, which these texts are
+        # most likely to repeat.
         self._vector.catch_up()
         if self._vector.missing and self._vector.unavailable is None:
             self._start_upkeep()
@@ -309,10 +313,11 @@ class MemoryStore:
 
     @property
     def behind(self) -> int | None:
-        """Known writes that the local indexes have not read; None if no server reports it."""
-        heard = self._primary.heard_sequence()
-        read = min(self._lexical.position, self._vector.position)
-        return None if heard is None else max(0, heard - read)
+        """How many known writes the local indexes have not read; None if no server reports it."""
+        last = self._primary.heard_sequence()
+        if last is None:
+            return None
+        return max(0, last - min(self._lexical.position, self._vector.position))
 
     def __len__(self) -> int:
         return len(self._primary)
@@ -328,75 +333,82 @@ class MemoryStore:
         where: WantedTags | None,
         half_life_days: float | None,
     ) -> Hits:
-        # 1. What each index proposes, if it is available.
-        lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where)
-        # 2. Fuse both scores, and read the best passages; all if age counts, since a passage may
-        #    then be among the best though many are more relevant.
-        mean, unrelated = (0.0, 0.0) if vector is None else self._unrelated
-        fused = fuse(lexical, vector, least_cosine=mean)
+        # 1. Ask each index for proposals, if it is available.
+        lexical_scores, cosines, fallback = self._scores(query, mode, limit=limit, where=where)
+        # 2. Fuse both scores, and read the best passages. If age counts, read all, since a recent
+        #    passage may be among the best although many are more relevant.
+        mean, unrelated = (0.0, 0.0) if cosines is None else self._unrelated
+        fused = fuse(lexical_scores, cosines, least_cosine=mean)
         count = _candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        # Texts are read too, since each question to a server takes longer than what it reads.
+        # With their texts, since a second question to a server would take longer than reading them.
         rows = self._primary.rows(best)
         # 3. Rank these by relevance, age and quality; of equals, the older goes first.
-        ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
-        words, cosines = lexical or {}, vector or {}
+        ceiling = 0.0 if lexical_scores is None else self._lexical.ceiling(query)
+        lexical_scores = lexical_scores or {}
+        cosines = cosines or {}
         now = datetime.now(UTC)
         scores: dict[int, float] = {}
         for sequence, row in rows.items():
             quality, created = judgement(row)
-            by_words, by_meaning = words.get(sequence), cosines.get(sequence)
-            if is_relevant(by_words, by_meaning, unrelated=unrelated, ceiling=ceiling):
-                age = recency(created, half_life_days=half_life_days, now=now)
-                scores[sequence] = score(fused[sequence] * age, quality)
+            lexical, cosine = lexical_scores.get(sequence), cosines.get(sequence)
+            if is_relevant(lexical, cosine, unrelated=unrelated, ceiling=ceiling):
+                age_factor = recency(created, half_life_days=half_life_days, now=now)
+                scores[sequence] = score(fused[sequence] * age_factor, quality)
         ranked = sorted(scores, key=lambda sequence: (-scores[sequence], sequence))
         hits = [
             Hit(
                 passage=self._primary.whole(rows[sequence]),
-                rank=place,
+                rank=rank,
                 score=scores[sequence],
                 fused=fused[sequence],
-                lexical=words.get(sequence),
+                lexical=lexical_scores.get(sequence),
                 vector=cosines.get(sequence),
             )
-            for place, sequence in enumerate(ranked[:limit], start=1)
+            for rank, sequence in enumerate(ranked[:limit], start=1)
         ]
         return Hits(hits, fallback=fallback)
 
     def _scores(
         self, query: str, mode: Mode, *, limit: int, where: WantedTags | None
     ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
-        """Scores by words and by meaning (None if not asked), and why there are none by meaning."""
-        # Each index proposes more than are returned: only what both propose can be fused.
+        """BM25 scores and cosines by sequence number, and why there are no cosines.
+
+        The first or second is None if that index was not asked, or is unavailable.
+        """
+        # Each index proposes more than are returned, since only what both propose can be fused.
         depth = max(_candidates_for(limit), _PROPOSALS)
-        # All that this store has written counts. The lexical index goes first, so that the vector
-        # index can score all that it proposes.
-        by_words = partial(
+        # `until`, so that the search sees all that this store has written.
+        search_words = partial(
             self._lexical.search, query, limit=depth, where=where, until=self._written
         )
-        lexical = None if mode == "vector" else by_words()
+        # The lexical index goes first, so that the vector index can score all that it proposes.
+        lexical = None if mode == "vector" else search_words()
         if mode == "lexical":
             return lexical, None, None
-        vector, reason = self._by_meaning(query, depth, including=lexical or (), where=where)
+        cosines, reason = self._cosines(query, depth, including=lexical or (), where=where)
         if lexical is None and reason is not None:
-            lexical = by_words()
-        return lexical, vector, reason
+            lexical = search_words()
+        return lexical, cosines, reason
 
-    def _by_meaning(
+    def _cosines(
         self, query: str, depth: int, *, including: Collection[int], where: WantedTags | None
     ) -> tuple[dict[int, float] | None, str | None]:
-        """Cosines by sequence number, or why there are none."""
+        """Cosines to the query by sequence number and None, or None and why there are none."""
         self._vector.catch_up()
         if reason := self._vector.unavailable:
             return None, reason
         try:
             (embedded,) = embed(self._embedder, [query])
-            _ = self._unrelated  # here, where a failure leaves the words to decide
+            # Computed here and not in `_ranked`, since here a failure falls back to words.
+            _ = self._unrelated
         except InferenceError as error:
             return None, f"the query cannot be embedded: {error}"
         within = None if where is None else self._primary.tagged(where)
         cosines = self._vector.search(embedded, limit=depth, including=including, within=within)
-        return cosines, (self._vector.unavailable or "it is closed") if cosines is None else None
+        if cosines is None:
+            return None, self._vector.unavailable or "it is closed"
+        return cosines, None
 
     @cached_property
     def _unrelated(self) -> UnrelatedCosines:
@@ -405,7 +417,7 @@ class MemoryStore:
     def _nearest(self, vector: Vectors) -> float:
         """The greatest cosine of a passage to a vector (d,) of unit length; -1 without passages."""
         if not vector.any():
-            return 1.0  # it says nothing
+            return 1.0  # a text without content is not new
         cosines = self._vector.search(vector, limit=1)
         if cosines is None:
             raise MemoryStoreFailed(
@@ -441,7 +453,7 @@ class MemoryStore:
         self._lexical.catch_up(until=last)
         self._vector.catch_up(until=last)
         while self._start_upkeep() and self._upkeep.wait(timeout_s):
-            # What was added as the work ended is left to the next.
+            # Passages that were added as the work ended are left to the next turn.
             self._vector.catch_up()
         return not self._vector.missing
 
@@ -464,45 +476,53 @@ class MemoryStore:
         self.close()
 
     def _vectors_of_new(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
+        """The vectors of the passages that are not stored yet, by id."""
         stored = self._primary.known(passages)
-        fresh = {passage.id: passage for passage in passages if passage.id not in stored}
-        vectors = embed(self._embedder, [passage.searchable for passage in fresh.values()])
-        return dict(zip(fresh, vectors, strict=True))
+        new = {passage.id: passage for passage in passages if passage.id not in stored}
+        vectors = embed(self._embedder, [passage.searchable for passage in new.values()])
+        return dict(zip(new, vectors, strict=True))
 
-    def _filtered(self, passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal, ...]]:
+    def _divide_by_guard(
+        self, passages: Iterable[Passage]
+    ) -> tuple[list[Passage], tuple[Refusal, ...]]:
+        """The passages that may be stored, and the refusals of the others."""
         refusals: list[Refusal] = []
         accepted: list[Passage] = []
         for passage in passages:
-            if (refusal := refusal_of(passage, self._guard)) is None:
+            refusal = refusal_of(passage, self._guard)
+            if refusal is None:
                 accepted.append(passage)
             else:
                 refusals.append(refusal)
         return accepted, tuple(refusals)
 
-    def _has_written(self) -> None:
-        with self._noting:  # otherwise a thread could replace a higher number by a lower one
+    def _record_write(self) -> None:
+        with self._written_lock:  # otherwise a thread could replace a higher number by a lower one
             self._written = self._primary.seen_sequence()
 
     def _start_upkeep(self) -> bool:
-        """Whether there is work, and it is under way."""
+        """Starts the upkeep if there is work for it; returns whether it is under way."""
         is_behind = self._vector.missing or self._lexical.is_behind
         return bool(is_behind) and self._upkeep.start()
 
-    def _follow(self) -> None:
+    def _read_remote_writes(self) -> None:
         if self.behind:
             self._upkeep.start()
 
-    def _tend(self, stop: Event) -> None:
+    def _maintain(self, stop: Event) -> None:
+        """The work of the upkeep: reads new writes, and embeds passages without a vector."""
         self._lexical.catch_up(until=0)
-        # In few at a time by a slow embedder: what is not stored when the store closes is lost.
+        # Small batches for a slow embedder, since a batch that is under way when the store closes
+        # is lost.
         batch = _SLOW_BATCH if self._embeds_later else _BATCH
         self._vector.embed_missing(stop=stop, batch=batch, progress=self._progress)
 
 
-# A second's work of a slow embedder: of so few, whoever adds them finds the meaning at once.
+# A slow embedder takes a second for this many passages: they are embedded as they are added, so
+# that the next search finds their meaning.
 _FEW = 16
 
-# How many passages are weighed for each that is asked for, and at least.
+# How many passages are ranked for each that is returned, and at least.
 _CANDIDATES_PER_HIT = 3
 _LEAST_CANDIDATES = 12
 
@@ -512,7 +532,7 @@ def _candidates_for(limit: int) -> int:
 
 
 def _check_limit(limit: object) -> None:
-    # numpy's integers count, too.
+    # `Integral` and not `int`, so that numpy's integers are accepted.
     if not isinstance(limit, Integral) or int(limit) < 1:
         raise InvalidInput(
             f"limit is {limit!r}; it must be a whole number, at least 1",

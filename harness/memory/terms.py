@@ -27,11 +27,11 @@ _WITH_STOP_WORDS = frozenset(LANGUAGES) - {
     *("arabic", "greek", "romanian", "tamil", "turkish", "none"),
 }
 
-# Part of the schema on disk: an index of another schema does not open. Raise the number with every
-# change to documents or words, and old indexes are made again.
+# Part of the schema on disk: an index of another schema does not open, and is made again. So this
+# number has to be raised with every change to documents or words.
 _FORMAT = 6
 
-K1, B = 1.2, 0.75  # tantivy's
+K1, B = 1.2, 0.75  # BM25's parameters, which tantivy fixes
 
 # The most different words of a query: all words of a megabyte would take seconds, and find no more.
 _MOST_WORDS = 1024
@@ -39,13 +39,13 @@ _MOST_WORDS = 1024
 _MOST_PHRASES = 16
 _LONGEST_PHRASE = 400  # characters
 
-# A longer turn of a conversation says more, so its length should hardly count: shorter ones are
-# filled up to so many words. For passages that are not declared to be turns, this loses: among the
-# sentences of Cranfield's abstracts nDCG@10 falls from 0.32 to 0.25.
+# BM25 prefers short passages, but a longer turn of a conversation says more. So shorter turns are
+# filled up to this number of words. Other passages are not: among the sentences of Cranfield's
+# abstracts, nDCG@10 would fall from 0.32 to 0.25.
 _TURN_WORDS = 64
 _FILLER = "xfillerx"
 
-# The kinds of documents, among their tags; the tags of passages are hexadecimal.
+# Tags for the two kinds of documents. The tags of filters are hexadecimal, and so never the same.
 _PASSAGE = "passage"
 _POSITION = "position"
 
@@ -61,7 +61,7 @@ def check_language(language: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """Something to look for: one word, or several in a row."""
+    """A part of a query: one word, or several in a row."""
 
     field: str
     words: tuple[str, ...]
@@ -69,7 +69,7 @@ class Clause:
 
 
 class LexicalSchema:
-    """Documents and queries of a store's language.
+    """Makes tantivy's documents and queries, for the language of a store.
 
     Attributes:
         fields: tantivy's schema of a document.
@@ -113,13 +113,14 @@ class LexicalSchema:
         return document
 
     def _body_words(self, passage: Passage) -> list[str]:
-        # The filler words count too, as they do in the index.
+        # With the filler words, which count in the index too.
         return self.analyzer.analyze(self._body(passage))
 
     def _title_words(self, passage: Passage) -> list[str]:
         return self.analyzer.analyze(spaced(passage.title))
 
     def _body(self, passage: Passage) -> str:
+        """The text of a passage, filled up to `_TURN_WORDS` if it is a turn."""
         body = spaced(passage.searchable)
         if passage.turn is not None:
             body += f" {_FILLER}" * (_TURN_WORDS - len(self.analyzer.analyze(body)))
@@ -127,41 +128,45 @@ class LexicalSchema:
 
     # --- queries -----------------------------------------------------------------------------
 
-    def asked(self, text: str) -> list[Clause]:
+    def clauses(self, text: str) -> list[Clause]:
         """The clauses of a query: its words, phrases of several words, and titles."""
-        # Made from terms: tantivy's own query syntax would read quotes, colons, brackets and
-        # hyphens of a question as operators or errors.
-        parts = read_query(text)
-        phrases = (self._words(phrase) for phrase in parts.phrases)
-        titles = (self._words(title) for title in parts.titles)
-        return [
-            *_each_of(self._words(parts.words)),
-            *(Clause(field="body", words=words) for words in phrases if len(words) > 1),
-            *(Clause(field="title", words=words) for words in titles if words),
-        ]
+        # Not by tantivy's own query syntax, which would read quotes, colons, brackets and hyphens
+        # of a question as operators or errors.
+        parts = parse_query(text)
+        clauses = _clauses_of_words(self._words(parts.words))
+        for phrase in parts.phrases:
+            words = self._words(phrase)
+            if len(words) > 1:
+                clauses.append(Clause(field="body", words=words))
+        for title in parts.titles:
+            words = self._words(title)
+            if words:
+                clauses.append(Clause(field="title", words=words))
+        return clauses
 
-    def matter(self, text: str) -> list[Clause]:
+    def content_words(self, text: str) -> list[Clause]:
         """A query's words without stop words such as "the", unless it has no others."""
-        words = read_query(text).words
-        matter = tuple(self._without_stop_words.analyze(spaced(words)))
-        return _each_of(matter or self._words(words))
+        words = parse_query(text).words
+        content_words = tuple(self._without_stop_words.analyze(spaced(words)))
+        return _clauses_of_words(content_words or self._words(words))
 
     def _words(self, text: str) -> tuple[str, ...]:
         return tuple(self.analyzer.analyze(spaced(text)))
 
     def any_of(self, clauses: Iterable[Clause]) -> tantivy.Query:
-        """Documents that have any of these: the more, and the rarer, the better."""
+        """Documents that have any of the clauses: the more, and the rarer, the better."""
         query = self._tantivy.Query
-        should = []
+        alternatives = []
         for clause in clauses:
             if len(clause.words) == 1:
-                scorer = query.term_query(
+                scored = query.term_query(
                     self.fields, clause.field, clause.words[0], index_option="freq"
                 )
             else:
-                scorer = query.phrase_query(self.fields, clause.field, list(clause.words))
-            should.append((self._tantivy.Occur.Should, query.boost_query(scorer, clause.weight)))
-        return query.boolean_query(should)
+                scored = query.phrase_query(self.fields, clause.field, list(clause.words))
+            weighted = query.boost_query(scored, clause.weight)
+            alternatives.append((self._tantivy.Occur.Should, weighted))
+        return query.boolean_query(alternatives)
 
     def positions(self) -> tantivy.Query:
         """The document that says how far the index has read."""
@@ -194,45 +199,55 @@ class LexicalSchema:
         where: WantedTags | None,
         searcher: tantivy.Searcher,
     ) -> dict[int, float]:
-        """Sequence number to BM25 score of the passages that have any of the words."""
+        """Sequence number to BM25 score of the passages that have any of the clauses."""
         scores = dict.fromkeys(passages, 0.0)
         for field, words_of in (("body", self._body_words), ("title", self._title_words)):
-            matches = [clause for clause in clauses if clause.field == field]
-            if not matches:
+            field_clauses = [clause for clause in clauses if clause.field == field]
+            if not field_clauses:
                 continue
             words = {sequence: words_of(passage) for sequence, passage in passages.items()}
-            average = self._average_length(matches, searcher) or fmean(map(len, words.values()))
-            for clause in matches:
-                # BM25's limit for endless repetition, of which a frequency has a share.
+            average_length = self._average_length(field_clauses, searcher)
+            if average_length is None:
+                average_length = fmean(map(len, words.values()))
+            for clause in field_clauses:
+                # The score that BM25 nears as the frequency of the clause grows.
                 limit = ceiling(searcher, [clause])
                 for sequence in passages:
                     frequency = _count(clause.words, words[sequence])
-                    length = K1 * (1 - B + B * len(words[sequence]) / max(1, average))
-                    scores[sequence] += limit * frequency / (frequency + length)
-        tags = {sequence: set(tags_of(passage)) for sequence, passage in passages.items()}
+                    relative_length = len(words[sequence]) / max(1, average_length)
+                    saturation = K1 * (1 - B + B * relative_length)
+                    scores[sequence] += limit * frequency / (frequency + saturation)
         return {
             sequence: score
             for sequence, score in scores.items()
-            if score > 0 and not any(tags[sequence].isdisjoint(group) for group in where or ())
+            if score > 0 and _satisfies(passages[sequence], where)
         }
 
     def _average_length(
         self, clauses: Sequence[Clause], searcher: tantivy.Searcher
     ) -> float | None:
-        """The average length of a field in the index; None if no document has any of the words."""
+        """The average length of the clauses' field in the index, in words.
+
+        None if no document has any of the words, or the average is 0.
+        """
         words = dict.fromkeys(word for clause in clauses for word in clause.words)
         query = self.any_of(Clause(field=clauses[0].field, words=(word,)) for word in words)
         hits = searcher.search(query, limit=1, count=False).hits
         if not hits:
             return None
-        # tantivy tells the average length nowhere else.
+        # tantivy reports the average length nowhere else.
         explanation = query.explain(searcher, hits[0][1]).to_json()
-        average = re.search(r'"value": ([\d.]+),\s*"description": "avgdl', explanation)
-        return float(average[1]) if average else None
+        match = re.search(r'"value": ([\d.]+),\s*"description": "avgdl', explanation)
+        return (float(match[1]) or None) if match else None
+
+
+def _satisfies(passage: Passage, where: WantedTags | None) -> bool:
+    tags = set(tags_of(passage))
+    return not any(tags.isdisjoint(group) for group in where or ())
 
 
 def _count(phrase: Sequence[str], words: Sequence[str]) -> int:
-    """How often the words of a phrase stand in a row."""
+    """How often a phrase is in a text of these words."""
     if len(phrase) == 1:
         return words.count(phrase[0])
     return sum(
@@ -241,7 +256,8 @@ def _count(phrase: Sequence[str], words: Sequence[str]) -> int:
     )
 
 
-def _each_of(words: Iterable[str]) -> list[Clause]:
+def _clauses_of_words(words: Iterable[str]) -> list[Clause]:
+    """A clause for each different word, weighted by how often it occurs."""
     return [
         Clause(field="body", words=(word,), weight=count)
         for word, count in islice(Counter(words).items(), _MOST_WORDS)
@@ -249,16 +265,16 @@ def _each_of(words: Iterable[str]) -> list[Clause]:
 
 
 def ceiling(searcher: tantivy.Searcher, clauses: Iterable[Clause]) -> float:
-    """The score of a document with nothing but these clauses: no document has more."""
+    """The score that no document can exceed for these clauses."""
     # Not `num_docs`: tantivy's scores count deleted documents until their segment is merged, and so
     # do these frequencies.
-    count = sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
+    documents = sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
     score = 0.0
     for clause in clauses:
         for word in clause.words:
-            having = max(1, searcher.doc_freq(clause.field, word))
+            frequency = max(1, searcher.doc_freq(clause.field, word))
             # tantivy's idf; k1 + 1 is the limit of the factor for a word's frequency.
-            idf = math.log(1 + (count - having + 0.5) / (having + 0.5))
+            idf = math.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
             score += clause.weight * idf * (K1 + 1)
     return score
 
@@ -276,10 +292,10 @@ def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:
 
     builder = (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-        .filter(tantivy.Filter.remove_long(256))  # they are encoded data
+        .filter(tantivy.Filter.remove_long(256))  # longer ones are encoded data
         .filter(tantivy.Filter.lowercase())
     )
-    # Stop words stay in texts: BM25 already weighs them near zero, and "to be" can be found.
+    # The index keeps stop words: BM25 weighs them near zero anyway, and so "to be" can be found.
     if not stop_words and language in _WITH_STOP_WORDS:
         builder = builder.filter(tantivy.Filter.stopword(language))
     if language != "none":
@@ -296,32 +312,31 @@ def spaced(text: str) -> str:
 # --- the text of a query ---------------------------------------------------------------------
 
 _QUOTED = re.compile(r'"([^"\n]+)"')
-_OF_TITLE = re.compile(r'\btitle:(?:"([^"\n]+)"|([^\s"]+))', re.IGNORECASE)
+_TITLE = re.compile(r'\btitle:(?:"([^"\n]+)"|([^\s"]+))', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a query looks for; words of phrases and titles are among the words, too."""
+class QueryParts:
+    """The parts of a query. `words` has the words of phrases and titles, too."""
 
     words: str
-    phrases: tuple[str, ...] = ()
-    """The parts in quotes."""
-    titles: tuple[str, ...] = ()
-    """What came after `title:`."""
+    phrases: tuple[str, ...] = ()  # the parts in quotes
+    titles: tuple[str, ...] = ()  # the word or quote after each `title:`
 
 
-def read_query(text: str) -> Asked:
-    """What a text asks for. Any text is a query: there is no syntax to get wrong."""
-    titles = (quoted or word for quoted, word in _OF_TITLE.findall(text))
-    phrases = _QUOTED.findall(_OF_TITLE.sub(" ", text))
-    return Asked(
-        words=_OF_TITLE.sub(lambda match: f" {match[1] or match[2]} ", text),
-        phrases=_first_of(phrases),
-        titles=_first_of(titles),
+def parse_query(text: str) -> QueryParts:
+    """Divides a query. Any text is a query: there is no syntax to get wrong."""
+    titles = (quoted or word for quoted, word in _TITLE.findall(text))
+    phrases = _QUOTED.findall(_TITLE.sub(" ", text))
+    return QueryParts(
+        words=_TITLE.sub(lambda match: f" {match[1] or match[2]} ", text),
+        phrases=_first_phrases(phrases),
+        titles=_first_phrases(titles),
     )
 
 
-def _first_of(phrases: Iterable[str]) -> tuple[str, ...]:
-    """The first different phrases that a person may have meant; not a megabyte of quotes."""
-    meant = (phrase for phrase in phrases if len(phrase) <= _LONGEST_PHRASE)
-    return tuple(islice(dict.fromkeys(meant), _MOST_PHRASES))
+def _first_phrases(phrases: Iterable[str]) -> tuple[str, ...]:
+    """The first different phrases, at most `_MOST_PHRASES`, and none that is very long."""
+    # The limits are for a text with a megabyte of quotes, which no person wrote as a query.
+    short = (phrase for phrase in phrases if len(phrase) <= _LONGEST_PHRASE)
+    return tuple(islice(dict.fromkeys(short), _MOST_PHRASES))

@@ -21,7 +21,7 @@ _PAUSE_S = 30.0
 class Upkeep:
     """Runs the slow work of a store in a thread of its own, while searches go on.
 
-    `work` does as much as it can until the event is set.
+    `work` returns when nothing is left to do, or soon after the event is set.
     """
 
     def __init__(self, work: Callable[[Event], None]) -> None:
@@ -29,7 +29,7 @@ class Upkeep:
         self._stop = Event()
         self._starting = Lock()
         self._thread: Thread | None = None
-        self._not_before = 0.0
+        self._earliest_start_s = 0.0  # by the monotonic clock
 
     def start(self) -> bool:
         """Starts the work, unless it failed a moment ago; returns whether it is under way."""
@@ -38,20 +38,21 @@ class Upkeep:
                 return False
             if self._thread is not None and self._thread.is_alive():
                 return True
-            if time.monotonic() < self._not_before:
+            if time.monotonic() < self._earliest_start_s:
                 return False
             # A daemon, so that the interpreter's end does not wait for it: embedding everything
             # may take minutes, and can go on another time.
             self._thread = Thread(
                 target=copy_context().run, args=(self._run,), name="memory upkeep", daemon=True
             )
-            # For the batch under way: at the interpreter's end, a daemon is cut off wherever it is.
+            # At the interpreter's end a daemon is cut off wherever it is; this lets the batch that
+            # is under way end before.
             atexit.register(self.close)
             self._thread.start()
             return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits for the end of the work under way; False if it takes longer than that."""
+        """Waits for the end of the work under way; False if it takes longer than `timeout_s`."""
         thread = self._thread
         if thread is None:
             return True
@@ -59,7 +60,7 @@ class Upkeep:
         return not thread.is_alive()
 
     def close(self) -> None:
-        """Stops it as soon as possible; no finished work is lost."""
+        """Stops the work as soon as possible; no finished work is lost."""
         with self._starting:
             self._stop.set()
         self.wait(_CLOSING_WAIT_S)
@@ -70,8 +71,7 @@ class Upkeep:
         except Exception as error:  # noqa: BLE001 - an embedder may raise any
             # An error after closing is a consequence of closing.
             if not self._stop.is_set():
-                # `start` does not call it again for a while.
-                self._not_before = time.monotonic() + _PAUSE_S
+                self._earliest_start_s = time.monotonic() + _PAUSE_S
                 log_warning(
                     "the memory store's upkeep stopped",
                     code="memory.upkeep-stopped",
@@ -79,5 +79,5 @@ class Upkeep:
                     reason=message_of(error),
                 )
         finally:
-            # Otherwise it would keep the store in memory until the end.
+            # Otherwise `atexit` would keep the store in memory until the interpreter's end.
             atexit.unregister(self.close)

@@ -18,7 +18,8 @@ from harness.memory.primary import Numbers, PrimaryStore, Progress
 
 _READ_AT_A_TIME = 4_000
 
-# If more passages lack a vector, the others would be found only because they have one.
+# With a greater share of passages without a vector, a search would find others only because they
+# have one.
 _MOST_MISSING_SHARE = 0.1
 
 
@@ -39,9 +40,9 @@ class VectorIndex:
         # One thread at a time reads the primary store, which may take long.
         self._updating = Lock()
         self.missing = 0
-        self._complete_up_to = 0  # every passage up to there has a vector
-        # A search reads this reference once; it is replaced as a whole.
-        self._held = Matrix.empty(embedder.dimensions)
+        self._complete_up_to = 0  # every passage up to this number has a vector
+        # A search reads this reference once, so a matrix is never changed, only replaced.
+        self._matrix = Matrix.empty(embedder.dimensions)
         self._is_closed = False
         self.position = 0
 
@@ -60,10 +61,10 @@ class VectorIndex:
     @property
     def resident_bytes(self) -> int:
         """Memory it takes now, with its room to grow."""
-        return self._held.nbytes
+        return self._matrix.nbytes
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._matrix)
 
     # --- searching ---------------------------------------------------------------------------
 
@@ -74,8 +75,9 @@ class VectorIndex:
             return
         with self._updating:
             if not self._is_closed:
-                self._held, self.position = self._read(self._held, self.position)
-            if self._is_closed:  # meanwhile: closing waits for nobody
+                self._matrix, self.position = self._read(self._matrix, self.position)
+            if self._is_closed:
+                # `close` does not wait for this lock, and may have run meanwhile.
                 self.close()
 
     def search(
@@ -90,10 +92,10 @@ class VectorIndex:
 
         See `Matrix.search`.
         """
-        held = self._held  # before it may be closed
+        matrix = self._matrix  # taken before the check, since the index may be closed meanwhile
         if self.unavailable:
             return None
-        return held.search(query, limit=limit, including=including, within=within)
+        return matrix.search(query, limit=limit, including=including, within=within)
 
     # --- making what is missing --------------------------------------------------------------
 
@@ -102,12 +104,13 @@ class VectorIndex:
     ) -> None:
         """Embeds all passages that have no vector, stores the vectors, and reads them.
 
-        `stop` ends it after a batch of `batch` passages; the rest is left to do.
+        `stop` ends it early, after a batch of `batch` passages.
 
         Raises:
             InvalidInput: The embedder did not return vectors.
         """
-        done, after = 0, 0
+        done = 0
+        after = 0  # the number of the last passage that was embedded
         total = self._primary.count_without_vector(self._embedder)
         while not stop.is_set():
             rows = self._primary.without_vector(self._embedder, batch, after=after)
@@ -122,36 +125,39 @@ class VectorIndex:
         self.catch_up()
 
     def close(self) -> None:
-        """Gives its memory back, at once; a search that is under way finishes normally."""
+        """Gives its memory back at once; a search that is under way finishes normally."""
         self._is_closed = True
-        self._held = Matrix.empty(self._embedder.dimensions)
+        self._matrix = Matrix.empty(self._embedder.dimensions)
 
     # --- reading the primary store -----------------------------------------------------------
 
-    def _read(self, held: Matrix, position: int) -> tuple[Matrix, int]:
-        """The matrix after reading, and its position, before the first passage without a vector."""
+    def _read(self, matrix: Matrix, position: int) -> tuple[Matrix, int]:
+        """Reads new writes, up to the first passage without a vector: the matrix and position."""
         last = self._primary.last_sequence()
-        # Noted before the vectors are read, so that what is embedded in between is read too.
-        self._note_missing(position, last)
+        # Before the vectors are read, so that vectors made in between are read too.
+        self._update_missing(position, last)
         last = min(last, self._complete_up_to)
         if position:
-            held = held.without(self._primary.removed_between(position, last))
+            matrix = matrix.without(self._primary.removed_between(position, last))
         else:
-            held = held.with_room(len(self._primary))  # at once, and not copied as it grows
+            # With room for all, so that it is not copied as it grows.
+            matrix = matrix.with_room(len(self._primary))
         for start in range(position, last, _READ_AT_A_TIME):
             end = min(start + _READ_AT_A_TIME, last)
-            held = held.with_more(*self._primary.vectors_between(self._embedder, start, end))
-        return held.with_axes(), max(position, last)
+            matrix = matrix.with_more(*self._primary.vectors_between(self._embedder, start, end))
+        return matrix.with_axes(), max(position, last)
 
-    def _note_missing(self, position: int, last: int) -> None:
-        """Notes how many passages beyond `position` have no vector, and which is the first."""
+    def _update_missing(self, position: int, last: int) -> None:
+        """Updates `missing`, and `_complete_up_to` by the first passage without a vector."""
         complete = max(position, self._complete_up_to)
         lacking = self._primary.without_vector(self._embedder, 1, after=complete)
         if not lacking:
-            self._complete_up_to, self.missing = last, 0
+            self._complete_up_to = last
+            self.missing = 0
             return
         first, _ = lacking[0]
-        # Counting takes much longer than finding the first, so it is done only for another first.
+        # Counting takes much longer than finding the first, so they are counted again only if
+        # another passage is the first.
         if not self.missing or first > self._complete_up_to + 1:
             self.missing = max(1, self._primary.count_without_vector(self._embedder))
         self._complete_up_to = first - 1
@@ -159,24 +165,26 @@ class VectorIndex:
 
 # --- search ----------------------------------------------------------------------------------
 
-# In a large matrix, all vectors are compared by 64 numbers, and the best 500 by all they have. On
-# the axes along which vectors differ most, 64 of 256 or 384 numbers are enough: the 500 held all of
-# the true 100 nearest on Cranfield. The first 64 numbers as they are held 94 %.
+# A search in a large matrix has two passes: all vectors are compared by 64 numbers, and the best
+# 500 by all numbers. The 64 numbers are coordinates on the axes along which vectors differ most. On
+# Cranfield, with 256 or 384 numbers, the 500 had all of the true 100 nearest; by the first 64
+# numbers of each vector they had 94 %.
 _AXES = 64
 _SECOND_PASS = 500
-_LARGE = 10_000
+_LARGE = 10_000  # vectors
 _SAMPLE = 2_048  # vectors from which the axes are computed
-_STEPS = 8
-_LEAST_SHARE = 0.6  # of what all numbers hold; wordllama's axes hold 0.8
+_STEPS = 8  # of subspace iteration
+_LEAST_SHARE = 0.6  # of the vectors' squared length on the axes; with wordllama it is 0.8
 
-# Dead rows are searched and left out. A copy without them is made when that costs too much.
+# Rows of removed passages are compared too, and left out of results. When there are more, a copy
+# without them is made.
 _MOST_DEAD = 1000
 _MOST_DEAD_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Vectors, by sequence number; comparing all is quick enough, see `docs/memory.md`."""
+    """Vectors by sequence number, of which a search compares all; see `docs/memory.md`."""
 
     sequences: Numbers
     """The numbers (n,), ascending."""
@@ -185,54 +193,60 @@ class Matrix:
     dead: Numbers
     """Rows of removed passages, which no search returns."""
     axes: Vectors | None = None
-    """(64, d): what the first pass compares by; None while one pass is quick enough."""
+    """(64, d): the axes of the first pass; None while one pass is quick enough."""
     projected: Vectors | None = None
-    """(capacity, 64): the vectors on these axes; None if they hold too little."""
+    """(capacity, 64): the vectors' coordinates on the axes; None if these hold too little."""
 
     @classmethod
     def empty(cls, dimensions: int) -> Self:
-        """A matrix without vectors, for vectors of so many dimensions."""
-        none = np.empty(0, dtype=np.int64)
-        return cls(sequences=none, buffer=np.empty((0, dimensions), dtype=np.float32), dead=none)
+        """A matrix without vectors, for vectors of this many dimensions."""
+        no_rows = np.empty(0, dtype=np.int64)
+        buffer = np.empty((0, dimensions), dtype=np.float32)
+        return cls(sequences=no_rows, buffer=buffer, dead=no_rows)
 
     def with_room(self, count: int) -> Self:
-        """The same with room for so many vectors, and some more."""
+        """A copy with room for `count` vectors, and some more."""
         rows = count + max(256, count // 4)
         buffer = np.empty((rows, self.buffer.shape[1]), dtype=np.float32)
         buffer[: len(self.sequences)] = self._vectors
         return replace(self, buffer=buffer, projected=None, axes=None)
 
     def with_axes(self) -> Self:
-        """The same, ready for two passes if that pays."""
+        """The matrix with axes for a first pass, if it is large enough."""
         count, dimensions = self._vectors.shape
         if self.axes is not None or count < _LARGE or dimensions < 2 * _AXES:
             return self
         sample = self._vectors[:: max(1, count // _SAMPLE)]
         axes = main_axes(sample, _AXES)
         if np.square(products(sample, axes)).sum() < _LEAST_SHARE * np.square(sample).sum():
-            # These axes hold too little. They stay, so that they are not computed at each write.
+            # These axes hold too little. They are kept only so that they are not computed again at
+            # each write.
             return replace(self, axes=axes)
         projected = np.empty((len(self.buffer), _AXES), dtype=np.float32)
         projected[:count] = products(self._vectors, axes)
         return replace(self, axes=axes, projected=projected)
 
     def with_more(self, sequences: Numbers, vectors: Vectors) -> Self:
-        """The same with more vectors, whose numbers are all greater; only for the newest matrix."""
+        """The matrix with more vectors, whose numbers are all greater.
+
+        Only for the newest matrix, since it shares the buffer with the result.
+        """
         count = len(self.sequences)
         total = count + len(sequences)
         if total > len(self.buffer):
             return self.with_room(total).with_more(sequences, vectors)
-        self.buffer[count:total] = vectors  # beyond the end of whatever a search is reading
+        # A search that is under way reads only the rows before these.
+        self.buffer[count:total] = vectors
         if self.axes is not None and self.projected is not None:
             self.projected[count:total] = products(vectors, self.axes)
         return replace(self, sequences=np.concatenate([self.sequences, sequences]))
 
     def without(self, sequences: Iterable[int]) -> Self:
-        """The same without the vectors that it has of these numbers."""
-        gone = _rows_of(self.sequences, sequences)
-        if not len(gone):
+        """The matrix without the vectors of these numbers."""
+        removed = _rows_of(self.sequences, sequences)
+        if not len(removed):
             return self
-        dead = np.union1d(self.dead, gone)
+        dead = np.union1d(self.dead, removed)
         if len(dead) <= max(_MOST_DEAD, _MOST_DEAD_SHARE * len(self.sequences)):
             return replace(self, dead=dead)
         alive = np.delete(np.arange(len(self.sequences)), dead)
@@ -258,23 +272,26 @@ class Matrix:
         Args:
             query: (d,) float32 of unit length.
             limit: At least 1.
-            including: Numbers that are scored too, whatever their rank, as far as they are here.
-            within: The numbers that may be found, ascending; all if None. Those in `including` are
-                taken to be among them.
+            including: Numbers whose vectors are scored too, whatever their rank.
+            within: The numbers that may be returned, ascending; all if None. Those in `including`
+                must be among them.
         """
         if within is None:
             limit = min(limit, len(self))
             rows = self._first_pass(query, limit)
             scores = self._cosines(query, rows)
-            # Rows are places among the scores only if all were compared.
-            all_rows = len(rows) == len(self.sequences)
-            scores[self.dead if all_rows else np.isin(rows, self.dead)] = -np.inf
+            if len(rows) == len(self.sequences):
+                # All rows were compared in order, so a row is its own place among the scores.
+                scores[self.dead] = -np.inf
+            else:
+                scores[np.isin(rows, self.dead)] = -np.inf
         else:
             rows = self._alive(within)
             scores = self._cosines(query, rows)
         if limit < len(rows):
             best = np.argpartition(-scores, limit - 1)[:limit]
-            rows, scores = rows[best], scores[best]
+            rows = rows[best]
+            scores = scores[best]
         extra = np.setdiff1d(self._alive(including), rows)
         rows = np.concatenate([rows, extra])
         scores = np.concatenate([scores, self._cosines(query, extra)])
@@ -296,8 +313,9 @@ class Matrix:
         return self.buffer[: len(self.sequences)]
 
     def _first_pass(self, query: Vectors, limit: int) -> Numbers:
-        """The rows that the second pass compares, by all dimensions."""
-        count, candidates = len(self.sequences), max(_SECOND_PASS, 5 * limit)
+        """The rows to be compared by all numbers: the best by their coordinates on the axes."""
+        count = len(self.sequences)
+        candidates = max(_SECOND_PASS, 5 * limit)
         if self.axes is None or self.projected is None or candidates >= count:
             return np.arange(count)
         scores = products(self.projected[:count], products(self.axes, query))
@@ -305,12 +323,14 @@ class Matrix:
         return np.argpartition(-scores, candidates)[:candidates]
 
     def _alive(self, sequences: Iterable[int]) -> Numbers:
+        """The rows of these numbers, without dead ones."""
         return np.setdiff1d(_rows_of(self.sequences, sequences), self.dead, assume_unique=True)
 
     def _cosines(self, query: Vectors, rows: Numbers) -> Vectors:
         if len(rows) == len(self.sequences):
             return products(self._vectors, query)
-        if len(rows) * 8 > len(self.sequences):  # picking so many costs more than all of them
+        if len(rows) * 8 > len(self.sequences):
+            # Copying so many rows would take longer than comparing all.
             return products(self._vectors, query)[rows]
         return products(self._vectors[rows], query)
 
@@ -322,34 +342,37 @@ def _rows_of(ascending: Numbers, sequences: Iterable[int]) -> Numbers:
     else:
         numbers = np.unique(np.fromiter(sequences, dtype=np.int64))
     rows = np.searchsorted(ascending, numbers)
-    # `searchsorted` gives missing numbers a place, too, which may lie behind the end.
+    # `searchsorted` returns a place for missing numbers too, which may be behind the end.
     present = rows < len(ascending)
     present[present] = ascending[rows[present]] == numbers[present]
     return rows[present]
 
 
 def main_axes(vectors: Vectors, count: int) -> Vectors:
-    """The orthogonal axes (count, d) along which vectors (n, d) differ most, nearly."""
+    """Orthogonal axes (count, d) that are nearly those along which vectors (n, d) differ most."""
     # By subspace iteration: `np.linalg.eigh` takes up to 2 s beside busy cores, see `products`.
     columns = np.ascontiguousarray(vectors.T)
     covariance = products(columns, columns)
     axes = covariance[:count]
     for _ in range(_STEPS):
         axes = products(axes, covariance)
-        for n, axis in enumerate(axes):  # made orthogonal as Gram and Schmidt do it
-            shadow = products(np.ascontiguousarray(axes[:n].T), products(axes[:n], axis))
-            rest = axis - shadow
-            axes[n] = rest / max(np.sqrt(np.vecdot(rest, rest)), np.finfo(np.float32).tiny)
+        # Made orthogonal by the method of Gram and Schmidt.
+        for n, axis in enumerate(axes):
+            projection = products(np.ascontiguousarray(axes[:n].T), products(axes[:n], axis))
+            residual = axis - projection
+            length = np.sqrt(np.vecdot(residual, residual))
+            axes[n] = residual / max(length, np.finfo(np.float32).tiny)
     return axes
 
 
 def products(vectors: Vectors, queries: Vectors) -> Vectors:
-    """The products of vectors (n, d) with one (d,) or several (m, d): (n,) or (n, m).
+    """The products of vectors (n, d) with one query (d,) or several (m, d): (n,) or (n, m).
 
-    Of vectors of unit length, their cosines, which do not depend on the rows beside them.
+    For vectors of unit length these are cosines. A product does not depend on other rows.
     """
-    # Not `vectors @ others.T`: BLAS starts a thread per core, and when a model keeps the cores busy
-    # these wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7. This stays at 1.7.
+    # Not `vectors @ queries.T`: BLAS starts a thread per core. When a model keeps the cores busy,
+    # these threads wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7 ms. This
+    # takes 1.7 ms in both cases.
     rows = vectors if queries.ndim == 1 else vectors[:, np.newaxis]
     result: Vectors = np.vecdot(rows, queries)
     return result

@@ -25,7 +25,7 @@ from harness.files import write_whole
 from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
 from harness.graph.plan import plan_of
-from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value
+from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
 from harness.inference import Backend, Limits, Spent
 from harness.rows import check_output
 from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise
@@ -593,7 +593,7 @@ class Batch:
                 digests[parameter.name] = digest_of_value(value)
             elif parameter.name == "output":
                 digests |= output
-        return StepCall(state, number, Taken({}, digests, ()))
+        return StepCall(state, number, CallInputs({}, digests, ()))
 
     def _row_inputs(self) -> dict[str, list[str]]:
         """The graph's inputs: name → a value for each row, by which its calls are recognized."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stored import failing
 
 from harness.errors import InvalidInput
-from harness.memory.terms import LANGUAGES, analyzer, check_language, read_query, spaced
+from harness.memory.terms import LANGUAGES, analyzer, check_language, parse_query, spaced
 
 
 def words(text, language="english"):
@@ -79,14 +79,14 @@ ASKED = {
 
 @pytest.mark.parametrize(("text", "phrases", "titles"), ASKED.values(), ids=ASKED)
 def test_what_a_text_asks_for(text, phrases, titles):
-    asked = read_query(text)
+    asked = parse_query(text)
 
     assert (asked.phrases, asked.titles) == (phrases, titles)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_all_words_count_whatever_the_signs_say(text):
-    kept = read_query(text).words
+    kept = parse_query(text).words
 
     # Of `title:otter` the otter alone.
     assert [c for c in text if c.isalnum()] == [c for c in kept if c.isalnum()] or "title:" in (
@@ -95,7 +95,7 @@ def test_all_words_count_whatever_the_signs_say(text):
 
 
 def test_a_flood_of_quotes_is_mere_text_from_the_seventeenth_on():
-    asked = read_query(" ".join(f'"number {n}"' for n in range(5_000)))
+    asked = parse_query(" ".join(f'"number {n}"' for n in range(5_000)))
 
     assert asked.phrases == tuple(f"number {n}" for n in range(16))
     assert '"number 4999"' in asked.words

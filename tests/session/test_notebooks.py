@@ -33,6 +33,15 @@ def test_a_cell_that_is_run_again_replaces_its_node_in_its_place(cell):
     assert graph.nodes["plan"].function() == "new"
 
 
+def test_a_run_after_such_a_cell_calls_the_new_function(cell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outputs = [
+        cell(f"@graph.node\nasync def plan() -> str: return {text!r}").run().outputs["plan"]
+        for text in ("old", "new")
+    ]
+    assert outputs == ["old", "new"]
+
+
 def test_a_change_that_closes_a_cycle_leaves_the_node_as_it_was(cell):
     cell("@graph.node\ndef plan() -> str: return 'old'")
     cell("@graph.node\ndef text(plan: str) -> str: return plan")

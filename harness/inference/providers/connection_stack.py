@@ -1,7 +1,7 @@
-"""An httpx2 client that keeps its connections on a stack: a call costs the same in any crowd.
+"""An httpx2 client that keeps its connections on a stack, so that a call costs the same in a crowd.
 
 httpcore's pool looks at all its connections for each request, which at 64 at once is most of what a
-call costs. Nothing is sent twice here: a request that broke is its caller's.
+call costs. Nothing is sent twice here: the caller decides about a request that broke.
 """
 
 from __future__ import annotations
@@ -36,31 +36,35 @@ class StackingClient(httpx2.AsyncClient):
 
 
 def _stacked(transport: httpx2.AsyncBaseTransport) -> httpx2.AsyncBaseTransport:
-    if (pool := getattr(transport, "_pool", None)) is not None:
+    pool = getattr(transport, "_pool", None)
+    if pool is not None:
         setattr(transport, "_pool", _Stack(pool))  # noqa: B010 - for the type checker
     return transport
 
 
 class _Stack:
-    """Connections, of which the one used last goes next; `pool` only makes them."""
+    """Connections, of which the one used last is used next; `pool` only makes them."""
 
     def __init__(self, pool: Any) -> None:  # noqa: ANN401 - httpcore's, for a proxy or for none
         self._pool = pool
-        # By origin: the idle ones, and since when in the loop's seconds; the longest idle first.
+        # Origin → its idle connections, the longest idle first, each with the loop's time in
+        # seconds since which it is idle.
         self._idle = defaultdict[str, deque[tuple[float, Any]]](deque)
         self._busy = set[Any]()
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
 
     async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401 - httpcore's
         origin = request.url.origin
         idle = self._idle[str(origin)]
-        while idle:
-            # The one used last: it is the least likely to have been closed by its server.
-            _, connection = idle.pop()
-            if not connection.has_expired():  # or was closed by the server
-                break
-            await connection.aclose()
-        else:
+        connection = None
+        while connection is None and idle:
+            # The server is least likely to have closed the connection that was used last.
+            _, latest = idle.pop()
+            if latest.has_expired():  # also if the server has closed it
+                await latest.aclose()
+            else:
+                connection = latest
+        if connection is None:
             connection = self._pool.create_connection(origin)
         self._busy.add(connection)
         release = partial(self._release, connection, idle)
@@ -74,39 +78,42 @@ class _Stack:
 
     async def aclose(self) -> None:
         """Closes all connections; calls that are under way are cut off."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        every = [pooled for idle in self._idle.values() for _, pooled in idle] + [*self._busy]
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        connections = [connection for idle in self._idle.values() for _, connection in idle]
+        connections += self._busy
         self._idle.clear()
         self._busy.clear()
-        for connection in every:
+        for connection in connections:
             await connection.aclose()
 
     async def _release(self, connection: Any, idle: deque[tuple[float, Any]]) -> None:  # noqa: ANN401
         if connection not in self._busy:
-            return  # everything was closed meanwhile
+            return  # `aclose` has closed it meanwhile
         self._busy.remove(connection)
         if connection.is_closed() or not connection.is_idle():
             await connection.aclose()
             return
         loop = asyncio.get_running_loop()
         idle.append((loop.time(), connection))
-        if self._sweeping is None or self._sweeping.done():
+        if self._sweeper is None or self._sweeper.done():
             # In a context of its own: the caller's would keep its span and its texts alive.
-            self._sweeping = loop.create_task(self._sweep(), context=Context())
+            self._sweeper = loop.create_task(self._sweep(), context=Context())
 
     async def _sweep(self) -> None:
-        """Closes what is idle for too long: a server closes its side, and ours stays half open."""
+        """Closes connections that are idle for too long; ends when none is idle."""
+        # A server closes its side after a while, and this side would stay half open.
         while any(self._idle.values()):
             await asyncio.sleep(KEEPALIVE_S)
-            before = asyncio.get_running_loop().time() - KEEPALIVE_S
+            oldest_s = asyncio.get_running_loop().time() - KEEPALIVE_S
             for idle in [*self._idle.values()]:
-                while idle and idle[0][0] <= before:
-                    await idle.popleft()[1].aclose()
+                while idle and idle[0][0] <= oldest_s:
+                    _, connection = idle.popleft()
+                    await connection.aclose()
 
 
 class _Body:
-    """The body of a response, with whose end its connection is released."""
+    """The body of a response; releases its connection when it is closed."""
 
     def __init__(
         self, stream: AsyncIterable[bytes], release: Callable[[], Awaitable[None]]

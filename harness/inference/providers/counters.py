@@ -35,7 +35,7 @@ class Reading:
     is_total: bool = False  # whether it only ever counts up, from the server's start
 
     def of(self, *samples: float) -> Reading:
-        """The same quantity with another value: of the samples the largest share, or their sum."""
+        """The same quantity with the value of these samples: their maximum for a share, or sum."""
         return replace(self, value=max(samples) if self.unit == "share" else sum(samples))
 
 
@@ -52,7 +52,7 @@ METRICS: Mapping[str, Reading] = {
     "generated": Reading(name="generated", unit="tokens", is_total=True),
     "drafted": Reading(name="drafted", unit="tokens", is_total=True),
     "accepted": Reading(name="accepted drafts", unit="tokens", is_total=True),
-    # Where a server tells no totals; of lately, for all its replies.
+    # For servers without totals of drafts: the recent share, over all replies.
     "acceptance": Reading(name="drafts accepted", unit="share"),
 }
 
@@ -69,25 +69,32 @@ _PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")  # the beginning
 
 
 def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
-    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity."""
-    rows = {key: (name,) if isinstance(name, str) else name for key, name in samples_of.items()}
-    names = {name for group in rows.values() for name in group}
+    """Makes a parser of Prometheus text that skips NaN and infinities.
+
+    `samples_of` maps keys of `METRICS` to one or more names of samples. `from_the_start` says
+    whether the server has the samples before its first call.
+    """
+    names_by_key = {
+        key: (names,) if isinstance(names, str) else names for key, names in samples_of.items()
+    }
+    wanted = {name for names in names_by_key.values() for name in names}
 
     def readings(body: bytes) -> tuple[Reading, ...]:
         text = body.decode(errors="replace")
         # Name → its values, one for each set of labels, such as one for each engine.
-        samples: dict[str, list[float]] = {}
+        values_by_name: dict[str, list[float]] = {}
         for name, value in _SAMPLE.findall(text):
-            if name in names:
-                samples.setdefault(name, []).append(float(value))
-        # If the server has them before its first call, this is another page.
-        if not samples and (from_the_start or not _PROMETHEUS.match(text)):
-            raise ValueError(f"none of {', '.join(sorted(names))} in it")
-        values = {
-            key: [v for name in group for v in samples.get(name, ()) if isfinite(v)]
-            for key, group in rows.items()
-        }
-        return tuple(METRICS[key].of(*numbers) for key, numbers in values.items() if numbers)
+            if name in wanted:
+                values_by_name.setdefault(name, []).append(float(value))
+        if not values_by_name and (from_the_start or not _PROMETHEUS.match(text)):
+            raise ValueError(f"none of {', '.join(sorted(wanted))} in it")
+        page: list[Reading] = []
+        for key, names in names_by_key.items():
+            values = [value for name in names for value in values_by_name.get(name, ())]
+            finite = [value for value in values if isfinite(value)]
+            if finite:
+                page.append(METRICS[key].of(*finite))
+        return tuple(page)
 
     return readings
 
@@ -116,7 +123,10 @@ class MetricsSource:
         self._last: tuple[Reading, ...] = ()
 
     async def read(self) -> tuple[Reading, ...]:
-        """The counters now, totals since the run began; never raises, empty without an answer."""
+        """The counters now, with totals since the run began; empty if the server does not answer.
+
+        Never raises.
+        """
         address = self._address()
         if address is None:
             # A server that has been shut down runs nothing and holds nothing.
@@ -131,7 +141,8 @@ class MetricsSource:
             return ()
         self.pause_s = self._usual_pause_s
         self._last = tuple(itertools.chain.from_iterable(answers))
-        is_new_server, self._last_address = address != self._last_address, address
+        is_new_server = address != self._last_address
+        self._last_address = address
         return self._totals.counted(self._last, fresh=is_new_server)
 
     async def aclose(self) -> None:
@@ -139,13 +150,13 @@ class MetricsSource:
         await self._connection.client.aclose()
 
     async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
+        """Reads one page; a page that is missing or of another kind is not asked for again."""
         try:
             response = await self._connection.client.get(address + path)
             if response.status_code in _NOT_OFFERED:
                 del self._paths[path]
                 return ()
             return self._paths[path](response.raise_for_status().content)
-        # There is one warning: a page of another kind is not asked for again.
         except (ValueError, BodyTooLong) as error:
             del self._paths[path]
             log_warning(
@@ -167,12 +178,15 @@ class RunTotals:
         self._grown: dict[str, float] = {}  # name → what it has grown by since the run began
 
     def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
-        """The readings, totals since the run began; `fresh` if the server was started since."""
-        since = [self._since(reading, fresh=fresh) for reading in readings]
-        self._was_read = True
-        return (*since, *self._hits())
+        """The readings, with totals since the run began, and the share of cached prompts.
 
-    def _since(self, reading: Reading, *, fresh: bool) -> Reading:
+        `fresh` says whether the server was started since the last readings.
+        """
+        since_start = [self._since_run_began(reading, fresh=fresh) for reading in readings]
+        self._was_read = True
+        return (*since_start, *self._cache_hits())
+
+    def _since_run_began(self, reading: Reading, *, fresh: bool) -> Reading:
         if not reading.is_total:
             return reading
         name, value = reading.name, reading.value
@@ -188,10 +202,12 @@ class RunTotals:
         self._last_values[name] = value
         return replace(reading, value=self._grown[name])
 
-    def _hits(self) -> tuple[Reading, ...]:
-        # Over the run, the share is right whenever a prompt ends. That of an interval is not:
+    def _cache_hits(self) -> tuple[Reading, ...]:
+        """The cached share of all prompts of the run; empty if the server does not count them."""
+        # Of the whole run, since the share is right only when a prompt ends, and not in between:
         # llama.cpp counts cached tokens when a prompt begins, the others as they are computed.
-        prompt, cached = (self._grown.get(METRICS[key].name) for key in ("prompt", "cached"))
+        prompt = self._grown.get(METRICS["prompt"].name)
+        cached = self._grown.get(METRICS["cached"].name)
         if not prompt or cached is None:
             return ()
         return (Reading(name="prefix cache hits", unit="share", value=cached / prompt),)

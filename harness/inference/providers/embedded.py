@@ -1,4 +1,4 @@
-"""A GGUF file, computed by the llama-server of the `xllamacpp` wheel in a process of its own.
+"""A GGUF file, served by the llama-server of the `xllamacpp` wheel in a process of its own.
 
 Loading starts `embedded_child.py`; unloading ends it. In between, calls go over HTTP as to any
 llama-server, on a loopback port that the system chooses. Every request carries an API key that only
@@ -62,8 +62,7 @@ class EmbeddedLlamaCpp(Engine):
         self._clock = clock
         self._child: _Child | None = None
         self._wire: OpenAIWire | None = None
-        # Its server wants it as a bearer token.
-        self.api_key = secrets.token_urlsafe(32)
+        self.api_key = secrets.token_urlsafe(32)  # the bearer token that the engine's server wants
 
     @property
     def is_loaded(self) -> bool:
@@ -86,23 +85,26 @@ class EmbeddedLlamaCpp(Engine):
         header = header_of(self._endpoint)
         fields = {**_params(self._endpoint, _loading(self._endpoint, header)), **_SERVER}
         async with in_time(self._endpoint.tag, self._endpoint.load_timeout_s, "load"):
-            child = await _Child.started()
+            child = await _Child.start()
             try:
-                url = await self._served(child, {**fields, "api_keys": [self.api_key]})
+                url = await self._serve(child, {**fields, "api_keys": [self.api_key]})
             except BaseException:
                 await child.end()
                 raise
         child.url = url
-        served = self._endpoint.model_copy(
+        server = self._endpoint.model_copy(
             update={"backend": "llamacpp", "path": None, "url": f"{url}/v1"}
         )
         access = Access(api_key=self.api_key, clock=self._clock)
-        self._child, self._wire = child, OpenAIWire(served, _WIRE, access)
+        self._child = child
+        self._wire = OpenAIWire(server, _WIRE, access)
 
     async def unload(self) -> None:
         """See `Engine`."""
-        child, self._child = self._child, None
-        wire, self._wire = self._wire, None
+        child = self._child
+        wire = self._wire
+        self._child = None
+        self._wire = None
         try:
             if wire is not None:
                 await wire.aclose()
@@ -120,16 +122,17 @@ class EmbeddedLlamaCpp(Engine):
         async with self._alive() as wire:
             return await wire.embed(request)
 
-    async def _served(self, child: _Child, fields: Fields) -> str:
-        """The address of the child's server, once it listens."""
+    async def _serve(self, child: _Child, fields: Fields) -> str:
+        """Has the child load the model; returns the address of its server, or raises."""
         answer = await child.ask(fields)
         if answer is None:
             raise LoadFailed(
-                f"the engine ended while it loaded the model: {child.end_seen()}",
+                f"the engine ended while it loaded the model: {child.end_in_words()}",
                 code="model.engine-died",
             )
         if url := answer.get("url"):
             return cast("str", url)
+        # The child could not load it.
         gpus = cast("int", answer["gpus"])
         if cast("int", fields.get("main_gpu", -1)) >= gpus:
             raise LoadFailed(
@@ -143,17 +146,18 @@ class EmbeddedLlamaCpp(Engine):
 
     @asynccontextmanager
     async def _alive(self) -> AsyncIterator[OpenAIWire]:
+        """Around a call: the wire of the loaded model; says in an error if the engine has ended."""
         child, wire = self._child, self._wire
         if child is None or wire is None:
             raise ServerError("the model is not loaded; load it first")
         try:
             yield wire
         except (StreamCut, EndpointUnreachable) as error:
-            # A connection may break though the engine lives.
+            # A connection may break although the engine lives.
             if self._child is not child or not await child.has_died():
                 raise
             raise StreamCut(
-                f"the engine ended during the call: {child.end_seen()}; the next call loads it "
+                f"the engine ended during the call: {child.end_in_words()}; the next call loads it "
                 "again",
                 code="model.engine-died",
             ) from error
@@ -171,9 +175,9 @@ class _Child(asyncio.SubprocessProtocol):
         self._ended = asyncio.Event()
 
     @classmethod
-    async def started(cls) -> _Child:
-        # Safe path: the script's folder has modules called `http` and `openai`. A group of its own:
-        # Ctrl-C is for the parent, which then ends its calls in order.
+    async def start(cls) -> _Child:
+        # `-P`, since the script's folder has modules called `http` and `openai`. A process group of
+        # its own, since Ctrl-C is for the parent, which then ends its calls in order.
         _, child = await asyncio.get_running_loop().subprocess_exec(
             cls, sys.executable, "-P", str(_SCRIPT), process_group=0
         )
@@ -188,7 +192,7 @@ class _Child(asyncio.SubprocessProtocol):
         return self._transport.get_pid()
 
     async def ask(self, fields: Fields) -> dict[str, object] | None:
-        """Its answer to the first line; None if it ended without one."""
+        """Sends its first line, and returns its answer; None if it ends without one."""
         stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
         stdin.write(orjson.dumps(fields) + b"\n")
         await self._answered.wait()
@@ -200,12 +204,13 @@ class _Child(asyncio.SubprocessProtocol):
         return answer
 
     async def end(self) -> None:
-        """Kills it, and returns when its memory is free. It has nothing to save."""
+        """Kills it, and returns when its memory is free."""
+        # There is no need to ask it to end, since it has nothing to save.
         self._transport.close()
         await self._ended.wait()
 
     async def has_died(self) -> bool:
-        """Whether it has ended, or does in a moment."""
+        """Whether it has ended, or ends within a moment."""
         try:
             async with asyncio.timeout(_DYING_S):
                 await self._ended.wait()
@@ -213,19 +218,19 @@ class _Child(asyncio.SubprocessProtocol):
             return False
         return True
 
-    def end_seen(self) -> str:
-        """How it ended, and its last words."""
+    def end_in_words(self) -> str:
+        """Its exit status or signal, and the last line of its log."""
         status = self._transport.get_returncode() or 0
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        words = self._log.decode(errors="replace").strip().rpartition("\n")[2]
-        return f"{how}, {words[:200]}" if words else how
+        last_line = self._log.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"{how}, {last_line[:200]}" if last_line else how
 
     def first_error(self) -> str:
         """The first error in its log, or nothing."""
         line = _ERROR_LINE.search(self._log)
         return line[1].decode(errors="replace") if line else ""
 
-    # --- told by the event loop ---------------------------------------------------------------
+    # --- called by the event loop ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
@@ -253,9 +258,9 @@ _SERVER: Fields = {
     "ui": False,
     "endpoint_metrics": True,
     "verbosity": 2,  # warnings and errors
-    # Prompts that lost their slot would be kept beside the model, up to 8 GiB that are not counted;
-    # and up to 32 copies of each slot's sliding windows and states. Without them, a prompt that
-    # departs from the one before it further back than its window is read again.
+    # Otherwise llama-server would keep prompts that lost their slot, up to 8 GiB that nothing
+    # counts, and up to 32 copies of each slot's sliding windows and states. Without these copies, a
+    # prompt that differs from the one before it further back than its window is read again.
     "cache_ram_mib": 0,
     "cache_idle_slots": False,
     "n_ctx_checkpoints": 0,
@@ -263,9 +268,10 @@ _SERVER: Fields = {
 
 
 def _params(endpoint: Endpoint, loading: Loading) -> Fields:
-    # One core is left to others while tokens are written: on two cores the demo's model writes 66
-    # tokens/s with one thread and 98 with two while nothing else runs; beside one busy process 73,
-    # and 1 to 46. Prompts are read with all: 250 to 140 tokens/s, and beside others 110 to 120.
+    # One core is left to other processes while tokens are written. Measured on two cores with the
+    # demo's model: it writes 66 tokens/s with one thread and 98 with two while nothing else runs,
+    # but 73 and 1 to 46 beside one busy process. Prompts are read with all cores: 250 tokens/s
+    # against 140 with one, and 110 against 120 beside one busy process.
     cores = os.cpu_count() or 2
     return {
         "model.path": str(endpoint.path),
@@ -274,7 +280,7 @@ def _params(endpoint: Endpoint, loading: Loading) -> Fields:
         # llama.cpp divides the context between the slots; an endpoint states it per call.
         "n_ctx": loading.context_tokens * loading.slots,
         "n_parallel": loading.slots,
-        # Flash attention, which quantized values need, llama.cpp switches on by itself.
+        # Quantized values need flash attention, which llama.cpp switches on by itself.
         "cache_type_k": f"GGML_TYPE_{loading.cache_type_k.upper()}",
         "cache_type_v": f"GGML_TYPE_{loading.cache_type_v.upper()}",
         "cpuparams.n_threads": endpoint.threads or max(1, cores - 1),
@@ -288,10 +294,10 @@ def _params(endpoint: Endpoint, loading: Loading) -> Fields:
 
 def _placement(endpoint: Endpoint) -> Fields:
     """Which layers GPUs compute, and which GPUs; llama.cpp places the others itself."""
-    gpus, layers = gpu_fields(endpoint), endpoint.gpu_layers
-    if layers is None:
-        return {**gpus, "n_gpu_layers": _ALL_LAYERS} if gpus else {}
-    return {**gpus, "n_gpu_layers": layers}
+    gpus = gpu_fields(endpoint)
+    if endpoint.gpu_layers is not None:
+        return {**gpus, "n_gpu_layers": endpoint.gpu_layers}
+    return {**gpus, "n_gpu_layers": _ALL_LAYERS} if gpus else {}
 
 
 def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
@@ -309,8 +315,8 @@ def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
 def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     if not isinstance(backend, EmbeddedLlamaCpp):
         return None
-    # Only this llama-server is asked for its slots: another wakes for that question from its
-    # sleep, and does not tell whether its slots share one context.
+    # Only this llama-server is asked for its slots. That question would wake another one from its
+    # sleep, and the answer does not say whether the slots share one context.
     counters = llamacpp.COUNTERS
     return MetricsSource(
         endpoint.model_copy(update={"url": "http://127.0.0.1"}),

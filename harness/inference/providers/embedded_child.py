@@ -45,17 +45,19 @@ def main() -> None:
 
 
 def _gpus() -> int:
-    """How many there are. llama.cpp uses an integrated one only where there is no other."""
+    """The number of GPUs that llama.cpp uses."""
     kinds = xllamacpp.ggml_backend_dev_type
     types = [device["type"] for device in xllamacpp.get_device_info()]
+    # It uses an integrated GPU only where there is no other.
     return types.count(kinds.GGML_BACKEND_DEVICE_TYPE_GPU) or types.count(
         kinds.GGML_BACKEND_DEVICE_TYPE_IGPU
     )
 
 
 def _end_with_standard_input() -> None:
-    # The kernel has to do it: a load holds the interpreter's lock, so no thread could notice. Linux
-    # ends a process that does not handle SIGIO; elsewhere the end is seen once the load is over.
+    """Has the kernel end this process when its standard input closes."""
+    # No thread could notice that during a load, which holds the interpreter's lock. Linux ends a
+    # process that does not handle SIGIO; elsewhere the end is noticed once the load is over.
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
@@ -64,15 +66,17 @@ def _server(fields: Fields) -> Any:  # noqa: ANN401 - xllamacpp is not typed
     params = xllamacpp.CommonParams()
     for name, value in fields.items():
         _set(params, name, value)
-    gpus, gpu = _gpus(), fields.get("main_gpu")
-    if gpu is not None and gpu >= gpus:
-        raise ValueError(f"there is no GPU {gpu}")  # llama.cpp would use the processor
-    # Finding out how many layers fit on GPUs is a quarter of a small model's load.
+    gpus = _gpus()
+    main_gpu = fields.get("main_gpu")
+    if main_gpu is not None and main_gpu >= gpus:
+        raise ValueError(f"there is no GPU {main_gpu}")  # llama.cpp would use the processor
+    # Only with a GPU: finding out how many layers fit takes a quarter of a small model's load.
     params.fit_params = gpus > 0
     server = xllamacpp.Server(params)
     if params.embedding and "error" in server.handle_embeddings({"input": ["pool"]}):
         # The model was not trained to embed, and does not say how its tokens become one vector.
-        # The destructor waits for ever for a loop that has not begun yet; the loop answers this.
+        # The server's destructor would wait for ever if the server's loop had not begun yet. Its
+        # loop answers this question, and so has begun after it.
         server.handle_metrics()
         del server
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
@@ -80,13 +84,16 @@ def _server(fields: Fields) -> Any:  # noqa: ANN401 - xllamacpp is not typed
     return server
 
 
-def _set(params: Any, name: str, value: Any) -> None:  # noqa: ANN401 - as above
-    *path, last = name.split(".")
-    holder = reduce(getattr, path, params)
-    default = getattr(holder, last)
-    if last == "tensor_split":  # takes only a list of its own length
+def _set(params: Any, path: str, value: Any) -> None:  # noqa: ANN401 - as above
+    *owners, name = path.split(".")
+    owner = reduce(getattr, owners, params)
+    default = getattr(owner, name)
+    if isinstance(default, Enum):
+        value = type(default)[value]
+    elif name == "tensor_split":
+        # It takes only a list of the same length.
         value = [*value, *default[len(value) :]]
-    setattr(holder, last, type(default)[value] if isinstance(default, Enum) else value)
+    setattr(owner, name, value)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ _OVERFLOW = re.compile(
     r"|\bn_keep\b|when context the overflows",  # LM Studio
     re.IGNORECASE,
 )
-# There is no room for the reply, or a rate was exceeded: with status 429, it is the rate.
+# With status 429 these words mean a rate, with others that there is no room for the reply.
 _NO_ROOM = re.compile(
     r"input.{0,40}max_(?:new_)?tokens.{0,80}(?:exceed|context)",  # Together, with 403
     re.IGNORECASE,
 )
-# Not vLLM's "your prompt contains at least …": there it has stopped counting.
+# Without vLLM's "your prompt contains at least …", where it has stopped counting.
 _PROMPT_TOKENS = re.compile(
     r"(?:your request has |resulted in |requested (?:about )?\d+ tokens \("  # older vLLM, OpenAI
     r"|input \(|requested a total of \d+ tokens: "  # SGLang
@@ -56,16 +56,17 @@ _NO_MODEL = re.compile(
     r"unknown model\b|invalid model identifier|model\b.*\b(not found|does not exist|not served)",
     re.IGNORECASE,
 )
-# TGI's, which comes with 429, or in a stream with 422; and Triton's, which comes with 500.
+# The words of TGI, with status 429 or in a stream 422, and of Triton, with status 500.
 _FULL = re.compile(r"model is overloaded|exceeds maximum queue size", re.IGNORECASE)
-_BLIND = re.compile(
+_TAKES_NO_IMAGES = re.compile(
     r"image input is not supported|not a multimodal model|At most 0 image"  # llama-server; vLLM
     r"|(?:not|n't) support (?:image|vision)",
     re.IGNORECASE,
 )
-# What a 429 counts, by its words and the names of its spent counters; the first that matches.
+# The kinds of limit behind a 429: a pattern of its message or of the names of its spent counters,
+# and the remedy. The first that matches counts.
 _LIMITS = (
-    # As "tokens per day (TPD)" of Groq, and Gemini's GenerateRequestsPerDayPerProjectPerModel.
+    # "tokens per day (TPD)" of Groq, or Gemini's GenerateRequestsPerDayPerProjectPerModel.
     (
         re.compile(r"per[ _-]?day|remaining-\w+-day|\bdaily\b|\b[rt]pd\b", re.IGNORECASE),
         "the limit is by the day: wait until it renews, or set a fallback to another endpoint",
@@ -90,8 +91,8 @@ _LIMITS = (
     ),
 )
 _ANY_LIMIT = "make fewer calls at once (max_parallel), or fewer and shorter ones a minute"
-# Statuses of what is wrong with a request, and that of a stream, which tells nothing. By any other
-# a library may be "not found" that the server's model needs.
+# Statuses of mistakes in a request, and 200 of a stream, which says nothing about the kind. With
+# any other, "not found" may be about a library that the server's model needs.
 _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
 
 
@@ -99,14 +100,16 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
     """The error that a reply with this status and body, JSON or not, means."""
-    complaint = _read(body)
-    if status == 200:  # inside a stream that had begun; the error may name a status of its own
-        codes = whole(complaint.get("code")), whole(complaint.get("http_status_code"))
-        status = next(filter(None, codes), status)
-    text = _words(complaint) or f"HTTP {status} without a message"
-    everything = f"{complaint.get('type', '')} {complaint.get('code', '')} {text}"
+    complaint = _complaint(body)
+    if status == 200:
+        # The error came inside a stream that had begun, and may name a status of its own.
+        status = whole(complaint.get("code")) or whole(complaint.get("http_status_code")) or 200
+    text = _message(complaint) or f"HTTP {status} without a message"
+    kind_and_text = f"{complaint.get('type', '')} {complaint.get('code', '')} {text}"
+    is_about_request = status in _OF_THE_REQUEST
     wait_s = _retry_after_s(headers)
-    if _OVERFLOW.search(everything) or (status in _OF_THE_REQUEST and _NO_ROOM.search(text)):
+    wait = "" if wait_s is None else f"; it says to wait {wait_s:g} s"
+    if _OVERFLOW.search(kind_and_text) or (is_about_request and _NO_ROOM.search(text)):
         return context_overflow(
             text,
             endpoint=endpoint,
@@ -118,21 +121,21 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
             f"the server refused the credentials ({text}); set the endpoint's api_key_env to the "
             "name of the variable that holds the key"
         )
-    if status == 402 or "insufficient_quota" in everything:
+    if status == 402 or "insufficient_quota" in kind_and_text:
         return AuthenticationFailed(
             f"the account has nothing left to spend ({text}); top it up, or use another endpoint",
             code="call.quota-spent",
         )
-    # Before the model's absence: Triton says that it does not know a model that it is loading.
-    # A gateway's 502 or 504 that says how long to wait is of a server not up yet; a 500 is not.
-    wait = "" if wait_s is None else f"; it says to wait {wait_s:g} s"
-    later = status in {503, 529} or (status > 500 and wait_s is not None)
-    if later or _FULL.search(text):
+    # This goes before the next check, since Triton says that it does not know a model while it is
+    # loading it. A gateway's 502 or 504 with a time to wait means that the server is not up yet; a
+    # 500 does not.
+    is_temporary = status in {503, 529} or (status > 500 and wait_s is not None)
+    if is_temporary or _FULL.search(text):
         return Overloaded(
             f"the server is loading or full ({text}); try again later{wait}", retry_after_s=wait_s
         )
-    unknown = status in _OF_THE_REQUEST and _NO_MODEL.search(text)
-    if unknown or (status == 404 and "model" in everything.lower()):
+    is_unknown_model = is_about_request and _NO_MODEL.search(text)
+    if is_unknown_model or (status == 404 and "model" in kind_and_text.lower()):
         return ModelNotFound(
             f"the server does not serve '{model_id}' ({text}); set the endpoint's model_id to a "
             f"name that it does: harness endpoints check {endpoint} lists them"
@@ -142,7 +145,7 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
         return RateLimited(
             f"the account is at its limit ({text}); {remedy}{wait}", retry_after_s=wait_s
         )
-    if _BLIND.search(text):
+    if _TAKES_NO_IMAGES.search(text):
         return NotOffered(
             f"the model takes no images as it is served ({text}); use one trained on images"
         )
@@ -154,20 +157,25 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
 
 
 def _remedy_of_limit(complaint: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    spent = [n for n, left in headers.items() if "ratelimit" in n.lower() and left.strip() == "0"]
-    evidence = f"{complaint} {' '.join(spent)}"
-    return next((remedy for words, remedy in _LIMITS if words.search(evidence)), _ANY_LIMIT)
+    """The remedy for a 429, by its message and by the counters in its headers that are at 0."""
+    spent_counters = [
+        name
+        for name, remaining in headers.items()
+        if "ratelimit" in name.lower() and remaining.strip() == "0"
+    ]
+    text = f"{complaint} {' '.join(spent_counters)}"
+    return next((remedy for pattern, remedy in _LIMITS if pattern.search(text)), _ANY_LIMIT)
 
 
-def words_of(body: bytes) -> str:
+def message_in(body: bytes) -> str:
     """The message of an error reply, in any of its shapes."""
-    return _words(_read(body)) or body.decode("utf-8", "replace").strip()[:500]
+    return _message(_complaint(body)) or body.decode("utf-8", "replace").strip()[:500]
 
 
 def context_overflow(
     text: str, *, endpoint: str, prompt_tokens: int | None = None, context_tokens: int | None = None
 ) -> ContextOverflow:
-    """The error of a message that tells of an overflow; lengths not given are read from it."""
+    """The error of a message about an overflow; lengths that are None are read from it."""
     return ContextOverflow(
         f"{text}. Shorten the prompt, lower max_output_tokens, or serve a longer context: "
         f"context_tokens under [endpoints.{endpoint}] where it is loaded by harness or Ollama, "
@@ -177,23 +185,23 @@ def context_overflow(
     )
 
 
-def _read(body: bytes) -> Mapping[str, Any]:
-    """The complaint in an error body of any shape."""
+def _complaint(body: bytes) -> Mapping[str, Any]:
+    """The fields of the error in a body of any shape; `message` has the text of another body."""
     value = parsed(body)
     if isinstance(value, str):
         value = parsed(value.encode())  # MLC encodes its error twice
     if isinstance(value, list) and value:
-        value = value[0]  # Gemini's
-    inner = at(value, "error") or value
-    if isinstance(inner, str) and inner.startswith("{"):
-        return _read(inner.encode())  # Ollama passes on its llama-server's error as text
-    if isinstance(inner, Mapping):
-        return inner
-    text = body.decode("utf-8", "replace").strip() if inner is None else str(inner)
+        value = value[0]  # Gemini sends a list
+    error = at(value, "error") or value
+    if isinstance(error, str) and error.startswith("{"):
+        return _complaint(error.encode())  # Ollama passes on its llama-server's error as text
+    if isinstance(error, Mapping):
+        return error
+    text = body.decode("utf-8", "replace").strip() if error is None else str(error)
     return {"message": text, "type": text_at(value, "error_type")}
 
 
-def _words(complaint: Mapping[str, Any]) -> str:
+def _message(complaint: Mapping[str, Any]) -> str:
     return str(complaint.get("message") or complaint.get("detail") or "")[:500]
 
 
@@ -204,16 +212,17 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     """How long to wait: seconds or a date (RFC 9110, 10.2.3), or OpenAI's milliseconds."""
-    for name, per_second in (("retry-after-ms", 1000), ("retry-after", 1)):
+    for name, units_per_second in (("retry-after-ms", 1000), ("retry-after", 1)):
         with suppress(ValueError):
             wait = float(headers.get(name, ""))
             if math.isfinite(wait) and wait >= 0:
-                return wait / per_second
-    if (then := _date(headers.get("retry-after", ""))) is None:
+                return wait / units_per_second
+    end = _date(headers.get("retry-after", ""))
+    if end is None:
         return None
-    # By the server's own clock, if it tells: ours may be minutes off.
-    present = _date(headers.get("date", "")) or datetime.now(UTC)
-    return max(0.0, (then - present).total_seconds())
+    # By the server's clock, if the reply has its date: the clock here may be minutes off.
+    now = _date(headers.get("date", "")) or datetime.now(UTC)
+    return max(0.0, (end - now).total_seconds())
 
 
 def _date(header: str) -> datetime | None:

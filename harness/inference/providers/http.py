@@ -48,8 +48,9 @@ _STEP_BYTES = 64 << 10
 # The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
 _REFUSAL_BYTES = 64 << 10
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
+# httpcore's words for a server that had closed a pooled connection.
 _GONE = "disconnected without sending a response"
-# Shared where it does not matter: to load certificates takes 40 ms.
+# For addresses without TLS, where no certificates count: loading them takes 40 ms.
 _TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _JSON = {"content-type": "application/json"}
 # Content types of replies, as servers and the proxies before them send them.
@@ -65,7 +66,10 @@ def base_of(url: str) -> str:
 
 
 def bearer(api_key: str | None, *, endpoint: str) -> str | None:
-    """A key in sendable form, None for an empty one; raises `ConfigurationInvalid` for another."""
+    """A key as a header can carry it; None for an empty key.
+
+    Raises `ConfigurationInvalid` for a key that no header can carry.
+    """
     # A key that was read from a file often still has its newline.
     key = (api_key or "").strip()
     if not (key.isascii() and key.isprintable()):
@@ -79,7 +83,7 @@ def bearer(api_key: str | None, *, endpoint: str) -> str | None:
 
 
 def trace_headers() -> dict[str, str]:
-    """The header that tells a server the request's span in the run."""
+    """The header with the span of the request in the run, by W3C Trace Context."""
     context = traceparent()
     return {} if context is None else {"traceparent": context}
 
@@ -100,9 +104,9 @@ class BoundedBody(httpx2.AsyncByteStream):
     """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`."""
 
     stream: httpx2.AsyncByteStream
-    packed_as: str
+    packed_as: str  # its `content-encoding`, in lower case
     most_bytes: int
-    is_refusal: bool
+    is_refusal: bool  # whether it belongs to a status of 400 or more
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0
@@ -125,13 +129,15 @@ class BoundedBody(httpx2.AsyncByteStream):
             return
         if self.packed_as not in {PACKED_AS, "deflate"}:
             raise httpx2.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)  # which tells the two apart
+        # `| 32`: zlib recognizes the format by the first bytes.
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
         try:
-            async for packed in self.stream:
+            async for chunk in self.stream:
+                packed = chunk
                 while data := unpacker.decompress(packed, _STEP_BYTES):
                     yield data
-                    packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
-                    # A packed body of some kilobytes may be gigabytes: others have their turn.
+                    packed = unpacker.unconsumed_tail
+                    # Some kilobytes may unpack to gigabytes, so other tasks get their turn.
                     await asyncio.sleep(0)
         except zlib.error as error:
             raise httpx2.DecodingError(str(error)) from error
@@ -147,7 +153,8 @@ class Access:
     # Sent with every request, as a bearer token where the server has no other way.
     api_key: str | None = field(default=None, repr=False)
     clock: Clock = monotonic
-    # Called with a request's address by providers that pick it; raises `NotTrusted` to prevent it.
+    # Called with the address of a request by clients that pick the address themselves; raises
+    # `NotTrusted` to prevent the request.
     check_address: Callable[[str], None] = lambda _url: None
 
 
@@ -159,7 +166,7 @@ class HttpConnection:
     `ConfigurationInvalid` for a key that cannot stand in an HTTP header.
     """
 
-    # The classes of httpx2. litellm takes httpx's, which have the same arguments and methods.
+    # The classes of httpx2. For litellm, a subclass has those of httpx, with the same arguments.
     new_client: Callable[..., Any] = StackingClient
     new_body: type[BoundedBody] = BoundedBody
     new_tls = staticmethod(httpx2.create_ssl_context)
@@ -167,7 +174,7 @@ class HttpConnection:
 
     def __init__(self, endpoint: Endpoint, *, api_key: str | None = None) -> None:
         self.endpoint = endpoint
-        url = httpx2.URL(endpoint.url or "https://")  # a client that picks it itself knows it later
+        url = httpx2.URL(endpoint.url or "https://")  # without a url, litellm picks the address
         self.base = base_of(str(url))
         self.root = self.base.removesuffix("/v1")
         key = bearer(api_key, endpoint=endpoint.tag)
@@ -181,19 +188,19 @@ class HttpConnection:
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         authorization = {"authorization": f"Bearer {key}"} if key else {}
         self.client = self.new_client(
-            # Otherwise httpx2 offers all that is installed; `BoundedBody` unpacks only this.
+            # Otherwise httpx2 offers every encoding that is installed; `BoundedBody` unpacks one.
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
-            event_hooks={"response": [self._bounded]},
-            # All but connecting is limited by `time_limits`.
+            event_hooks={"response": [self._bound_body]},
+            # Only connecting is limited here; `time_limits` limits the rest.
             timeout=(endpoint.connect_timeout_s, None, None, None),
             verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
             trust_env=url.host not in _LOOPBACK,
         )
 
-    async def _bounded(self, response: httpx2.Response) -> None:
-        # httpx2 unpacks up to a megabyte at once, in however many a few kilobytes become.
+    async def _bound_body(self, response: httpx2.Response) -> None:
+        # In place of httpx2's own unpacking, which sets no limit to what a few kilobytes become.
         response.stream = self.new_body(
             stream=cast("httpx2.AsyncByteStream", response.stream),
             packed_as=response.headers.pop("content-encoding", "").strip().lower(),
@@ -204,7 +211,10 @@ class HttpConnection:
     def refusal(
         self, complaint: object, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> InferenceError:
-        """The error of a refusal, a body or JSON; without a status, of one inside a reply."""
+        """The error that a refusal means, which is a body, or JSON from inside a reply.
+
+        The status of JSON from inside a reply is 200.
+        """
         body = complaint if isinstance(complaint, bytes) else orjson.dumps(complaint)
         return error_from_reply(
             status,
@@ -214,17 +224,17 @@ class HttpConnection:
             model_id=self.endpoint.model_id,
         )
 
-    def odd(self, value: object) -> InferenceError:
-        """The error of a part of a reply that is not of the protocol."""
+    def unexpected(self, value: object) -> InferenceError:
+        """The error of a part of a reply that is not of the protocol: a text is broken JSON."""
+        # Secrets are masked before the text is cut, since half of a secret would not be recognized.
+        part = self._redactor.clean(value if isinstance(value, str) else repr(value))[:200]
+        message = f"the reply has an unexpected part: {part!r}"
         # Broken JSON may come from a broken reply, so that another attempt may succeed. JSON of
         # another shape will come again.
-        kind = StreamCut if isinstance(value, str) else ServerError
-        # Without the key, which would not be found once it is cut in two.
-        part = self._redactor.clean(value if isinstance(value, str) else repr(value))[:200]
-        return kind(f"the reply has an unexpected part: {part!r}")
+        return StreamCut(message) if isinstance(value, str) else ServerError(message)
 
     async def read(self, reply: httpx2.Response) -> bytes:
-        """All of a reply; raises `StreamCut` if it breaks, `ReplyTooLarge` if it is too long."""
+        """Reads a whole reply; raises `StreamCut` if it breaks, `ReplyTooLarge` if too long."""
         try:
             return (await reply.aread()).removeprefix(codecs.BOM_UTF8)
         except httpx2.RequestError as error:
@@ -239,24 +249,27 @@ class HttpConnection:
             raise self.broken(error) from error
 
     def broken(self, error: httpx2.RequestError) -> InferenceError:
-        """The error of a reply whose rest could not be read."""
+        """The error of a reply that could not be read to its end."""
         if isinstance(error, BodyTooLong):
             return too_large(error)
         return self.cut(f"the connection broke: {str(error) or type(error).__name__}")
 
-    def cut(self, how: str, *, has_begun: bool = True) -> StreamCut:
+    def cut(self, reason: str, *, has_begun: bool = True) -> StreamCut:
         """The error of a reply that did not come to its end."""
-        return StreamCut(f"the reply was cut off: {how}", has_begun=has_begun)
+        return StreamCut(f"the reply was cut off: {reason}", has_begun=has_begun)
 
     async def ask(self, url: str, fields: Mapping[str, object]) -> object:
-        """The JSON of one reply, None for none; raises as `Exchange.post` and `read`."""
+        """Posts fields; returns the reply's JSON, or None if it is no JSON.
+
+        Raises as `Exchange.post` and `read`.
+        """
         async with Exchange(self) as exchange:
             return parsed(await self.read(await exchange.post(url, fields)))
 
     async def ask_to_embed(
         self, url: str, fields: Mapping[str, object], *, server: str, remedy: str
     ) -> object:
-        """The answer to a request for embeddings; raises as `Exchange.post`, and `NotOffered`."""
+        """As `ask`, for embeddings; raises `NotOffered` if the server has no such page."""
         try:
             return await self.ask(url, fields)
         except ServerError as error:
@@ -282,23 +295,23 @@ def redirected(status: int, location: str) -> ServerError:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on."""
+    """The error, the error that it was raised from, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def not_connected(error: Exception, url: str) -> EndpointUnreachable:
-    """The error of a connection that was not made: nothing answers, or TLS refuses what does."""
-    cause = next((link for link in causes(error) if isinstance(link, ssl.SSLError)), None)
-    if isinstance(cause, ssl.SSLCertVerificationError):
+    """The error of a connection that was not made: nothing answers, or TLS failed."""
+    tls_error = next((link for link in causes(error) if isinstance(link, ssl.SSLError)), None)
+    if isinstance(tls_error, ssl.SSLCertVerificationError):
         return EndpointUnreachable(
-            f"the certificate of {url} is refused ({cause.verify_message}); name a file with its "
-            "issuer's certificate in SSL_CERT_FILE",
+            f"the certificate of {url} is refused ({tls_error.verify_message}); name a file with "
+            "its issuer's certificate in SSL_CERT_FILE",
             code="call.certificate-refused",
         )
-    # A server that ends closes a connection in the midst of TLS, too.
-    if cause is not None and not isinstance(cause, ssl.SSLEOFError):
+    # `SSLEOFError` says nothing about TLS: a server that ends may close a connection in its midst.
+    if tls_error is not None and not isinstance(tls_error, ssl.SSLEOFError):
         return EndpointUnreachable(
             f"the server at {url} speaks no TLS that is understood here ({error}); does it want "
             "http:// in place of https://?",
@@ -320,28 +333,29 @@ class Exchange(AsyncExitStack):
         super().__init__()
         self._connection = connection
         self.requests = 0
-        # How long a new connection took; None of one that was kept open.
+        # How long it took to connect; None if the connection had been kept open.
         self.connecting_ns: int | None = None
 
     async def post(
         self, url: str, fields: Mapping[str, object], *, on_sent: Callable[[], None] | None = None
     ) -> httpx2.Response:
-        """Sends fields as JSON; the reply is then read as long as the block lasts.
+        """Sends fields as JSON; the body of the response can be read until the block ends.
 
-        `on_sent` is called when all of it has been handed to the system; again if it is sent again.
-        Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`,
-        `ReplyTooLarge`, or what a refusal means.
+        `on_sent` is called when the whole request has been handed to the system, and again if it is
+        sent again. Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`,
+        `ReplyTooLarge`, or the error that a refusal means.
         """
         response = await self._send(url, fields, on_sent)
         self.push_async_callback(response.aclose)
-        if response.status_code != 200:
+        status = response.status_code
+        if status != 200:
             body = await self._connection.read(response)
-            # Not followed: it would take the key and the prompt to another address.
+            # Not followed, since that would take the key and the prompt to another address.
             if response.has_redirect_location:
-                raise redirected(response.status_code, response.headers["location"])
+                raise redirected(status, response.headers["location"])
             # Triton refuses a streamed call in the form of an event.
-            data, status = body.removeprefix(b"data:"), response.status_code
-            raise self._connection.refusal(data, status=status, headers=response.headers)
+            complaint = body.removeprefix(b"data:")
+            raise self._connection.refusal(complaint, status=status, headers=response.headers)
         content_type = response.headers.get("content-type", "")
         if not _READABLE.search(content_type):
             raise ServerError(
@@ -353,18 +367,17 @@ class Exchange(AsyncExitStack):
     async def _send(
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
     ) -> httpx2.Response:
-        client, endpoint = self._connection.client, self._connection.endpoint
-        is_new = False  # whether a new connection was begun
-        since_ns = 0  # when it was begun
+        client = self._connection.client
+        connect_start_ns: int | None = None  # None as long as a pooled connection is used
 
         async def watch(event: str, _details: Mapping[str, object]) -> None:
-            nonlocal is_new, since_ns
+            nonlocal connect_start_ns
             # httpcore's names, such as `connection.connect_tcp.started`.
             if event.endswith("connect_tcp.started"):
-                is_new = True
-                since_ns = time.perf_counter_ns()
+                connect_start_ns = time.perf_counter_ns()
             elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
-                self.connecting_ns = time.perf_counter_ns() - since_ns
+                assert connect_start_ns is not None
+                self.connecting_ns = time.perf_counter_ns() - connect_start_ns
             if on_sent and event.endswith("send_request_body.complete"):
                 on_sent()
 
@@ -381,25 +394,26 @@ class Exchange(AsyncExitStack):
                 return await client.send(request, stream=True)
             except _BROKEN as error:
                 if client.is_closed:
-                    how = "the connections were closed on this side"
-                    raise self._connection.cut(how) from error
-                # On a new connection, or if no HTTP came, the error is the answer to this request.
+                    reason = "the connections were closed on this side"
+                    raise self._connection.cut(reason) from error
+                # On a new connection, or if the reply is no HTTP, the error is about this request.
                 is_no_http = isinstance(error, httpx2.RemoteProtocolError)
-                if is_new or (is_no_http and _GONE not in str(error)):
+                if connect_start_ns is not None or (is_no_http and _GONE not in str(error)):
                     raise
-                # The server had closed the pooled connection before a reply began: sending is safe.
+                # Otherwise the server had closed the pooled connection before a reply began, and
+                # it is safe to send the request again.
                 self.requests += 1
                 return await client.send(request, stream=True)
         except _BROKEN as error:
-            how = f"the connection broke before it began: {str(error) or type(error).__name__}"
-            raise self._connection.cut(how, has_begun=False) from error
+            reason = f"the connection broke before it began: {str(error) or type(error).__name__}"
+            raise self._connection.cut(reason, has_begun=False) from error
         except httpx2.ConnectTimeout as error:
-            raise timed_out("connect_timeout_s", endpoint) from error
+            raise timed_out("connect_timeout_s", self._connection.endpoint) from error
         except httpx2.RequestError as error:
             raise not_connected(error, url) from error
 
 
-# Cached, since parsing its address takes longest of all that is done for a request.
+# Cached, since of all the work for a request, parsing its address takes longest.
 _address = lru_cache(maxsize=64)(httpx2.URL)
 
 
@@ -420,7 +434,8 @@ class HttpBackend(ABC):
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         requested = self._fields(request)
-        # In this order: leaving the exchange may take a moment, which is no part of the call.
+        # The exchange is the outer block, since leaving it may take a moment, which must not count
+        # for the time limits of the call.
         async with (
             Exchange(self._connection) as exchange,
             time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived,
@@ -428,14 +443,15 @@ class HttpBackend(ABC):
             while True:
                 fields, dropped = self._refused.without(requested)
                 body = merged(self._body(fields, request), request.extra_body or {})
-                # Anew for each request: what a refused one took is no part of the reply's phases.
+                # A new one for each request, so that the time of a refused request is no part of
+                # the reply's phases.
                 progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
                 try:
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress, reply.headers)
                 except ServerError as error:
-                    # A caller that heard a part of the reply must not hear it again.
+                    # A caller that has got a part of the reply must not get it again.
                     if progress.was_heard or not self._refused.learn(error, fields):
                         raise
                 else:
@@ -454,32 +470,37 @@ class HttpBackend(ABC):
 
     @abstractmethod
     def _fields(self, request: ChatRequest) -> dict[str, object]:
-        """A call by the names of OpenAI's protocol: what may be refused of it."""
+        """The fields of a call that a server may refuse, by their names in OpenAI's protocol."""
 
     def _body(self, fields: dict[str, object], _request: ChatRequest) -> dict[str, object]:
+        """The body to send, made of the `_fields` that are not refused."""
         return fields
 
     def _part(self, value: object) -> Mapping[str, Any] | None:
-        """An object of a reply; None for a ping. Raises for an error, and for any other value."""
+        """A JSON value of a reply, if it is an object; None for a ping or a proxy's end mark.
+
+        Raises for an error, and for any other value.
+        """
         if isinstance(value, str) and not value.startswith("{"):
-            return None  # or an end mark of a proxy's
+            return None
         # The status was sent with the first output, before the error.
         if at(value, "error") is not None:
             raise self._connection.refusal(value)
         if not isinstance(value, Mapping):
-            raise self._connection.odd(value)
+            raise self._connection.unexpected(value)
         return value
 
     @abstractmethod
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
-    ) -> Completion: ...
+    ) -> Completion:
+        """Reads the JSON values of a reply up to its end."""
 
 
-async def read_to_end(rest: AsyncIterator[bytes]) -> None:
+async def read_to_end(values: AsyncIterator[object]) -> None:
     """Reads the end of a body, so that its connection can be used again; gives up in a moment."""
     with suppress(TimeoutError, httpx2.RequestError, InferenceError):
         # A new connection costs less than waiting for a slow server.
         async with asyncio.timeout(_END_TIMEOUT_S):
-            async for _ in rest:
+            async for _ in values:
                 pass

@@ -20,7 +20,8 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     # which servers send unescaped inside JSON strings, and within characters that span two chunks.
     bom = codecs.BOM_UTF8  # some proxies begin a stream with one
     held_cr = b""
-    # The line so far, joined once: adding each chunk to a text takes minutes for a long line.
+    # The line so far. Its parts are joined once, since adding each chunk to a text would take
+    # minutes for a long line.
     line_parts: list[bytes] = []
     async for chunk in chunks:
         joined = held_cr + chunk if held_cr else chunk
@@ -31,7 +32,8 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         for line_end in line_ends:
             line_parts.append(line_end)
             yield b"".join(line_parts).removeprefix(bom)
-            line_parts, bom = [], b""
+            line_parts = []
+            bom = b""  # only the first line may begin with one
         line_parts.append(unfinished)
     if last := b"".join(line_parts).removeprefix(bom):
         yield last
@@ -42,60 +44,64 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
 
     Servers and the proxies before them mix the three: events without blank lines between them, one
     event of many lines, a whole reply in place of a stream, with an end mark behind it. Comments
-    and fields without data are skipped; what is no JSON, such as a ping, is given as text. An event
-    or field named `error` is given as `{"error": …}`.
+    and fields without data are skipped; data that are no JSON, such as a ping, are given as text.
+    An event or field named `error` is given as `{"error": …}`.
     """
-    pieces: list[bytes] = []  # the data of the event so far, line by line
+    data_lines: list[bytes] = []  # of the event so far
     event = b""
     async for line in lines(chunks):
-        field, _, data = line.partition(b":")
+        name, _, content = line.partition(b":")
         if not line.strip():
-            for value in _values(pieces):
-                yield _named(value, event)
-            pieces, event = [], b""
-        elif field == b"event":
-            event = data.strip()
-        elif field not in {b"", b"id", b"retry"}:  # "" is a comment's
-            event = field if field == b"error" else event
+            for value in _values(data_lines):
+                yield _with_event(value, event)
+            data_lines = []
+            event = b""
+        elif name == b"event":
+            event = content.strip()
+        elif name not in {b"", b"id", b"retry"}:  # a comment has no name
+            if name == b"error":
+                event = name
             # A line with any other name before its colon is JSON, which has colons too.
-            pieces.append(data.strip() if field in {b"data", b"error"} else line)
-            # At once, if it is all of a value: a blank line may never come.
-            if len(pieces) == 1 and line.rstrip()[-1:] in b"}]":
-                value = _value(pieces[0])
+            data_lines.append(content.strip() if name in {b"data", b"error"} else line)
+            # A line with a whole value is given at once, since a blank line may never come.
+            if len(data_lines) == 1 and line.rstrip()[-1:] in b"}]":
+                value = _json_or_text(data_lines[0])
                 if not isinstance(value, str):
-                    yield _named(value, event)
-                    pieces = []
-    for value in _values(pieces):
-        yield _named(value, event)
+                    yield _with_event(value, event)
+                    data_lines = []
+    for value in _values(data_lines):
+        yield _with_event(value, event)
 
 
-def _values(pieces: list[bytes]) -> Iterator[Any]:
+def _values(data_lines: list[bytes]) -> Iterator[Any]:
     """The value of one event's lines together, or of each line if together they are no JSON."""
-    if not pieces:
-        return  # mostly: blank lines follow values that were given at once
-    together = _value(b"\n".join(pieces))
+    if not data_lines:
+        return  # as mostly: blank lines follow values that were given at once
+    together = _json_or_text(b"\n".join(data_lines))
     if not isinstance(together, str):
         yield together
     else:
-        yield from (value for value in map(_value, pieces) if value != "")
+        yield from (value for value in map(_json_or_text, data_lines) if value != "")
 
 
-def _value(data: bytes) -> Any:  # noqa: ANN401 - JSON
+def _json_or_text(data: bytes) -> Any:  # noqa: ANN401 - JSON
+    """The value of JSON; the text of data that are no JSON."""
     text = data.decode("utf-8", "replace").strip()  # a broken character must not cost the reply
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        # Numbers beyond any float, and NaN, must not cost it either: it may do without them.
+        # Python's parser also takes NaN and numbers beyond any float: these must not cost the
+        # reply either, which may not need them.
         with suppress(ValueError, RecursionError):
             return json.loads(text)
     return text
 
 
-def _named(value: object, name: bytes) -> object:
+def _with_event(value: object, event: bytes) -> object:
     is_nested = isinstance(value, dict) and "error" in value
-    return {"error": value} if name == b"error" and not is_nested else value
+    return {"error": value} if event == b"error" and not is_nested else value
 
 
 def is_end_mark(value: object) -> bool:
-    """Whether it is `[DONE]`, in any spelling."""
+    """Whether a value of a stream is `[DONE]`, in any spelling."""
     return isinstance(value, str) and _END_MARK.fullmatch(value) is not None

@@ -68,8 +68,8 @@ MANAGED_APIS = {
     "vertex_ai": ("aiplatform.googleapis.com *-aiplatform.googleapis.com", ""),
     "xai": ("api.x.ai", "XAI_API_KEY"),
 }
-"""By litellm's names: the hosts of managed APIs, and the variables that usually hold their keys.
-`*` stands for a part of a host without dots."""
+"""litellm's name of a managed API → its hosts, and the variables that usually hold its key. `*`
+stands for a part of a host without dots."""
 
 APIS_WITH_ONE_KEY = frozenset(
     {name for name, (_, variables) in MANAGED_APIS.items() if variables}
@@ -92,8 +92,8 @@ class LiteLLMBackend:
         self._clock = access.clock
         self._check_address = access.check_address
         self._litellm: Any = None
-        # Some providers have no place for a schema: the prompt then carries it, and the caller
-        # checks the reply. Some count tokens unasked, or not at all.
+        # For a provider without a place for a schema, the prompt carries the schema, and the caller
+        # checks the reply. A provider without `stream_options` counts tokens anyway, or never.
         self._refused = RefusedFields(
             endpoint.drop, droppable=("response_format", "stream_options")
         )
@@ -103,7 +103,7 @@ class LiteLLMBackend:
         endpoint = self._endpoint
         source = endpoint.source
         requested = wire_fields(request, endpoint.model_id, stream=endpoint.stream, source=source)
-        if endpoint.model_id.startswith(_TOLD_TO_CACHE):
+        if endpoint.model_id.startswith(_CACHES_WHAT_IS_MARKED):
             requested["messages"] = [_with_cache_marks(m, source) for m in request.conversation]
         if request.reply_schema is not None:
             requested |= openai_schema(request.reply_schema)
@@ -128,7 +128,7 @@ class LiteLLMBackend:
             try:
                 response = await self._litellm.aembedding(**fields, **self._connection_arguments())
             except self._litellm.openai.OpenAIError as error:
-                raise self._meaning(error) from error
+                raise self._translated(error) from error
         reply = response.model_dump()
         return wire_embeddings([reply], endpoint=self._endpoint, count=len(request.texts))
 
@@ -149,50 +149,61 @@ class LiteLLMBackend:
                 response = await self._litellm.acompletion(**arguments)
                 counted = await self._read(response, reply)
         except self._litellm.openai.OpenAIError as error:
-            raise self._meaning(error) from error
-        if call.tells_end:  # in other formats, litellm's translation
+            raise self._translated(error) from error
+        if call.tells_end:
+            # The provider's own word. For other formats, litellm's translation stands.
             reply.finish_word = call.finish_word
-        cost_usd, saved_usd = self._costs(counted) if reply.usage else (None, None)
+        cost_usd = saved_usd = None
+        if reply.usage:
+            cost_usd, saved_usd = self._costs(counted)
         return replace(reply.completion(cost_usd=cost_usd), cache_saved_usd=saved_usd)
 
     async def _read(self, response: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
         if not self._endpoint.stream:
-            document = _as_told(response.model_dump())
+            document = _without_estimates(response.model_dump())
             reply.add(document, first_choices(document))
             return response
-        counted = None
+        piece_with_usage = None
         async for piece in response:
-            chunk = _as_told(piece.model_dump())
+            chunk = _without_estimates(piece.model_dump())
             reply.add(chunk, first_choices(chunk))
-            counted = piece if chunk["usage"] else counted
-        # The last piece says "stop", whether or not the provider did; and where the provider did
-        # not count tokens, it has litellm's estimate.
+            if chunk["usage"]:
+                piece_with_usage = piece
+        # The last piece is litellm's own. It says "stop", whether or not the provider did, and has
+        # an estimate if the provider did not count tokens.
         reply.finish_word = response.received_finish_reason
         if not any(getattr(piece, "usage", None) for piece in response.chunks):
             reply.usage = None
-        return counted
+        return piece_with_usage
 
-    def _costs(self, counted: Any) -> tuple[float | None, float | None]:  # noqa: ANN401 - as above
-        """What a call cost, and what a cache saved, by the price list of this litellm."""
-        model, price = self._endpoint.model_id, self._litellm.cost_per_token
+    def _costs(self, reply: Any) -> tuple[float | None, float | None]:  # noqa: ANN401 - as above
+        """What a call cost and what a cache saved, in USD, by the price list of this litellm."""
+        model = self._endpoint.model_id
+        price = self._litellm.cost_per_token
         cost_usd = saved_usd = None
-        # It raises a bare Exception for a model that is not on its list. The cost may be the
-        # provider's own word, and be known nonetheless.
+        # litellm raises a bare Exception for a model that is not on its list. The cost of such a
+        # model may be known nonetheless, if the provider itself reports it.
         with suppress(Exception):
-            cost_usd = self._litellm.completion_cost(counted, model=model)
-            split = counted.usage.prompt_tokens_details
-            if split and (split.cached_tokens or getattr(split, "cache_creation_tokens", None)):
-                full, _ = price(model=model, prompt_tokens=counted.usage.prompt_tokens)
-                paid, _ = price(model=model, usage_object=counted.usage)
-                saved_usd = float(full - paid)
+            cost_usd = self._litellm.completion_cost(reply, model=model)
+            details = reply.usage.prompt_tokens_details
+            if details and (
+                details.cached_tokens or getattr(details, "cache_creation_tokens", None)
+            ):
+                full_usd, _ = price(model=model, prompt_tokens=reply.usage.prompt_tokens)
+                paid_usd, _ = price(model=model, usage_object=reply.usage)
+                saved_usd = float(full_usd - paid_usd)
         return cost_usd, saved_usd
 
-    def _meaning(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
-        endpoint, kinds = self._endpoint, self._litellm.exceptions
-        too_long = next((link for link in causes(error) if isinstance(link, BodyTooLong)), None)
-        if too_long or isinstance(error, kinds.MidStreamFallbackError):
-            return too_large(too_long) if too_long else self._connection.cut(str(error))
+    def _translated(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
+        """An error of litellm as one of this package."""
+        endpoint = self._endpoint
+        kinds = self._litellm.exceptions
+        for cause in causes(error):
+            if isinstance(cause, BodyTooLong):
+                return too_large(cause)
+        if isinstance(error, kinds.MidStreamFallbackError):
+            return self._connection.cut(str(error))
         # litellm guesses a class by the message; the provider's reply, among the causes, is surer.
         for cause in causes(error):
             match cause:
@@ -203,26 +214,26 @@ class LiteLLMBackend:
                 case httpx.ConnectError() | httpx.ProxyError():
                     return not_connected(cause, endpoint.url or "the provider")
                 case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
-                    how = str(cause) or type(cause).__name__
-                    how = f"the connection broke before it began: {how}"
-                    return self._connection.cut(how, has_begun=False)
-        # What litellm raised by itself.
+                    reason = str(cause) or type(cause).__name__
+                    reason = f"the connection broke before it began: {reason}"
+                    return self._connection.cut(reason, has_begun=False)
+        # Without such a cause, litellm raised the error by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(
                 f"litellm knows no embeddings of this provider ('{endpoint.model_id}')"
             )
         if isinstance(error, kinds.Timeout):
             return CallTimeout(str(error))
-        # Before it has sent anything, it reports that it has no key as a failure of the server or
-        # of the connection; and as the latter whatever it could not read.
-        no_key = _NO_KEY.search(str(error))
-        if isinstance(error, kinds.APIConnectionError) and not no_key:
+        # litellm reports a missing key, which it notices before it sends anything, as a failure of
+        # the server or of the connection. Any reply that it could not read is the latter too.
+        lacks_key = _NO_KEY.search(str(error)) is not None
+        if isinstance(error, kinds.APIConnectionError) and not lacks_key:
             return ServerError(f"litellm could not read the reply: {error}")
-        status = 401 if no_key else getattr(error, "status_code", 500)
+        status = 401 if lacks_key else getattr(error, "status_code", 500)
         return self._refusal(error, httpx.Response(status, text=str(error)))
 
     def _refusal(self, error: Exception, response: httpx.Response) -> InferenceError:
-        endpoint = self._endpoint
+        """The error that a provider's refusal means; `error` is what litellm made of it."""
         if response.has_redirect_location:
             return redirected(response.status_code, response.headers["location"])
         try:
@@ -232,10 +243,10 @@ class LiteLLMBackend:
         refusal = self._connection.refusal(
             body, status=response.status_code, headers=response.headers
         )
-        # litellm knows more ways to say this than we do.
-        is_longer = isinstance(error, self._litellm.exceptions.ContextWindowExceededError)
-        if is_longer and not isinstance(refusal, ContextOverflow):
-            return context_overflow(str(error), endpoint=endpoint.tag)
+        # litellm recognizes more wordings of an overflow than `error_replies` does.
+        is_overflow = isinstance(error, self._litellm.exceptions.ContextWindowExceededError)
+        if is_overflow and not isinstance(refusal, ContextOverflow):
+            return context_overflow(str(error), endpoint=self._endpoint.tag)
         return refusal
 
     @asynccontextmanager
@@ -243,16 +254,16 @@ class LiteLLMBackend:
         self, request: ChatRequest | EmbedRequest
     ) -> AsyncIterator[Callable[[], None]]:
         """Limits the time of a call, which includes importing litellm (seconds, the first time)."""
-        left_s = request.timeout_s or self._endpoint.timeout_s
+        remaining_s = request.timeout_s or self._endpoint.timeout_s
         if self._litellm is None:
             clock = asyncio.get_running_loop().time
-            began_s = clock()
-            # Only the limit of the whole call applies: nothing is sent yet.
+            import_start_s = clock()
+            # Without the limit of the first token, since nothing is sent yet.
             importing = self._endpoint.model_copy(update={"first_token_timeout_s": None})
-            async with time_limits(importing, timeout_s=left_s):
+            async with time_limits(importing, timeout_s=remaining_s):
                 self._litellm = await asyncio.to_thread(import_litellm)
-            left_s = max(0.001, left_s - (clock() - began_s))
-        async with time_limits(self._endpoint, timeout_s=left_s) as arrived:
+            remaining_s = max(0.001, remaining_s - (clock() - import_start_s))
+        async with time_limits(self._endpoint, timeout_s=remaining_s) as arrived:
             yield arrived
 
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
@@ -263,18 +274,19 @@ class LiteLLMBackend:
         return {
             "api_base": endpoint.url and base_of(endpoint.url),
             "api_key": self._api_key,
-            # Retrying is ours: a hidden second attempt would be timed as part of the first.
+            # The client of this package retries: a hidden second attempt would be timed as part of
+            # the first.
             "max_retries": 0,
             **({"extra_headers": endpoint.headers} if endpoint.headers else {}),
-            # Never over before ours. Without a limit litellm has one of its own.
+            # Longer than the limit in `_in_time`. Without any, litellm sets a limit of its own.
             "timeout": httpx.Timeout(2 * endpoint.timeout_s, connect=endpoint.connect_timeout_s),
         }
 
 
 def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplete
     """Imports litellm so that it stays off the network, prints nothing and reads no `.env` file."""
-    # Unless told otherwise it fetches price lists and header lists from the network, and puts what
-    # a .env file in any directory above it says into this process's environment.
+    # Without these variables, litellm fetches price lists and header lists from the network, and
+    # puts the variables of a .env file in any directory above into this process's environment.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
@@ -284,10 +296,10 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     litellm.suppress_debug_info = True
     # A hundred equal pieces in a row may be a line of a table, not only a model that is stuck.
     litellm.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000_000  # type: ignore[attr-defined]
-    # aiohttp's sessions complain when the process ends, and httpx is what we make careful.
+    # aiohttp's sessions complain when the process ends, and `make_careful` changes only httpx.
     litellm.disable_aiohttp_transport = True
     make_careful(litellm)
-    # It does this on every call, and no setting changes it.
+    # litellm causes these warnings on every call, and has no setting against them.
     warnings.filterwarnings(
         "ignore",
         message=r"Accessing the 'model_(computed_)?fields' attribute on the instance",
@@ -302,33 +314,33 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     return litellm
 
 
-# Claude's API caches what is marked; other providers that cache need no marks.
-_TOLD_TO_CACHE = "anthropic/"
+# Claude's API caches the marked parts of a prompt; other providers that cache need no marks.
+_CACHES_WHAT_IS_MARKED = "anthropic/"
 
 
 def _with_cache_marks(message: Message, source: str) -> dict[str, object]:
-    """The message in parts; each but the last ends where others that share it may differ."""
+    """A message in parts that end at its `shared_chars`; all but the last are to be cached."""
     bounds = pairwise([0, *message.shared_chars, len(message.content)])
-    parts = [message.content[start:end] for start, end in bounds if start < end]
-    marked = [
-        {"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}
-        for part in parts[:-1]
+    texts = [message.content[start:end] for start, end in bounds if start < end]
+    cached_parts = [
+        {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
+        for text in texts[:-1]
     ]
     turn = wire_message(message, source)
-    if marked:
+    if cached_parts:
         images = turn["content"][:-1] if isinstance(turn["content"], list) else []
-        turn["content"] = [*images, *marked, {"type": "text", "text": parts[-1]}]
+        turn["content"] = [*images, *cached_parts, {"type": "text", "text": texts[-1]}]
     return turn
 
 
-def _as_told(document: dict[str, Any]) -> dict[str, Any]:
-    """A part of a reply as its server told it, without litellm's own counts."""
+def _without_estimates(document: dict[str, Any]) -> dict[str, Any]:
+    """A part of a reply without the counts that litellm itself made up."""
     usage = document.get("usage") or {}
     # litellm fills in zeros where the provider did not count.
     is_counted = any(as_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("completion_tokens_details") or {}
-    # For Anthropic and some others litellm counts reasoning with another model's tokenizer, and
-    # then adds a count of text tokens.
+    # For Anthropic and some others litellm counts reasoning with another model's tokenizer. It then
+    # also has a count of text tokens.
     if details.get("text_tokens") is not None:
         usage = {**usage, "completion_tokens_details": None}
     return {**document, "usage": usage if is_counted else None}

@@ -36,7 +36,7 @@ from harness.inference.providers.wire_reply import divided, first_choices
 
 _LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
 _DONE = b"[DONE]"
-# In UTF-8, and as JSON escapes them. All others it has to escape anyway.
+# Line ends in UTF-8, and as JSON escapes them. JSON has to escape all other line ends anyway.
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 
 
@@ -45,7 +45,7 @@ class _HttpxBody(BoundedBody, httpx.AsyncByteStream):
 
 
 class HttpxConnection(HttpConnection):
-    """Connections of httpx: litellm takes no others."""
+    """Connections of httpx, since litellm takes no others."""
 
     new_client = staticmethod(partial(httpx.AsyncClient, limits=_LIMITS))
     new_body = _HttpxBody
@@ -55,21 +55,21 @@ class HttpxConnection(HttpConnection):
 
 @dataclass(slots=True, kw_only=True)
 class HttpCall:
-    """One call: what the HTTP client and litellm's caller tell each other past litellm."""
+    """One call: values that the HTTP client and litellm's caller exchange past litellm."""
 
-    # To the provider. litellm does not get the query of its address: it would add paths to it.
+    # The client adds the query of the endpoint's address: litellm would add paths behind it.
     connection: HttpxConnection
     # Raises `NotTrusted` for an address that nothing may be sent to.
     check_address: Callable[[str], None]
-    refusal: NotTrusted | None = None
-    # What was answered; closed when the call is over, however it ends.
+    refusal: NotTrusted | None = None  # raised by `check_address`
+    # Closed when the call is over, however it ends.
     responses: list[httpx.Response] = field(default_factory=list)
     # Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's.
     tells_end: bool = False
-    finish_word: str | None = None  # how the reply ended, by the provider's word there
+    finish_word: str | None = None  # the provider's own finish reason
 
-    def look_in(self, value: object) -> None:
-        """Looks in a reply, or in one event of a stream; what is no reply, litellm refuses."""
+    def read_end(self, value: object) -> None:
+        """Reads the finish reason in a reply, or in one event of a stream, if it has one."""
         match value:
             case {"choices": [{"index": int(index)}, *_]} if index:
                 return  # a second reply, which was not asked for
@@ -109,13 +109,13 @@ async def http_call(
 class CarefulClient(httpx.AsyncClient):
     """A client that sends each call over the connections of its endpoint, and nothing else."""
 
-    async def send(self, request: httpx.Request, **how: Any) -> httpx.Response:  # noqa: ANN401
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:  # noqa: ANN401
         """Sends a request once; see `httpx.AsyncClient.send`."""
         call = HTTP_CALL.get()
         if call is None:
             raise httpx.NetworkError("litellm sends something by itself", request=request)
         client = call.connection.client
-        # For most providers litellm keeps only one timeout; all but connecting is limited above.
+        # For most providers litellm keeps only one timeout, where the endpoint has one to connect.
         request.extensions = {**request.extensions, "timeout": client.timeout.as_dict()}
         request.headers["accept-encoding"] = PACKED_AS
         # Some providers get litellm's own `authorization` in place of the endpoint's.
@@ -125,24 +125,25 @@ class CarefulClient(httpx.AsyncClient):
             request.url = request.url.copy_merge_params(client.params)
         _check_address(request)
         try:
-            response = await client.send(request, **how)
+            response = await client.send(request, **options)
         except (httpx.ConnectError, httpx.RemoteProtocolError) as error:
-            # By any other name, litellm does not send it again.
+            # After these two errors litellm would send the request again, but not after this one.
             raise httpx.NetworkError(str(error), request=request) from error
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        # Some servers take no notice of `stream`, and answer with one document.
-        is_asked = response.is_success and at(parsed(request.content), "stream") is True
-        if (is_stream or is_asked) and not response.is_closed:
+        # Some servers ignore `stream`, and answer with one document, which litellm reads as a
+        # stream.
+        wants_stream = response.is_success and at(parsed(request.content), "stream") is True
+        if (is_stream or wants_stream) and not response.is_closed:
             assert isinstance(response.stream, httpx.AsyncByteStream)
             response.stream = _EventStream(response.stream, call)
         if response.is_closed:
-            call.look_in(parsed(response.content))
+            call.read_end(parsed(response.content))
         call.responses.append(response)
         return response
 
 
 CLIENT = CarefulClient(verify=False)  # it connects to nothing itself
-"""The one that all of litellm's calls go through."""
+"""The client of all calls that litellm makes."""
 
 
 def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types are incomplete
@@ -156,12 +157,12 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     )
 
     class CarefulCache(LLMClientCache):
-        """litellm's store of HTTP handlers."""
+        """litellm's store of HTTP handlers, whose client it replaces."""
 
-        def set_cache(self, key: str, value: object, *args: Any, **how: Any) -> None:  # noqa: ANN401
+        def set_cache(self, key: str, value: object, *args: Any, **options: Any) -> None:  # noqa: ANN401
             if isinstance(value, AsyncHTTPHandler):
                 value.client = CLIENT
-            super().set_cache(key, value, *args, **how)
+            super().set_cache(key, value, *args, **options)
 
     litellm.in_memory_llm_clients_cache = CarefulCache()
     # A few providers are called by handlers that no cache sees, some of them without an event loop.
@@ -176,20 +177,23 @@ def _check_address(request: httpx.Request) -> None:
         try:
             call.check_address(str(request.url))
         except NotTrusted as error:
-            # The error that litellm makes of it says less: `http_call` raises this one.
+            # `http_call` raises this error again in place of the one that litellm makes of it,
+            # which says less.
             call.refusal = error
             raise
 
 
 def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
-    def created(*args: Any, **how: Any) -> Any:  # noqa: ANN401
-        client = create_client(*args, **how)
+    """A function of litellm that creates clients, with clients that follow no redirect."""
+
+    def create_careful_client(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        client = create_client(*args, **options)
         client.follow_redirects = False
         if isinstance(client, httpx.Client):
             client.event_hooks = {"request": [_check_address]}
         return client
 
-    return created
+    return create_careful_client
 
 
 class _EventStream(httpx.AsyncByteStream):
@@ -199,33 +203,38 @@ class _EventStream(httpx.AsyncByteStream):
         self._stream = stream
         self._values = json_values(aiter(stream))
         self._call = call
-        self._done = False
+        self._has_ended = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for value in self._values:
-            self._done = is_end_mark(value)
-            if isinstance(value, str) and not (self._done or value.startswith("{")):
+            self._has_ended = is_end_mark(value)
+            is_ping = isinstance(value, str) and not value.startswith("{")
+            if is_ping and not self._has_ended:
                 continue
-            data = _DONE if self._done else orjson.dumps(_in_text(value))
+            data = _DONE if self._has_ended else orjson.dumps(_with_text_content(value))
             # litellm would end a line there, and lose the piece.
             for end, escaped in _LINE_ENDS.items():
                 data = data.replace(end, escaped)
-            self._call.look_in(value)
+            self._call.read_end(value)
             yield b"data: " + data + b"\n\n"
 
     async def aclose(self) -> None:
-        if self._done:
-            # OpenAI's library stops here. Only a reply read to its end frees its connection.
+        if self._has_ended:
+            # OpenAI's library stops at the end mark, but only a body that was read to its end frees
+            # its connection.
             await read_to_end(self._values)
         await self._stream.aclose()
 
 
-def _in_text(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """A chunk of OpenAI's format, its content a text: litellm loses parts, and whole replies."""
+def _with_text_content(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """A chunk of OpenAI's format as a delta whose content is a text."""
+    # litellm loses contents in parts, and whole replies in a stream.
     choice = next(iter(first_choices(value)), {})
     part = choice.get("delta") or choice.get("message")
     if not isinstance(part, dict) or ("delta" in choice and isinstance(part.get("content"), str)):
         return value
-    text, thought = divided(part.get("content"))
-    message = {"content": text} | ({"reasoning_content": thought} if thought else {})
-    return {**value, "choices": [{**choice, "delta": part | message}]}
+    text, reasoning = divided(part.get("content"))
+    delta = {**part, "content": text}
+    if reasoning:
+        delta["reasoning_content"] = reasoning
+    return {**value, "choices": [{**choice, "delta": delta}]}

@@ -4,9 +4,10 @@ That package is compiled where it is installed, for that machine's hardware; the
 `embedded` comes ready-made. It computes one sequence, so calls wait for each other. Its state after
 one call is the prefix cache of the next.
 
-Not all of a schema is enforced: the converter to grammars ignores the bounds of numbers. While a
-file loads, everything this process writes to stdout and stderr is lost: so the package silences
-llama.cpp. A load cannot be interrupted: one that took longer than `load_timeout_s` fails then.
+Not all of a schema is enforced: the converter to grammars ignores the bounds of numbers. The
+package silences llama.cpp while a file loads, so everything that this process then writes to stdout
+and stderr is lost. A load cannot be interrupted: if it takes longer than `load_timeout_s`, it fails
+when it has ended.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
-# The values that llama.cpp takes for fields that are not sent.
-_LEFT_OUT: Mapping[str, Any] = {
+# The value of each sampling field that llama.cpp assumes if it is not sent.
+_DEFAULTS: Mapping[str, Any] = {
     part.name: 0.8 if part.name == "temperature" else part.default
     for part in fields(ChatRequest)
     if part.name in get_args(SamplingField)
@@ -89,7 +90,8 @@ class LlamaCppPython(Engine):
 
     async def unload(self) -> None:
         """See `Engine`."""
-        engine, self._engine = self._engine, None
+        engine = self._engine
+        self._engine = None
         if engine is not None:
             await to_its_end(engine.close)
 
@@ -101,11 +103,14 @@ class LlamaCppPython(Engine):
             )
         check_offers(request, PROVIDER)
         _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
-        dropped += ("extra_body",) if request.extra_body else ()
-        call = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
-        asked_ns = self._clock()
+        if request.extra_body:
+            dropped += ("extra_body",)
+        defaults = {name: value for name, value in _DEFAULTS.items() if name in dropped}
+        call = replace(request, **defaults)
+        start_ns = self._clock()
         async with self._in_turn(request) as (engine, arrived):
             progress = ReplyInProgress(call, clock=self._clock, arrived=arrived)
+            # Pieces of the text, and then the ending.
             steps = engine.reply(call)
             while isinstance(step := await engine.compute(partial(next, steps)), str):
                 progress.add(step)
@@ -116,14 +121,12 @@ class LlamaCppPython(Engine):
                 model_id=self._endpoint.model_id,
                 reported=step.timings,
             )
-        # Waiting for its turn is a queue, as it would be at a server.
-        waited = Phase(
-            name="queue", start_ns=asked_ns, end_ns=completion.sent_ns, source="measured"
-        )
+        # The wait for its turn counts as a queue, as it would at a server.
+        queue = Phase(name="queue", start_ns=start_ns, end_ns=completion.sent_ns, source="measured")
         return replace(
             completion,
-            sent_ns=asked_ns,
-            phases=(waited, *completion.phases),
+            sent_ns=start_ns,
+            phases=(queue, *completion.phases),
             dropped=dropped,
             structured=None if request.reply_schema is None else "enforced",
         )
@@ -142,6 +145,7 @@ class LlamaCppPython(Engine):
     async def _in_turn(
         self, request: Request
     ) -> AsyncIterator[tuple[LlamaCppEngine, Callable[[], None]]]:
+        """Waits until no other call uses the engine; the engine, and `arrived` of `time_limits`."""
         async with time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived, self._turn:
             if self._engine is None:
                 raise ServerError("the model is not loaded; load it first")
@@ -155,13 +159,14 @@ T = TypeVar("T")
 
 _MICRO_BATCH_TOKENS = 512  # llama.cpp's default
 _SEQUENCES = 256  # texts that the package has room for at once when it embeds
-# Two loads at once would each put back what the other has made of stdout, and it stays lost.
+# The package replaces stdout during a load. Of two loads at once, the later one would restore the
+# stdout that the earlier one had replaced, and so lose it for good.
 _LOADING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What is known of a reply once it is whole."""
+    """The figures of a reply that are known once it has ended."""
 
     finish_reason: FinishReason
     usage: Usage
@@ -169,15 +174,16 @@ class Ending:
 
 
 class LlamaCppEngine:
-    """A loaded model. Whatever computes belongs in its thread, by way of `compute`."""
+    """A loaded model. Its methods that compute must be called by way of `compute`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._library = _import_llama_cpp(endpoint)
         self._llama = _load(self._library, endpoint)
-        # llama.cpp asks hundreds of times a token whether to stop, and its threads wait for the
-        # answer. A Python function needs the interpreter's lock for it: with other threads busy, a
-        # prompt takes twice as long. `strlen` of a text of 0 or 1 characters answers without it.
+        # llama.cpp calls back hundreds of times a token to ask whether to stop, and its threads
+        # wait for the answer. A Python function would need the interpreter's lock for it: with
+        # other threads busy, a prompt takes twice as long. C's `strlen` needs no lock: the length
+        # of this text, 0 or 1, is the answer.
         self._stop = ctypes.create_string_buffer(2)
         libc = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
         self._library.llama_set_abort_callback(
@@ -193,33 +199,33 @@ class LlamaCppEngine:
             eos_token=self._spelled(self._llama.token_eos()),
             bos_token=self._spelled(self._llama.token_bos()),
         )
-        # One and the same for all: the threads that llama.cpp computes with belong to it.
+        # One thread for all calls, since the threads that llama.cpp computes with belong to it.
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._closing = False
 
     async def compute(self, function: Callable[[], T]) -> T:
-        """Runs it in the engine's thread; a cancellation stops it, and waits until it has stopped.
+        """Runs a function in the engine's thread; if cancelled, stops it and waits for its end.
 
         Raises `StreamCut` if the engine was closed meanwhile, `ServerError` if llama.cpp failed.
         """
         self._stop.value = b""
         try:
-            return await to_its_end(function, thread=self._thread, stop=self._end_computation)
+            return await to_its_end(function, thread=self._thread, stop=self._stop_computation)
         except RuntimeError as error:
             if self._closing:
                 raise StreamCut("the reply was cut off: the model was unloaded") from error
             raise ServerError(f"llama.cpp failed: {error}") from error
 
     def close(self) -> None:
-        """Frees the model, once what is under way has been stopped."""
+        """Stops the computation that is under way, and frees the model."""
         self._closing = True
-        # In this order, since a new computation would take the stop back: it is refused first.
+        # New computations are refused before the stop, since `compute` would take the stop back.
         self._thread.shutdown(wait=False)
-        self._end_computation()
+        self._stop_computation()
         self._thread.shutdown(wait=True)
         self._llama.close()
 
-    def _end_computation(self) -> None:
+    def _stop_computation(self) -> None:
         self._stop.value = b"!"
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -233,28 +239,28 @@ class LlamaCppEngine:
             ) from error
         tokens: list[int] = self._llama.tokenize(text.encode(), add_bos=True, special=True)
         # A template may begin with the token that the tokenizer puts there anyway.
-        twice = tokens[:2] == [self._llama.token_bos()] * 2
-        return tokens[1:] if twice else tokens
+        begins_twice = tokens[:2] == [self._llama.token_bos()] * 2
+        return tokens[1:] if begins_twice else tokens
 
     def reply(self, request: ChatRequest) -> Iterator[str | Ending]:
-        """A reply, token by token, and its ending; raises `ContextOverflow`."""
+        """A reply, token by token, and then its ending; raises `ContextOverflow`."""
         prompt = self.prompt(request.conversation)
         context_tokens = self._endpoint.context_tokens
-        room = context_tokens - len(prompt)
-        if room < 1:
+        room_tokens = context_tokens - len(prompt)
+        if room_tokens < 1:
             raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
-        room = min(room, request.max_output_tokens or room)
+        limit_tokens = min(room_tokens, request.max_output_tokens or room_tokens)
         grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
         # Otherwise a computation that was stopped would be counted with the next.
         self._library.llama_synchronize(self._llama.ctx)
         self._library.llama_perf_context_reset(self._llama.ctx)
         seed = self._library.LLAMA_DEFAULT_SEED if request.seed is None else request.seed
         self._llama.set_seed(seed)
-        # A token may end inside a character, and so may a reply that is cut: that half is dropped.
+        # A token may end inside a character. If the reply ends there too, that half is dropped.
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         stops = StopTexts(request.stop)
         finish_reason: FinishReason = "length"
-        read = written = prefill_ns = 0
+        computed_tokens = output_tokens = prefill_ns = 0
         try:
             for token in self._llama.generate(
                 prompt,
@@ -263,9 +269,9 @@ class LlamaCppEngine:
                 frequency_penalty=request.frequency_penalty,
                 grammar=grammar,
             ):
-                if written == 0:
-                    read, prefill_ns = self._computed()
-                written += 1
+                if output_tokens == 0:
+                    computed_tokens, prefill_ns = self._computed()
+                output_tokens += 1
                 if self._library.llama_vocab_is_eog(self._vocabulary, token):
                     finish_reason = "stop"
                     break
@@ -273,10 +279,10 @@ class LlamaCppEngine:
                 if stops.has_ended:
                     finish_reason = "stop"
                     break
-                if written >= room:
+                if output_tokens >= limit_tokens:
                     break
         except RuntimeError:
-            # Its context now has neither the old prompt nor the new one.
+            # The context now has neither the old prompt nor the new one.
             self._llama.reset()
             raise
         yield stops.rest()
@@ -284,18 +290,20 @@ class LlamaCppEngine:
         yield Ending(
             finish_reason=finish_reason,
             usage=Usage(
-                input_tokens=len(prompt), output_tokens=written, cached_tokens=len(prompt) - read
+                input_tokens=len(prompt),
+                output_tokens=output_tokens,
+                cached_tokens=len(prompt) - computed_tokens,
             ),
             timings=ServerTimings(prefill_ns=prefill_ns, decode_ns=total_ns - prefill_ns),
         )
 
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """Their vectors, and how many tokens they were."""
+        """The vectors of texts, one a row and of length 1; and the number of tokens of all."""
         lengths = [len(self._llama.tokenize(text.encode())) for text in texts]
-        # A model reads no more in one go than it was trained for, whatever its context.
-        room = min(self._endpoint.context_tokens, self._llama.n_batch)
-        if max(lengths) > room:
-            raise self._overflow("text", max(lengths), context_tokens=room)
+        # A model embeds no longer text than it was trained for, however long its context is.
+        longest = min(self._endpoint.context_tokens, self._llama.n_batch)
+        if max(lengths) > longest:
+            raise self._overflow("text", max(lengths), context_tokens=longest)
         if min(lengths) == 0:
             # The package would write to memory that is not its own.
             raise ServerError("an empty text has no vector; leave it out", status=400)
@@ -308,7 +316,7 @@ class LlamaCppEngine:
     def _grammar(self, schema: JsonSchema) -> Any:  # noqa: ANN401 - the package's own type
         try:
             text = self._library.llama_grammar.json_schema_to_gbnf(json.dumps(schema))
-        except Exception as error:  # it asserts, and looks up what is not there
+        except Exception as error:  # AssertionError and KeyError, among others
             raise self._not_a_grammar(str(error)) from error
         # llama.cpp returns null for a grammar that it cannot parse; the package would crash on it.
         sampler = self._library.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
@@ -317,15 +325,15 @@ class LlamaCppEngine:
         self._library.llama_sampler_free(sampler)
         return self._library.LlamaGrammar.from_string(text)
 
-    def _not_a_grammar(self, why: str) -> ServerError:
+    def _not_a_grammar(self, reason: str) -> ServerError:
         return ServerError(
-            f"llama-cpp-python cannot make a grammar of the reply's schema ({why}); simplify it",
+            f"llama-cpp-python cannot make a grammar of the reply's schema ({reason}); simplify it",
             status=400,
         )
 
-    def _overflow(self, what: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
+    def _overflow(self, subject: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
         return context_overflow(
-            f"the {what} has {tokens} tokens, the context {context_tokens}",
+            f"the {subject} has {tokens} tokens, the context {context_tokens}",
             endpoint=self._endpoint.tag,
             prompt_tokens=tokens,
             context_tokens=context_tokens,
@@ -334,12 +342,16 @@ class LlamaCppEngine:
     def _computed(self) -> tuple[int, int]:
         """How many tokens have been computed in this call, and for how many nanoseconds."""
         perf = self._library.llama_perf_context(self._llama.ctx)
-        # Tokens that were computed alone are counted apart. None at all is said to be one.
-        tokens = (perf.n_p_eval if perf.t_p_eval_ms else 0) + (perf.n_eval if perf.t_eval_ms else 0)
-        return tokens, round((perf.t_p_eval_ms + perf.t_eval_ms) * 1_000_000)
+        # llama.cpp counts prompt tokens and single tokens apart. Where it has computed none, it
+        # reports 1, with a time of 0.
+        prompt_tokens = perf.n_p_eval if perf.t_p_eval_ms else 0
+        single_tokens = perf.n_eval if perf.t_eval_ms else 0
+        time_ms = perf.t_p_eval_ms + perf.t_eval_ms
+        return prompt_tokens + single_tokens, round(time_ms * 1_000_000)
 
     def _bytes(self, token: int) -> bytes:
-        # The package's own way to do this loses tokens of more than 32 bytes.
+        """The text of a token, which may begin or end inside a character."""
+        # The package's own method loses tokens of more than 32 bytes.
         buffer = ctypes.create_string_buffer(1024)
         length = self._library.llama_token_to_piece(
             self._vocabulary,
@@ -352,7 +364,7 @@ class LlamaCppEngine:
         return buffer.raw[:length]
 
     def _spelled(self, token: int) -> str:
-        """A special token as templates write it; empty where the model has none."""
+        """A special token as templates write it; empty if the model has no such token."""
         if token < 0:
             return ""
         spelling: bytes = self._library.llama_vocab_get_text(self._vocabulary, token)
@@ -362,7 +374,7 @@ class LlamaCppEngine:
 def _loading(endpoint: Endpoint, header: GgufHeader) -> Loading:
     micro_batch = _MICRO_BATCH_TOKENS
     if endpoint.embeddings:
-        # A text is embedded at once. The model was not trained on texts longer than this.
+        # A whole text has to fit in, and the model was not trained on texts longer than this.
         micro_batch = min(endpoint.context_tokens, header.context_length)
     return Loading(
         context_tokens=endpoint.context_tokens,
@@ -404,24 +416,25 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
                 n_threads_batch=threads,
                 type_k=type_number(loading.cache_type_k),
                 type_v=type_number(loading.cache_type_v),
-                # Quantized values cannot be read without; and what all heads make of a long context
-                # would be in memory at once.
+                # llama.cpp cannot read quantized values without flash attention, and would have the
+                # scores of all heads over a long context in memory at once.
                 flash_attn=True,
                 **placement,
                 embedding=endpoint.embeddings,
                 verbose=False,
             )
-    except Exception as error:  # its parts raise what they like
-        # It does not say why: with the weights loaded, there was no room for the context.
+    except Exception as error:  # the package's parts raise errors of many classes
+        # The package gives no reason. If it got as far as the context, the weights were loaded, and
+        # there was no room for the context.
         lacks_memory = "llama_context" in str(error)
         raise load_error(endpoint, _loading, why=str(error), lacks_memory=lacks_memory) from error
-    # It prints warnings for errors, such as that a computation was stopped.
+    # It would log warnings of what is raised as an error anyway, such as a stopped computation.
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     return llama
 
 
 def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN401 - as above
-    """Which layers GPUs compute, and which GPUs; without one they are the processor's."""
+    """Which layers GPUs compute, and which GPUs; the processor computes all others."""
     gpus = gpu_fields(endpoint)
     if gpus and not library.llama_supports_gpu_offload():
         raise LoadFailed(
@@ -435,31 +448,32 @@ def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN
 
 
 class StopTexts:
-    """A text that ends before the first of some texts in it, however it is cut into pieces."""
+    """Ends a text that comes in pieces before the first stop text in it."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
-        self._held = ""
+        self._held_back = ""
         self.has_ended = False
 
     def feed(self, piece: str) -> str:
-        """The text that the piece adds, less an end that may begin a stop."""
-        held = self._held + piece
-        ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
+        """Takes a piece; returns the text that it adds, less an end that may begin a stop text."""
+        text = self._held_back + piece
+        ends = [text.find(stop) for stop in self._stops if stop in text]
         self.has_ended = bool(ends)
         if ends:
-            self._held = ""
-            return held[: min(ends)]
-        starts = (
-            at for at in range(len(held)) if any(s.startswith(held[at:]) for s in self._stops)
-        )
-        safe = next(starts, len(held))
-        self._held = held[safe:]
-        return held[:safe]
+            self._held_back = ""
+            return text[: min(ends)]
+        safe_end = 0
+        while not any(stop.startswith(text[safe_end:]) for stop in self._stops):
+            if safe_end == len(text):
+                break
+            safe_end += 1
+        self._held_back = text[safe_end:]
+        return text[:safe_end]
 
     def rest(self) -> str:
-        """The text that is still held back, once nothing follows."""
-        return self._held
+        """The text that is still held back, to be given if no further piece comes."""
+        return self._held_back
 
 
 PROVIDER = Provider(

@@ -51,17 +51,18 @@ def times(extras: Extras) -> ServerTimings | None:
     )
 
 
-# --- what it serves --------------------------------------------------------------------------
+# --- the model that it serves ------------------------------------------------------------------
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
-    # A router passes this on to the model's own server, and would start that one for it.
+    # A router passes this question on to the model's own server. Without `autoload`, it would start
+    # that server for the question.
     params = pages.of_model | {"autoload": "false"}
     props = await pages.json("/props", params=params)
     if path := text_at(props, "model_path"):
         return ModelMetadata(path=path, quantization=packing(text_at(props, "model_ftype")))
-    # A router lists the models that it has not started, with the files it has them in; a proxy
-    # often passes on only what is below /v1.
+    # Asked second, for models that a router has not started, which it lists with their files, and
+    # for a proxy that passes on only pages below /v1.
     models = rows(at(await pages.json(f"{pages.v1}/models"), "data"))
     row = row_of(models, pages.model_id) or (models[0] if len(models) == 1 else None)
     if row is None:
@@ -79,7 +80,7 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
 class _ServerSlot(BaseModel):
     n_ctx: PositiveInt
     is_processing: bool
-    # In truth, prompt and reply so far; missing until the slot's first request.
+    # Despite its name, the tokens of prompt and reply so far; missing until the first request.
     n_prompt_tokens: int | None = None
 
 
@@ -89,13 +90,13 @@ _SLOTS = TypeAdapter(list[_ServerSlot])
 def slot_readings(body: bytes) -> tuple[Reading, ...]:
     """How full the context of all slots is, from `/slots`; raises ValueError for another page."""
     slots = _SLOTS.validate_json(body)
-    # What earlier requests left behind gives way.
-    held = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
-    if not slots or None in held:
+    # The tokens that earlier requests left in idle slots give way to others, and do not count.
+    used_tokens = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
+    if not slots or None in used_tokens:
         return ()
     # Right only if each slot has a context of its own. With a shared one (`--kv-unified`) each slot
-    # reports the whole of it, and nothing tells.
-    share = sum(filter(None, held)) / sum(slot.n_ctx for slot in slots)
+    # reports the whole of it, and no field says so.
+    share = sum(filter(None, used_tokens)) / sum(slot.n_ctx for slot in slots)
     return (METRICS["kv_cache"].of(share),)
 
 
@@ -104,14 +105,14 @@ COUNTERS = Counters(
     read=prometheus(
         running="llamacpp:requests_processing",
         waiting="llamacpp:requests_deferred",
-        # The first are computed ones, and so the second belong to them.
+        # The first sample counts only computed tokens, so the cached ones have to be added.
         prompt=("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
         cached="llamacpp:prompt_tokens_cached_total",
         generated="llamacpp:tokens_predicted_total",  # added when a reply ends
     ),
     switch=_METRICS_SWITCH,
-    # It notices that a client has gone after a second in which it had nothing to answer. Asked
-    # more often, it would read the prompts of cancelled calls to their ends.
+    # llama-server notices that a client has gone only after a second without a question. If it was
+    # asked more often, it would read the prompts of cancelled calls to their ends.
     pause_s=1.1,
 )
 
@@ -122,7 +123,7 @@ class RouterHost(ServerHost):
     """One model of a router (tools/server/server-models.cpp)."""
 
     async def load(self) -> None:
-        """Has it loaded, and waits until its llama-server can answer."""
+        """Has the router load the model, and waits until the model's llama-server can answer."""
         async with self.in_time("load"):
             before = await self._status()
             if before["value"] == "loaded":
@@ -131,27 +132,29 @@ class RouterHost(ServerHost):
                 # Its process is there without its weights, and only a call would wake it.
                 await self._let_go()
             fields = {"model": self.endpoint.model_id}
-            asking = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
+            request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
             try:
-                async with self.or_else(partial(self._take_back, asking)):
-                    # Shielded: a router that is left loads the model even so, a moment later.
-                    self._check_taken(await asyncio.shield(asking))
+                async with self.or_else(partial(self._undo_load, request)):
+                    # Shielded: if the request was cancelled, the router would load the model all
+                    # the same, a moment later than `_undo_load`.
+                    self._check_accepted(await asyncio.shield(request))
                     await until(self._is_loaded)
             finally:
-                asking.cancel()
+                request.cancel()
 
     async def unload(self) -> None:
-        """Has it let go, and waits until its process has ended."""
+        """Has the router unload the model, and waits until the model's process has ended."""
         async with self.in_time("unload"):
             # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
             await self._let_go()
 
     async def report(self) -> HostReport:
         """The report of `/models`, which has no sizes."""
-        # One that sleeps has given its memory back, and is loaded again by its next call.
+        # A model that sleeps has given its memory back, and its next call loads it again.
         return HostReport(resident=(await self._status())["value"] == "loaded")
 
-    def _check_taken(self, page: Page) -> None:
+    def _check_accepted(self, page: Page) -> None:
+        """Raises unless the router's answer says that it loads the model, or has it."""
         if page.status == 200 or _says(page, _ALREADY):
             return
         model_id = self.endpoint.model_id
@@ -160,21 +163,21 @@ class RouterHost(ServerHost):
                 f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
                 f"that GET {self.root}/models lists"
             )
-        if _FULL.search(page.said):  # it counts models, not memory
+        if _FULL.search(page.text):  # it counts models, not memory
             raise LoadFailed(
                 f"the router has as many models loaded as it may, and all are in use "
-                f"({page.said}); start it with a higher --models-max, since the budget decides "
+                f"({page.text}); start it with a higher --models-max, since the budget decides "
                 "what fits",
                 code="server.model-limit",
                 out_of_memory=True,
             )
         error = self.refusal(page)
         if isinstance(error, ServerError):
-            raise LoadFailed(f"the router could not load '{model_id}': {page.said}") from error
+            raise LoadFailed(f"the router could not load '{model_id}': {page.text}") from error
         raise error
 
     async def _is_loaded(self) -> bool:
-        """Whether it is, of a model that was just asked for."""
+        """Whether the load that was requested has ended; raises if it failed."""
         status = await self._status()
         if status["value"] in {"loaded", "sleeping"}:
             return True
@@ -193,18 +196,19 @@ class RouterHost(ServerHost):
             code="model.unloaded-meanwhile",
         )
 
-    async def _take_back(self, asking: asyncio.Future[Page]) -> None:
+    async def _undo_load(self, request: asyncio.Future[Page]) -> None:
         """Undoes an abandoned load, unless another client began it."""
-        if (await asking).status == 200:
+        if (await request).status == 200:
             await self._let_go()
 
     async def _let_go(self) -> None:
+        """Has the router unload the model, whatever state it is in."""
         if (await self._status())["value"] in _GONE:
             return
         page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
         if page.status != 200 and not _says(page, _NOT_THERE):
             raise LoadFailed(
-                f"the router keeps '{self.endpoint.model_id}': {page.said}",
+                f"the router keeps '{self.endpoint.model_id}': {page.text}",
                 code="model.not-unloaded",
             )
         await until(self._is_gone)
@@ -213,7 +217,7 @@ class RouterHost(ServerHost):
         return (await self._status())["value"] in _GONE
 
     async def _status(self) -> Mapping[str, Any]:
-        """The model's; `unloaded` for one that the router does not list."""
+        """The model's status; `unloaded` if the router does not list the model."""
         page = await self.ask("GET", "/models")
         if page.status != 200:
             raise self.refusal(page)
@@ -227,13 +231,15 @@ class RouterHost(ServerHost):
                 f"`manage` out of endpoint '{self.endpoint.tag}'",
                 code="server.not-manageable",
             )
-        names = ((model, [at(model, "id"), *rows(at(model, "aliases"))]) for model in models)
-        statuses = (m["status"] for m, aliases in names if self.endpoint.model_id in aliases)
-        return next(statuses, {"value": "unloaded"})
+        for model in models:
+            if self.endpoint.model_id in [at(model, "id"), *rows(at(model, "aliases"))]:
+                status: Mapping[str, Any] = model["status"]
+                return status
+        return {"value": "unloaded"}
 
 
 def _says(page: Page, words: str) -> bool:
-    return page.status == 400 and words in page.said
+    return page.status == 400 and words in page.text
 
 
 PROVIDER = Provider(

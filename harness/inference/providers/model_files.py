@@ -1,4 +1,4 @@
-"""What the two engines that harness runs share: loading a file, and explaining a failed load."""
+"""Files of models for the two engines that harness runs: loading, and explaining a failed load."""
 
 from __future__ import annotations
 
@@ -46,14 +46,20 @@ def type_number(cache_type: CacheType) -> int:
 
 
 def gpu_fields(endpoint: Endpoint) -> dict[str, Any]:
-    """The GPUs with its layers, in llama.cpp's terms; empty for none."""
+    """llama.cpp's parameters for the GPUs that compute an endpoint's layers; empty for none."""
+    # Number of a GPU → its share of the layers.
     shares = {int(name[3:]): part for name, part in endpoint.shares.items() if name[:3] == "gpu"}
-    last = max(shares, default=-1)
-    if len(shares) < 2:
-        return {"main_gpu": last, "split_mode": "LLAMA_SPLIT_MODE_NONE"} if shares else {}
-    by_number = [shares.get(number, 0.0) for number in range(last + 1)]
-    # The first means nothing to llama.cpp then; `embedded_child` looks whether it is there.
-    return {"main_gpu": last, "split_mode": "LLAMA_SPLIT_MODE_LAYER", "tensor_split": by_number}
+    if not shares:
+        return {}
+    last = max(shares)
+    if len(shares) == 1:
+        return {"main_gpu": last, "split_mode": "LLAMA_SPLIT_MODE_NONE"}
+    return {
+        # It means nothing to llama.cpp here, but `embedded_child` checks that this GPU is there.
+        "main_gpu": last,
+        "split_mode": "LLAMA_SPLIT_MODE_LAYER",
+        "tensor_split": [shares.get(number, 0.0) for number in range(last + 1)],
+    }
 
 
 def load_error(
@@ -63,10 +69,10 @@ def load_error(
     why: str,
     lacks_memory: bool,
 ) -> HarnessError:
-    """The error of a failed load; `lacks_memory` by the engine's own words."""
+    """The error of a failed load; `why` and `lacks_memory` are from the engine's own message."""
     path = endpoint.path
     assert path is not None
-    # The header says better than the engine what is wrong with a file.
+    # A broken header explains the failure better than the engine does.
     try:
         header = read_gguf_header(path)
     except ModelFileInvalid as error:
@@ -89,19 +95,19 @@ def load_error(
 class Engine(ABC):
     """A backend that loads its model from a file, and is its own `Host`.
 
-    llama.cpp reports what it allocated in its log only: a report has no sizes, and the figures
-    computed from the file's header hold, which are within 2 MiB of that log.
+    A report has no sizes, since llama.cpp reports its allocations only in its log. The figures
+    computed from the file's header count, which are within 2 MiB of that log.
     """
 
     @property
     @abstractmethod
     def is_loaded(self) -> bool:
-        """Whether calls can begin: it was loaded, and its engine lives."""
+        """Whether calls can begin: the model was loaded, and its engine lives."""
 
     async def load(self) -> None:
         """Makes the model resident, unless it is; see `Host.load`."""
         if not self.is_loaded:
-            await self.unload()  # an engine that has died still holds what it had
+            await self.unload()  # what an engine that has died left behind
             await self._load()
 
     @abstractmethod
@@ -121,5 +127,5 @@ class Engine(ABC):
 
 
 def engine_host(_endpoint: Endpoint, _access: Access, backend: Backend) -> Host:
-    """The host of such a backend, as `Provider.host`."""
+    """`Provider.host` of these backends: the backend itself."""
     return cast("Host", backend)

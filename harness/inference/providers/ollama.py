@@ -38,12 +38,13 @@ _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 # Ollama's default below 23 GiB of GPU memory, for a model whose Modelfile and endpoint set none.
 # With more GPU memory it takes more: set context_tokens there.
 _CONTEXT_TOKENS = 4096
-# How long a managed model stays after a call. The budget unloads it sooner; a killed run does not.
-# Ollama lets an idle model go whenever another needs its room.
-_KEPT_S = 1800.0
+# How long a managed model stays after a call. The budget unloads it sooner; a killed run cannot.
+# Ollama unloads an idle model anyway when another needs its room.
+_KEEP_ALIVE_S = 1800.0
 _FIRST_STEPS_S = 0.05
-_DEFAULT_PLACES = ("registry.ollama.ai/", "library/")
-# In a Modelfile: the digests of its weights.
+# What Ollama puts before a model's name that lacks it.
+_DEFAULT_PREFIXES = ("registry.ollama.ai/", "library/")
+# The digests of the weights in a Modelfile.
 _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
 
 
@@ -101,7 +102,7 @@ class OllamaWire(HttpBackend):
             text, thought = divided(at(part, "message", "content"))
             thought += text_in(at(part, "message", "thinking"))
             calls = call_pieces(at(part, "message"))
-            # The counts come with the end alone; older versions give no reason for it.
+            # Only the last part has the counts. In older versions it has no reason.
             is_last = bool(part.get("done")) or bool(part.get("done_reason"))
             progress.add(text, reasoning=thought, calls=calls, is_whole=is_last and is_first)
             is_first = False
@@ -113,16 +114,23 @@ class OllamaWire(HttpBackend):
         )
 
     def _completion(self, last: Mapping[str, Any], progress: ReplyInProgress) -> Completion:
-        read, written = as_count(last.get("prompt_eval_count")), as_count(last.get("eval_count"))
-        # Before 0.1.40, a reply that was counted had come to its end without a word for it.
-        word = last.get("done_reason") or ("stop" if written is not None else "")
-        cached = as_count(last.get("prompt_eval_cached_count"))  # since 0.33
+        """The completion of a reply with this last part."""
+        input_tokens = as_count(last.get("prompt_eval_count"))
+        output_tokens = as_count(last.get("eval_count"))
+        finish_word = last.get("done_reason") or ""
+        if not finish_word and output_tokens is not None:
+            # Before 0.1.40 there was no reason: a reply with counts had come to its end.
+            finish_word = "stop"
         usage = None
-        if read is not None:  # up to 0.30 without the cached part, and sometimes missing
-            # Ollama leaves out numbers that are zero.
-            usage = Usage(input_tokens=read, output_tokens=written or 0, cached_tokens=cached)
+        # Up to 0.30 the count is without the cached part, and sometimes missing.
+        if input_tokens is not None:
+            usage = Usage(
+                input_tokens=input_tokens,
+                output_tokens=output_tokens or 0,  # Ollama leaves out numbers that are zero
+                cached_tokens=as_count(last.get("prompt_eval_cached_count")),  # since 0.33
+            )
         completion = progress.completion(
-            finish_reason=proper_end(text_in(word)),
+            finish_reason=proper_end(text_in(finish_word)),
             usage=usage,
             model_id=text_in(last.get("model")) or self._endpoint.model_id,
             reported=ServerTimings(
@@ -131,13 +139,14 @@ class OllamaWire(HttpBackend):
                 decode_ns=as_count(last.get("eval_duration")),
             ),
         )
-        # Templates of models that think between their calls have a place for it.
-        thought = {"thinking": completion.reasoning} if completion.reasoning else {}
-        return replace(completion, extra=thought)
+        # To be sent back with the turn: templates of models that think between their calls have a
+        # place for it.
+        extra = {"thinking": completion.reasoning} if completion.reasoning else {}
+        return replace(completion, extra=extra)
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
-# Fields of OpenAI's protocol that are options here, and their names.
+# Field of OpenAI's protocol → the name of the option that Ollama has for it.
 _OPTIONS = {
     **{name: name for name in _SAMPLING},
     "seed": "seed",
@@ -145,12 +154,12 @@ _OPTIONS = {
     "max_tokens": "num_predict",
 }
 _BESIDE_OPTIONS = ("tools", "think")
-# Efforts as Ollama spells them, where it has another word.
+# Effort → Ollama's word for it, if it has another.
 _THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
 
 
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:
-    """A conversation: calls have no ids here, and their arguments are objects."""
+    """A conversation as JSON for Ollama: calls have no ids, and their arguments are objects."""
     names = called_names(messages)
     turns: list[dict[str, object]] = []
     for message in messages:
@@ -180,17 +189,17 @@ def _model_fields(
     endpoint: Endpoint, options: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     """The fields of every request that may load the model; `options` are those of the call."""
-    chosen = dict(options or {})
-    # Ollama loads a model again for another context: every request has the endpoint's, or none.
+    all_options = dict(options or {})
+    # Ollama loads a model again for another context, so every request has the endpoint's, or none.
     if "context_tokens" in endpoint.model_fields_set:
-        chosen["num_ctx"] = endpoint.context_tokens
-    # If none is set, Ollama's own setting holds.
+        all_options["num_ctx"] = endpoint.context_tokens
     keep_alive = endpoint.keep_alive
     if keep_alive is None and endpoint.manage:
-        keep_alive = _KEPT_S
+        keep_alive = _KEEP_ALIVE_S
     fields: dict[str, object] = {"model": endpoint.model_id}
-    if chosen:
-        fields["options"] = chosen
+    if all_options:
+        fields["options"] = all_options
+    # Without this field, Ollama's own setting applies.
     if keep_alive is not None:
         fields["keep_alive"] = keep_alive
     return fields
@@ -199,12 +208,12 @@ def _model_fields(
 # --- its pages -------------------------------------------------------------------------------
 
 
-def _whole_name(name: str) -> str:
-    """The name in full, as Ollama reads it: `M` is `registry.ollama.ai/library/m:latest`."""
-    whole = name.lower()
-    for place in _DEFAULT_PLACES:
-        whole = whole.removeprefix(place)
-    return whole if ":" in whole.rpartition("/")[2] else f"{whole}:latest"
+def _normal_name(name: str) -> str:
+    """One spelling for all names of a model: `M`, `m:latest`, `registry.ollama.ai/library/m`."""
+    normal = name.lower()
+    for prefix in _DEFAULT_PREFIXES:
+        normal = normal.removeprefix(prefix)
+    return normal if ":" in normal.rpartition("/")[2] else f"{normal}:latest"
 
 
 async def _facts(pages: ServerPages) -> ServerFacts:
@@ -219,8 +228,11 @@ async def _facts(pages: ServerPages) -> ServerFacts:
 
 def _entry(listed: object, model_id: str) -> Any:  # noqa: ANN401 - JSON
     """The model's entry in a list of pulled models (`/api/tags`) or of loaded ones (`/api/ps`)."""
-    models, name = rows(at(listed, "models")), _whole_name(model_id)
-    return next((model for model in models if _whole_name(text_at(model, "name")) == name), None)
+    name = _normal_name(model_id)
+    for model in rows(at(listed, "models")):
+        if _normal_name(text_at(model, "name")) == name:
+            return model
+    return None
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
@@ -233,8 +245,9 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     parent = text_at(page, "details", "parent_model")
     base_models = (*metadata.base_models, *filter(None, [parent]))
     if any(kind == "ADAPTER" for kind, _ in blobs):
-        # Then the names are those of the weights below the adapter.
-        metadata, base_models = replace(metadata, names=()), (*metadata.names, *base_models)
+        # The names are those of the weights below the adapter.
+        base_models = (*metadata.names, *base_models)
+        metadata = replace(metadata, names=())
     return replace(
         metadata,
         base_models=base_models,
@@ -261,17 +274,17 @@ class OllamaHost(ServerHost):
     """One model, loaded and unloaded by Ollama's scheduler (server/sched.go)."""
 
     async def load(self) -> None:
-        """Loads it with the options that calls will have."""
+        """Loads the model with the options that calls will have."""
         async with self.in_time("load"):
-            # Loaded for another client: it stays, whatever becomes of this load.
+            # A model that is there already belongs to another client: it stays if this load fails.
             if await self._find() is not None:
                 await self._ask_to_load()
                 return
-            async with self.or_else(self._take_back):
+            async with self.or_else(self._undo_load):
                 await self._ask_to_load()
 
     async def unload(self) -> None:
-        """Unloads it, and waits until its runner has ended."""
+        """Unloads the model, and waits until its runner has ended."""
         async with self.in_time("unload"):
             await until(self._is_gone)
 
@@ -280,15 +293,17 @@ class OllamaHost(ServerHost):
         running = await self._find()
         if running is None:
             return HostReport(resident=False)
-        total_bytes, gpu_bytes = whole(running.get("size")), whole(running.get("size_vram"))
-        if not total_bytes:  # of all that its runner has allocated: 0 while that is unknown
+        total_bytes = whole(running.get("size"))
+        # 0 while it is unknown what its runner has allocated.
+        if not total_bytes:
             return HostReport(resident=True)
-        return HostReport(resident=True, total_bytes=total_bytes, gpu_bytes=gpu_bytes or 0)
+        gpu_bytes = whole(running.get("size_vram")) or 0
+        return HostReport(resident=True, total_bytes=total_bytes, gpu_bytes=gpu_bytes)
 
     async def footprint(self) -> Footprint | None:
-        """What it will take, as its file's header says; None if Ollama does not list its size."""
+        """The memory that the model will take, by its file's header; None without its size."""
         async with self.in_time("describe"):
-            # Verbose, since values that differ by layer are left out else.
+            # Verbose, since otherwise values that differ by layer are left out.
             fields = {"model": self.endpoint.model_id, "verbose": True}
             page = self._read(await self.ask("POST", "/api/show", fields))
             listed = self._listed(await self.ask("GET", "/api/tags"))
@@ -311,19 +326,19 @@ class OllamaHost(ServerHost):
         if self.endpoint.embeddings:
             page = await self.ask("POST", "/api/embed", fields | {"input": []})
         else:
-            # A request with other runner options starts the runner again: without `shift`, the
-            # first call, which has it, would find the wrong one.
+            # With `shift` as calls have it: for other runner options, the first call would start
+            # the runner again.
             page = await self.ask("POST", "/api/chat", fields | {"messages": [], "shift": False})
         if page.status != 200:
             raise self._failure(page)
-        # With a keep_alive of 0 it says that it has unloaded.
+        # With a keep_alive of 0 the reason is "unload".
         if not self.endpoint.embeddings and self.fields(page).get("done_reason") != "load":
             raise self.misread(page)
 
     def _failure(self, page: Page) -> InferenceError:
         if b"does not support chat" in page.body:
             return LoadFailed(
-                f"'{self.endpoint.model_id}' does not chat ({page.said}); if it is an embedding "
+                f"'{self.endpoint.model_id}' does not chat ({page.text}); if it is an embedding "
                 "model, set embeddings = true",
                 code="endpoint.only-embeds",
             )
@@ -331,28 +346,35 @@ class OllamaHost(ServerHost):
         return self._never_pulled(page) if isinstance(error, ModelNotFound) else error
 
     async def _is_gone(self) -> bool:
-        """Whether it is; if not, asks it to go, once more if another client has called it since."""
+        """Asks Ollama to unload the model if it is there; returns whether it was not there.
+
+        To be repeated until it returns True: another client may have called the model meanwhile.
+        """
         if await self._find() is None:
-            # Some versions would load it in order to unload it.
+            # Not asked again, since some versions would load it in order to unload it.
             return True
         fields = {"model": self.endpoint.model_id, "keep_alive": 0}
         page = await self.ask("POST", "/api/generate", fields)
         if page.status != 200:
             raise LoadFailed(
-                f"Ollama keeps '{self.endpoint.model_id}': {page.said}", code="model.not-unloaded"
+                f"Ollama keeps '{self.endpoint.model_id}': {page.text}",
+                code="model.not-unloaded",
             )
         return False
 
-    async def _take_back(self) -> None:
+    async def _undo_load(self) -> None:
         await until(self._is_gone)
-        # Ollama aborts a load whose client has gone, and lists it only after its first steps.
+        # Ollama aborts a load whose client has gone. It lists a load only after its first steps, so
+        # it may be listed a moment later.
         await asyncio.sleep(_FIRST_STEPS_S)
         await until(self._is_gone)
 
     async def _find(self) -> Any:  # noqa: ANN401 - JSON
+        """The model's entry among the loaded models; None if it is not loaded."""
         return self._listed(await self.ask("GET", "/api/ps"))
 
     def _listed(self, answer: Page) -> Any:  # noqa: ANN401 - JSON
+        """The model's entry in an answer with a list of models; None if it is not listed."""
         listed = self._read(answer).get("models")
         if not isinstance(listed, list) or not all(text_at(model, "name") for model in listed):
             raise self.misread(answer)
@@ -367,7 +389,7 @@ class OllamaHost(ServerHost):
     def _never_pulled(self, answer: Page) -> ModelNotFound:
         model_id = self.endpoint.model_id
         return ModelNotFound(
-            f"Ollama does not have '{model_id}' ({answer.said}); get it: ollama pull {model_id}"
+            f"Ollama does not have '{model_id}' ({answer.text}); get it: ollama pull {model_id}"
         )
 
 

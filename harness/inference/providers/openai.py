@@ -36,10 +36,15 @@ from harness.inference.request import Effort, JsonSchema
 
 
 def _times(extras: Extras) -> ServerTimings | None:
-    readers = (llamacpp.times, vllm.times, _tabby_times, _tgi_times)
-    return next(filter(None, (reader(extras) for reader in readers)), None)
+    """The times that any of these servers reports."""
+    for read in (llamacpp.times, vllm.times, _tabby_times, _tgi_times):
+        times = read(extras)
+        if times is not None:
+            return times
+    return None
 
 
+# Hosts whose `thinking` has the type `disabled`, and hosts with `enable_thinking`.
 _OFF_BY_TYPE = re.compile(
     r"(^|\.)(deepseek\.com|z\.ai|bigmodel\.cn|moonshot\.(ai|cn)|volces\.com|anthropic\.com)$"
 )
@@ -47,16 +52,17 @@ _BY_SWITCH = re.compile(r"(^|\.)(aliyuncs\.com|siliconflow\.(cn|com))$")
 
 
 def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
-    """By the host, as its documentation of 2026 has it."""
+    """The fields for an effort, by the documentation of the endpoint's host in 2026."""
     host = httpx2.URL(endpoint.url or "").host
     if _OFF_BY_TYPE.search(host):
-        off = {"thinking": {"type": "disabled"}}
-        return off if effort == "none" else {"reasoning_effort": effort}
+        if effort == "none":
+            return {"thinking": {"type": "disabled"}}
+        return {"reasoning_effort": effort}
     if _BY_SWITCH.search(host):
         return {"enable_thinking": effort != "none"}
     if host.endswith("openrouter.ai"):
         return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
-    # A server without a domain is somebody's own, and its template decides.
+    # A server without a domain is no managed API: the template of its model decides.
     if "." not in host or host.replace(".", "").isdigit():
         return {"reasoning_effort": effort, **by_template(effort)}
     return {"reasoning_effort": effort}
@@ -216,10 +222,11 @@ def _tabby_times(extras: Extras) -> ServerTimings | None:
 
 async def _tabby_served(pages: ServerPages) -> ModelMetadata | None:
     loaded = text_at(await pages.json("/v1/model"), "id")
-    # It may load a listed model when a call names it: then the loaded one tells nothing.
     if loaded and loaded != pages.model_id:
         listed = at(await pages.json(f"{pages.v1}/models"), "data")
-        loaded = "" if row_of(listed, pages.model_id) else loaded
+        if row_of(listed, pages.model_id):
+            # TabbyAPI may load this model for a call that names it, in place of the loaded one.
+            return None
     return ModelMetadata(path=loaded) if loaded else None
 
 
@@ -279,7 +286,7 @@ LMSTUDIO = Provider(
 
 # --- RunPod and Modal ------------------------------------------------------------------------
 # Both start a container for the first call: a worker that runs vLLM, unless it was changed. They
-# are not asked what they serve: that alone would start one.
+# have no `served`, since that question alone would start a container.
 
 RUNPOD = Provider(
     title="RunPod",

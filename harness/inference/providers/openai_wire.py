@@ -31,10 +31,10 @@ from harness.inference.time_limits import time_limits
 
 ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
-_END_TIMEOUT_S = 1.0  # how long a reply that is whole is waited on for its end mark
-# Statuses after which texts to rank are sent in another way.
-_ANOTHER_WAY = {400, 404, 405, 422, 501}
-_WAY_OF_COUNTING = "stream_options"  # the field that asks for the usage of a streamed reply
+_END_TIMEOUT_S = 1.0  # how long the end mark may take after a reply is whole
+# Statuses after which a call to rank is sent to another page, or in another form.
+_WRONG_FORM = {400, 404, 405, 422, 501}
+_USAGE_FIELD = "stream_options"  # asks for the usage of a streamed reply
 
 
 class OpenAIWire(HttpBackend):
@@ -42,15 +42,19 @@ class OpenAIWire(HttpBackend):
 
     def __init__(self, endpoint: Endpoint, provider: Provider, access: Access) -> None:
         self._provider = provider
-        counts = () if provider.counts_usage else (_WAY_OF_COUNTING,)
-        lacks = set() if provider.thinking else {"reasoning_effort"}
-        fields = {*provider.refuses, *endpoint.drop, *lacks}
-        super().__init__(endpoint, access, RefusedFields(fields, droppable=("ignore_eos", *counts)))
+        refused = {*provider.refuses, *endpoint.drop}
+        if provider.thinking is None:
+            refused.add("reasoning_effort")
+        droppable = ["ignore_eos"]
+        if not provider.counts_usage:
+            droppable.append(_USAGE_FIELD)
+        super().__init__(endpoint, access, RefusedFields(refused, droppable=droppable))
         self._url = f"{self._connection.base}/chat/completions"
-        # The ways to rank: a URL, and the field for the texts. The first call that succeeds leaves
-        # one. Text Embeddings Inference ranks outside of /v1, and calls the field `texts`.
+        # The forms of a call to rank: a URL, and the field for the texts. After the first call that
+        # succeeds, only its form is left. Text Embeddings Inference ranks outside of /v1, and calls
+        # the field `texts`.
         roots = dict.fromkeys((self._connection.base, self._connection.root))
-        self._rankings = tuple(
+        self._ranking_forms = tuple(
             (f"{root}/rerank", name) for root in roots for name in ("documents", "texts")
         )
 
@@ -60,8 +64,8 @@ class OpenAIWire(HttpBackend):
         stream, source = endpoint.stream, self._source
         fields = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
-            # `request.conversation` ends with a turn that asks for the rest. This server continues
-            # by itself, so it gets `request.messages`, which lack that turn.
+            # `request.conversation` ends with a turn that asks to continue. This server continues
+            # the last message by itself, so it gets `request.messages`, which lack that turn.
             messages = wire_messages(request.messages, source)
             fields |= {"messages": messages, **self._provider.continues}
         if request.max_output_tokens is None and self._provider.room_tokens:
@@ -90,17 +94,18 @@ class OpenAIWire(HttpBackend):
         fields = {"model": self._endpoint.model_id, "query": request.query}
         refusals = []
         async with time_limits(self._endpoint, timeout_s=request.timeout_s):
-            for url, name in self._rankings:
+            for url, name in self._ranking_forms:
                 try:
                     reply = await self._connection.ask(url, {**fields, name: list(request.texts)})
                 except ServerError as error:
-                    if error.status not in _ANOTHER_WAY:
+                    if error.status not in _WRONG_FORM:
                         raise
                     refusals.append(error)
                 else:
-                    self._rankings = ((url, name),)
+                    self._ranking_forms = ((url, name),)
                     return _ranking(reply, request, self._endpoint)
-        # With these statuses the page exists, and refuses only this request.
+        # The first form is that of most servers. With these statuses its page exists, and refuses
+        # only this request.
         if refusals[0].status in {400, 422}:
             raise refusals[0]
         advice = "serve a model that does, such as bge-reranker"
@@ -116,10 +121,11 @@ class OpenAIWire(HttpBackend):
                 async for chunk in values:
                     if is_end_mark(chunk) or self._take(chunk, reply):
                         break
-                    if reply.is_whole:  # some servers then send no more, and do not close
+                    if reply.is_whole:
+                        # Some servers send no end mark, and leave the connection open.
                         end.reschedule(asyncio.get_running_loop().time() + _END_TIMEOUT_S)
-        # A reply that is whole does not need the end of its stream.
         except (StreamCut, TimeoutError):
+            # A reply that is whole does not need the end of its stream.
             if not reply.is_whole:
                 raise
         if not reply.has_begun and isinstance(chunk, Mapping):
@@ -136,22 +142,29 @@ class OpenAIWire(HttpBackend):
         return reply.completion(reported=times(extras) if times else None)
 
     def _take(self, chunk: object, reply: WireReply) -> bool:
-        """Adds a chunk to the reply; returns whether it was a whole reply, not streamed."""
-        # A text that begins so is broken JSON; any other text is a ping or a comment.
+        """Adds a chunk to the reply; returns whether it was a whole reply, not streamed.
+
+        Raises for an error in the chunk, and for a chunk of another form.
+        """
+        # A text that begins like this is broken JSON; any other text is a ping or a comment.
         if isinstance(chunk, str) and chunk.startswith("{"):
-            raise self._connection.odd(chunk)
+            raise self._connection.unexpected(chunk)
         choices = first_choices(chunk)
-        inner = at(choices[0], "error") if choices else None
-        if inner or at(chunk, "error") is not None or at(chunk, "object") == "error":
-            raise self._connection.refusal(inner or chunk)
+        error_in_choice = at(choices[0], "error") if choices else None
+        if error_in_choice:
+            raise self._connection.refusal(error_in_choice)
+        if at(chunk, "error") is not None or at(chunk, "object") == "error":
+            raise self._connection.refusal(chunk)
         if isinstance(chunk, list):
-            raise self._connection.odd(chunk)
+            raise self._connection.unexpected(chunk)
         return isinstance(chunk, dict) and reply.add(chunk, choices)
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
-        # A single text goes alone: Triton's front end takes no list, and every server takes a text.
-        sent = texts[0] if len(texts) == 1 else list(texts)
-        fields = {"model": self._endpoint.model_id, "input": sent}
+        # Every server takes one text without a list, and Triton's front end takes no list.
+        fields = {
+            "model": self._endpoint.model_id,
+            "input": texts[0] if len(texts) == 1 else list(texts),
+        }
         provider = self._provider
         return await self._connection.ask_to_embed(
             f"{self._connection.base}/embeddings",
@@ -163,47 +176,49 @@ class OpenAIWire(HttpBackend):
 
 def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int) -> Embeddings:
     """The vectors of one or more replies, one vector for each of `count` texts."""
-    listed = [
-        sorted(rows(at(reply, "data")), key=lambda row: as_count(at(row, "index")) or 0)
-        for reply in replies
-    ]
-    vectors = [at(row, "embedding") for reply_rows in listed for row in reply_rows]
-    counts = [as_count(at(reply, "usage", "prompt_tokens")) for reply in replies]
-    read = [count for count in counts if count is not None]
+    vectors: list[object] = []
+    token_counts: list[int | None] = []
+    for reply in replies:
+        entries = sorted(rows(at(reply, "data")), key=lambda row: as_count(at(row, "index")) or 0)
+        vectors += [at(entry, "embedding") for entry in entries]
+        token_counts.append(as_count(at(reply, "usage", "prompt_tokens")))
+    known_counts = [tokens for tokens in token_counts if tokens is not None]
     return Embeddings(
         vectors=as_vectors(vectors, count=count),
-        input_tokens=sum(read) if len(read) == len(replies) else None,
+        input_tokens=sum(known_counts) if len(known_counts) == len(replies) else None,
         model_id=text_at(replies[0], "model") or endpoint.model_id,
     )
 
 
 def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranking:
-    """The scores: the reply is a list of them, or has it as `results` (Cohere) or as `data`."""
-    entries = rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data"))
-    listed = [row for row in entries if isinstance(row, Mapping)]
-    scores = {at(row, "index"): row.get("relevance_score", row.get("score")) for row in listed}
-    values: list[Any] = [scores.get(number) for number in range(len(request.texts))]
-    if not all(isinstance(score, int | float) and math.isfinite(score) for score in values):
+    """The scores of a reply, which is a list, or has a list as `results` (Cohere) or as `data`."""
+    score_by_index: dict[Any, Any] = {}
+    for entry in rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data")):
+        if isinstance(entry, Mapping):
+            score = entry.get("relevance_score", entry.get("score"))
+            score_by_index[at(entry, "index")] = score
+    scores: list[Any] = [score_by_index.get(index) for index in range(len(request.texts))]
+    if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
         raise ServerError(
-            f"the server was asked to rank {len(values)} texts, and its reply has no score for each"
+            f"the server was asked to rank {len(scores)} texts, and its reply has no score for each"
         )
     usage = at(reply, "usage")
     return Ranking(
-        scores=tuple(map(float, values)),
+        scores=tuple(map(float, scores)),
         input_tokens=as_count(at(usage, "prompt_tokens") or at(usage, "total_tokens")),
         model_id=text_at(reply, "model") or endpoint.model_id,
     )
 
 
 def wire_messages(messages: Sequence[Message], source: str | None) -> list[dict[str, object]]:
-    """A conversation as JSON for this server, with the fields that came from it."""
-    conversation = [wire_message(message, source) for message in messages]
-    turns = [turn for turn in conversation if turn["role"] == "assistant"]
-    if any(_REASONING in turn for turn in turns):
-        # DeepSeek then demands the field in each turn, also in one without reasoning.
-        for turn in turns:
-            turn.setdefault(_REASONING, "")
-    return conversation
+    """A conversation as JSON for the server `source`, with the extra fields that came from it."""
+    turns = [wire_message(message, source) for message in messages]
+    replies = [turn for turn in turns if turn["role"] == "assistant"]
+    if any(_REASONING in reply for reply in replies):
+        # DeepSeek then demands the field in each reply, also in one without reasoning.
+        for reply in replies:
+            reply.setdefault(_REASONING, "")
+    return turns
 
 
 _REASONING = "reasoning_content"
@@ -229,7 +244,10 @@ def wire_message(message: Message, source: str | None = None) -> dict[str, objec
 
 
 def _parts(message: Message) -> list[dict[str, object]]:
-    """The content's texts and images, in their order."""
+    """The content's texts and images, in their order.
+
+    `message.placed` has where each image stands, and where each text begins that has fields.
+    """
     parts: list[dict[str, object]] = []
     images = iter(message.images)
     text_start = 0
@@ -291,12 +309,13 @@ def nested_schema(schema: JsonSchema, *, strict: bool = True) -> Fields:
 
 
 def openai_schema(schema: JsonSchema) -> Fields:
-    """`nested_schema`, called strict only if it is so by OpenAI's rules: some servers check it."""
+    """As `nested_schema`, but `strict` only if the schema follows the rules of strict mode."""
+    # Some servers check that.
     return nested_schema(schema, strict=_is_strict(orjson.dumps(schema)))
 
 
-# Cached by the schema's text: a judge's schema is made for each draft, and is the same.
+# Cached by its text, since a judge's schema is made for each draft, and is always the same.
 @lru_cache(maxsize=256)
-def _is_strict(schema: bytes) -> bool:
-    parsed: JsonSchema = orjson.loads(schema)
-    return strict_schema(parsed) == parsed
+def _is_strict(schema_text: bytes) -> bool:
+    schema: JsonSchema = orjson.loads(schema_text)
+    return strict_schema(schema) == schema

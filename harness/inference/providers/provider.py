@@ -66,13 +66,15 @@ own.
 
 
 def remedies(where: str, **changes: str | tuple[str, ...]) -> dict[Aim, tuple[str, ...]]:
-    """The changes by the names of aims, each with where it is made: `start vLLM with …`."""
-    return {
-        Aim[name.upper()]: tuple(
-            where + change for change in ((texts,) if isinstance(texts, str) else texts)
-        )
-        for name, texts in changes.items()
-    }
+    """Makes `Remedies` of changes by their aims' names in lower case.
+
+    `where` goes before each: `start vLLM with `.
+    """
+    by_aim: dict[Aim, tuple[str, ...]] = {}
+    for name, texts in changes.items():
+        alternatives = (texts,) if isinstance(texts, str) else texts
+        by_aim[Aim[name.upper()]] = tuple(where + text for text in alternatives)
+    return by_aim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ class Counters:
 class Extras:
     """The parts of an OpenAI reply beside its text in which servers differ."""
 
-    # The reply's field of that name, of the last chunk that had it; `metrics` likewise.
+    # Fields of the reply with these names, each from the last chunk that had it.
     timings: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -111,10 +113,10 @@ class Extras:
 class Host(Protocol):
     """Loads and unloads one model, at its server or in an engine that harness runs.
 
-    A load or an unload ends within the endpoint's `load_timeout_s` and the few seconds that undoing
-    it takes. The caller limits the time of a report. No two of the three run at once on one host;
-    any of them may run while calls are answered. All raise `InferenceError` if the server cannot be
-    asked.
+    `load` and `unload` end within the endpoint's `load_timeout_s` and the few seconds that undoing
+    takes. The caller limits the time of `report`. No two of the three run at once on one host, but
+    each may run while calls are answered. All raise `InferenceError` if the server cannot be
+    reached.
     """
 
     async def load(self) -> None:
@@ -142,8 +144,8 @@ class Host(Protocol):
 class HostReport:
     """A host's report on its model."""
 
-    resident: bool  # whether it is in memory, so that a call loads nothing
-    # On all devices together; None where the host does not tell, here and in the next.
+    resident: bool  # whether the model is in memory, so that a call loads nothing
+    # Its memory on all devices together, and on GPUs; None where the host does not report it.
     total_bytes: int | None = None
     gpu_bytes: int | None = None
 
@@ -195,9 +197,9 @@ class Provider:
     embeds: Switch = NEVER
     embeds_one_by_one: bool = False
     tools: Switch = ALWAYS
-    """How to make it support tools itself; without that, they become a type of the reply."""
+    """How to make it support tools itself; otherwise tools are offered as a type of the reply."""
     refuses_tools: bool = False
-    """Whether it says so where its model cannot be told of tools; others are tried out once."""
+    """Whether it refuses tools if its model does not support them; another is tested once."""
     requires_calls: bool = True
     """Whether it can make the model call a tool."""
     images: Switch = ALWAYS
@@ -207,14 +209,15 @@ class Provider:
     counts_usage: bool = True
     """Whether a streamed reply without its usage is incomplete."""
     times: Callable[[Extras], ServerTimings | None] | None = None
-    """Reads how long the call waited, or its prompt took."""
+    """Reads the times of a call from its reply."""
     timings: Switch = NEVER
+    """How to make it report these times."""
     cached_tokens: Switch = NEVER
     """How to make it report the cached part of prompts."""
 
     # What it says of itself.
     is_asked: bool = True
-    """Whether its pages may be asked for: no provider's of a managed API are."""
+    """Whether its pages may be asked for; those of managed APIs are not."""
     health: str | None = "/health"
     """Path below its root that answers 200 when it is ready."""
     context: ContextReport | None = None

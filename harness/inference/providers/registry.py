@@ -77,7 +77,7 @@ def provider_of(endpoint: Endpoint) -> Provider:
 
 
 def provider_named(backend: str) -> Provider:
-    """The provider of a journal's endpoint; of an unknown one, a server without particulars."""
+    """The provider of a backend that a journal names; one without particulars if it is unknown."""
     return PROVIDERS.get(backend) or Provider(title=backend)
 
 
@@ -89,7 +89,8 @@ def _installed(name: str) -> Provider:
 
 def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
     """The bare backend of an endpoint, not connected yet; raises `ConfigurationInvalid`."""
-    access, provider = access or Access(), provider_of(endpoint)
+    access = access or Access()
+    provider = provider_of(endpoint)
     if provider.connect is not None:
         return provider.connect(endpoint, access)
     return OpenAIWire(endpoint, provider, access)
@@ -98,17 +99,20 @@ def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
 def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
     """How an endpoint's server treats schemas and tools, as far as known before a test."""
     provider = provider_of(endpoint)
-    # One that says when it refuses tools is sent them, without a probe.
-    mode: ToolMode | None = "native" if provider.refuses_tools else None
+    tool_mode: ToolMode | None = endpoint.tools
+    if tool_mode is None and provider.tools is NEVER:
+        tool_mode = "typed"
+    elif tool_mode is None and provider.refuses_tools:
+        # No test is needed, since such a server says if its model does not support tools.
+        tool_mode = "native"
     tools = ToolKnowledge(
-        endpoint.tools or ("typed" if provider.tools is NEVER else mode),
-        requires_calls=provider.requires_calls or endpoint.tools == "native",
+        tool_mode, requires_calls=provider.requires_calls or endpoint.tools == "native"
     )
     return SchemaKnowledge(endpoint.structured, strict=provider.strict_schemas), tools
 
 
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
-    """What loads an endpoint's model, not connected yet; raises `ConfigurationInvalid`."""
+    """The host of an endpoint's model, not connected yet; raises `ConfigurationInvalid`."""
     host = provider_of(endpoint).host
     if host is None:
         raise ConfigurationInvalid(
@@ -129,20 +133,21 @@ def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
 async def served_metadata(
     endpoint: Endpoint, *, api_key: str | None = None, timeout_s: float = _SERVED_TIMEOUT_S
 ) -> ModelMetadata | None:
-    """Which model an endpoint's server says is behind `model_id`; None if it does not tell."""
+    """The model behind `model_id`, as the endpoint's server describes it; None if it does not.
+
+    The name alone is no proof: llama-server ignores the name in a call, vLLM serves under any name,
+    and a bare tag of Ollama's hides how the weights are packed.
+    """
     served = provider_of(endpoint).served
     if served is None:
         return None
     try:
         pages = ServerPages(endpoint, Access(api_key=api_key))
-    # A key that cannot be sent: the first call says so.
     except ConfigurationInvalid:
-        return None
+        return None  # a key that cannot be sent, which the first call reports
     async with aclosing(pages):
         try:
             async with asyncio.timeout(timeout_s):
-                # Names can be made up: llama-server ignores the name it is asked for, vLLM serves
-                # under any, and a bare tag of Ollama's hides how the weights are packed.
                 metadata = await served(pages)
         except TimeoutError:
             return None
@@ -150,13 +155,13 @@ async def served_metadata(
 
 
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
-    """The facts about an endpoint's server; None if not reported within seconds.
+    """The facts about an endpoint's server; a fact is None if not reported within seconds.
 
-    Ask once the model has been called: some servers know its context only then.
+    To be called after a call to the model, since some servers know its context only then.
     """
     provider = provider_of(endpoint)
-    # An engine that harness starts has what its endpoint says.
     if endpoint.path is not None:
+        # An engine that harness starts, with the settings of the endpoint.
         return ServerFacts(
             context_tokens=endpoint.context_tokens,
             slots=provider.slots(endpoint),
@@ -176,6 +181,7 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
 
 
 async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
+    """The facts about a server with the pages of OpenAI's protocol and of its provider."""
     listed = await pages.json(f"{pages.v1}/models")
     metrics = context_tokens = slots = None
     if provider.counters:
@@ -195,18 +201,18 @@ async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
 def slots_source(
     endpoint: Endpoint, *, api_key: str | None = None
 ) -> Callable[[], Awaitable[int | None]] | None:
-    """Asks a server how many calls it answers at once; None without such a page."""
+    """A function that asks a server how many calls it answers at once; None without such a page."""
     page = provider_of(endpoint).context
-    # The server of a model that the budget loads is not asked: a router would load it for that.
+    # Not for a model that the budget loads, since a router would load it for this question.
     if page is None or page.slots is None or endpoint.manage:
         return None
 
-    async def ask() -> int | None:
+    async def ask_slots() -> int | None:
         async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
             document = await pages.json(page.path, params=pages.of_model)
         return whole(at(document, str(page.slots))) or None
 
-    return ask
+    return ask_slots
 
 
 def metrics_source(

@@ -21,7 +21,7 @@ from harness.errors import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import parsed
-from harness.inference.providers.error_replies import words_of
+from harness.inference.providers.error_replies import message_in
 from harness.inference.providers.http import Access, BodyTooLong, HttpConnection
 
 CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
@@ -51,9 +51,9 @@ class Page:
         return parsed(self.body)
 
     @property
-    def said(self) -> str:
-        """Its status, and the words of an error in whatever shape it comes."""
-        return f"HTTP {self.status}: {words_of(self.body)}"
+    def text(self) -> str:
+        """Its status, and the message of an error in any shape."""
+        return f"HTTP {self.status}: {message_in(self.body)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +97,12 @@ class ServerPages:
     ) -> Page:
         """Fetches a page, or posts JSON; raises `EndpointUnreachable` without an answer."""
         content = None if body is None else orjson.dumps(body)
-        sent = {"content-type": "application/json"} if content else {}
+        headers = {"content-type": "application/json"} if content else {}
         try:
             response = await self._connection.client.request(
-                method, self.root + path, content=content, params=params, headers=sent
+                method, self.root + path, content=content, params=params, headers=headers
             )
-        # Before its base class: this server did answer.
+        # Caught before its base class `RequestError`, since here the server did answer.
         except BodyTooLong as error:
             raise self._connection.broken(error) from error
         except httpx2.RequestError as error:
@@ -116,7 +116,7 @@ class ServerPages:
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
     ) -> bytes | None:
-        """A page; None for anything but a success within five seconds."""
+        """The body of a page; None unless it comes with success within five seconds."""
         try:
             async with asyncio.timeout(_PAGE_S):
                 answer = await self.ask(
@@ -129,7 +129,7 @@ class ServerPages:
     async def json(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
     ) -> Any:  # noqa: ANN401 - read by `at`
-        """A page's JSON; None if it does not come, or is none."""
+        """The JSON of a page; None if the page does not come, or has no JSON."""
         return parsed(await self.page(path, params=params, post=post))
 
 
@@ -141,7 +141,7 @@ class ServerHost(ServerPages):
         return in_time(self.endpoint.tag, self.endpoint.load_timeout_s, doing)
 
     def fields(self, answer: Page) -> Mapping[str, object]:
-        """The JSON object of an answer; raises `InferenceError` for a refusal, or anything else."""
+        """The JSON object of an answer; raises `InferenceError` for any other answer."""
         if answer.status != 200:
             raise self.refusal(answer)
         fields = answer.json
@@ -151,11 +151,12 @@ class ServerHost(ServerPages):
 
     @asynccontextmanager
     async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        """Undoes the block if it raises or is cancelled."""
+        """Calls `undo` if the block raises or is cancelled."""
         try:
             yield
         except BaseException:
-            with suppress(InferenceError, TimeoutError):  # the block's error says more
+            # An error of `undo` is dropped, since the block's error says more.
+            with suppress(InferenceError, TimeoutError):
                 async with asyncio.timeout(min(self.endpoint.load_timeout_s, CLEARING_UP_S)):
                     await undo()
             raise
@@ -171,13 +172,13 @@ class ServerHost(ServerPages):
         error = self.refusal(answer)
         if isinstance(error, AuthenticationFailed):
             return AuthenticationFailed(
-                f"the server refused the key to load models and let them go ({answer.said}); set "
+                f"the server refused the key to load models and let them go ({answer.text}); set "
                 "the endpoint's api_key_env to the name of the variable that holds it"
             )
         if isinstance(error, ModelNotFound):
             return error
         return LoadFailed(
-            f"the server could not {doing} '{self.endpoint.model_id}': {answer.said}",
+            f"the server could not {doing} '{self.endpoint.model_id}': {answer.text}",
             out_of_memory=NO_ROOM.search(answer.body.decode("utf-8", "replace")) is not None,
         )
 
@@ -212,9 +213,9 @@ async def in_time(tag: str, limit_s: float, doing: str) -> AsyncIterator[None]:
         ) from error
 
 
-async def until(it_is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Asks at once, and then after ever longer pauses of up to a second, until it is so."""
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Checks a condition at once, and after growing pauses of up to a second, until it is true."""
     pause_s = _FIRST_PAUSE_S
-    while not await it_is_so():
+    while not await condition():
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -32,8 +32,8 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 
-# Fields of OpenAI's protocol that have another place here, or another name.
-_PLACED = {"model", "messages"}
+# Fields of OpenAI's protocol that are no sampling parameters, and have another place here.
+_NOT_PARAMETERS = {"model", "messages"}
 # Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
 # does not report the length of its context.
 UNSTATED_ROOM_TOKENS = 1024
@@ -62,11 +62,15 @@ class TritonWire(HttpBackend):
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, PROVIDER)
-        # The server does not say that it refused a field: only the known ones can be left out.
-        openai_fields = wire_fields(request, self._endpoint.model_id, stream=False)
-        # By the names of vLLM's `SamplingParams`.
-        fields = {name: value for name, value in openai_fields.items() if name not in _PLACED}
-        return fields | {"max_tokens": _room(request), "stop": [*request.stop, *self._turns.stop]}
+        # Sampling parameters, which in vLLM's `SamplingParams` have the same names as in OpenAI's
+        # protocol.
+        parameters = {
+            name: value
+            for name, value in wire_fields(request, self._endpoint.model_id, stream=False).items()
+            if name not in _NOT_PARAMETERS
+        }
+        stop = [*request.stop, *self._turns.stop]
+        return parameters | {"max_tokens": _max_tokens(request), "stop": stop}
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered; see `Backend.embed`."""
@@ -83,7 +87,7 @@ class TritonWire(HttpBackend):
             "return_finish_reason": True,
             "return_num_input_tokens": True,
             "return_num_output_tokens": True,
-            # As one text, since a parameter of its own cannot be a list, as the stop texts are.
+            # As one text, since a parameter cannot be a list, which the stop texts are.
             "sampling_parameters": orjson.dumps(fields).decode(),
         }
         text = prompt_text(self._turns, request.conversation)
@@ -93,47 +97,52 @@ class TritonWire(HttpBackend):
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
     ) -> Completion:
         last: Mapping[str, Any] | None = None
-        written: int | None = None
+        output_tokens: int | None = None
         async for value in values:
-            if (part := self._part(value)) is None:
+            part = self._part(value)
+            if part is None:
                 continue
-            text = part.get("text_output")  # since the part before it
+            text = part.get("text_output")  # what is new since the part before
             if not isinstance(text, str):
-                raise self._connection.odd(part)
+                raise self._connection.unexpected(part)
             last = part
-            if (count := as_count(part.get("num_output_tokens"))) is not None:
-                written = (written or 0) + count
+            new_tokens = as_count(part.get("num_output_tokens"))
+            if new_tokens is not None:
+                output_tokens = (output_tokens or 0) + new_tokens
             progress.add(text, is_whole=not self._endpoint.stream)
         if last is None:
             raise self._connection.cut("it ended before it began")
-        word = last.get("finish_reason")  # the text `None` until the model has finished
-        if not word:  # as of old servers
-            word = "length" if (written or 0) >= _room(progress.request) else "stop"
-        usage, read = None, as_count(last.get("num_input_tokens"))
-        if read is not None and written is not None:
-            usage = Usage(input_tokens=read, output_tokens=written, cached_tokens=None)
+        finish_word = last.get("finish_reason")  # the text `None` until the model has finished
+        if not finish_word:  # an old server
+            is_at_limit = (output_tokens or 0) >= _max_tokens(progress.request)
+            finish_word = "length" if is_at_limit else "stop"
+        usage = None
+        input_tokens = as_count(last.get("num_input_tokens"))
+        if input_tokens is not None and output_tokens is not None:
+            usage = Usage(
+                input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=None
+            )
         return progress.completion(
-            finish_reason=proper_end(str(word)),
+            finish_reason=proper_end(str(finish_word)),
             usage=usage,
             model_id=text_at(last, "model_name") or self._endpoint.model_id,
         )
 
 
-def _room(request: ChatRequest) -> int:
+def _max_tokens(request: ChatRequest) -> int:
     return request.max_output_tokens or UNSTATED_ROOM_TOKENS
 
 
 class TurnFormat(NamedTuple):
     """How a prompt marks the turns of a conversation."""
 
-    # What goes before a turn; `{role}` stands for its role, `{Role}` for that with a capital.
-    header: str
-    end: str
+    header: str  # before a turn; `{role}` stands for its role, `{Role}` for `User`
+    end: str  # after a turn
     stop: tuple[str, ...]  # texts at which the model's own turn is over
     strips: bool = False  # whether blanks around a turn are dropped
 
-    def begun(self, role: Role) -> str:
-        """The header of a turn."""
+    def header_of(self, role: Role) -> str:
+        """The header of a turn of this role."""
         return self.header.format(role=role, Role=role.capitalize())
 
 
@@ -148,12 +157,12 @@ TURN_FORMATS: Mapping[PromptTemplate, TurnFormat] = {
 
 
 def prompt_text(turns: TurnFormat, messages: Sequence[Message]) -> str:
-    """The conversation, and then the header of the turn that is asked for."""
+    """The conversation as text, with the header of the model's turn at its end."""
     prompt = ""
     for turn in messages:
         text = turn.content.strip() if turns.strips else turn.content
-        prompt += turns.begun(turn.role) + text + turns.end
-    return prompt + turns.begun("assistant")
+        prompt += turns.header_of(turn.role) + text + turns.end
+    return prompt + turns.header_of("assistant")
 
 
 # --- the two front ends ----------------------------------------------------------------------
@@ -178,7 +187,7 @@ class TritonHost(ServerHost):
         self._path = f"/v2/repository/models/{quote(self._model, safe='')}"
 
     async def load(self) -> None:
-        """Has it loaded, unless a version of it is ready."""
+        """Has the server load the model, unless a version of it is ready."""
         async with self.in_time("load"):
             if await self._is_there():
                 return
@@ -186,25 +195,25 @@ class TritonHost(ServerHost):
                 await self._do("load", {})
 
     async def unload(self) -> None:
-        """Waits until the calls under way have ended."""
+        """Has the server unload the model when the calls under way have ended."""
         async with self.in_time("unload"):
             if not await self._is_gone():
                 await self._let_go()
 
     async def report(self) -> HostReport:
-        """Whether a version of it is ready."""
+        """Whether a version of the model is ready."""
         return HostReport(resident=await self._is_there())
 
     async def _let_go(self) -> None:
         await self._do("unload", {"parameters": {"unload_dependents": True}})
         await until(self._is_gone)
 
-    async def _do(self, what: str, body: object) -> None:
-        answer = await self.ask("POST", f"{self._path}/{what}", body)
+    async def _do(self, action: Literal["load", "unload"], body: object) -> None:
+        answer = await self.ask("POST", f"{self._path}/{action}", body)
         if _NOT_EXPLICIT.search(answer.body):
             raise self.switched_off("Triton", needs=_EXPLICIT)
         if answer.status != 200:
-            raise self.failure(answer, doing=what)
+            raise self.failure(answer, doing=action)
 
     async def _is_there(self) -> bool:
         return "READY" in await self._states()
@@ -213,7 +222,7 @@ class TritonHost(ServerHost):
         return {"READY", "UNLOADING"}.isdisjoint(await self._states())
 
     async def _states(self) -> frozenset[str]:
-        """The states of its versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
+        """The states of the model's versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
         answer = await self.ask("POST", "/v2/repository/index", {})
         if answer.status != 200:
             raise self.refusal(answer)
@@ -227,7 +236,7 @@ class TritonHost(ServerHost):
 
 
 class TritonOpenAIHost(TritonHost):
-    """The same by the OpenAI front end (python/openai, 2.73)."""
+    """One model of a repository, by the OpenAI front end (python/openai, 2.73)."""
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         super().__init__(endpoint, access)
@@ -240,9 +249,8 @@ class TritonOpenAIHost(TritonHost):
         answer = await self.ask("GET", "/v1/models")
         match self.fields(answer):
             case {"data": list(rows)}:
-                listed = (row for row in rows if isinstance(row, Mapping))
-                is_there = any(row.get("id") == self.endpoint.model_id for row in listed)
-                return frozenset({"READY"} if is_there else ())
+                ids = [row.get("id") for row in rows if isinstance(row, Mapping)]
+                return frozenset({"READY"} if self.endpoint.model_id in ids else ())
         raise self.misread(answer)
 
 

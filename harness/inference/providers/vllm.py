@@ -29,11 +29,12 @@ _NO_SUCH_PAGE = 404
 
 
 def times(extras: Extras) -> ServerTimings | None:
-    """The reply's `metrics`. The first token's time counts from when the queue was over."""
+    """The times in a reply's `metrics`; None if it has none."""
     if not extras.metrics:
         return None
     return ServerTimings(
         queue_ns=as_ns(extras.metrics.get("queue_time_ms")),
+        # vLLM counts it from the end of the queue.
         prefill_ns=as_ns(extras.metrics.get("time_to_first_token_ms")),
         decode_ns=as_ns(extras.metrics.get("generation_time_ms")),
     )
@@ -75,7 +76,8 @@ class VllmHost(ServerHost):
             if not await self._is_awake():
                 return
             await self._check_sleep_mode()
-            # One that is on its way to sleep takes no calls: else it is known to be awake.
+            # After a failure the server is woken: it may be on its way to sleep, and would take no
+            # calls, although it counts as awake.
             async with self.or_else(self._wake):
                 await self._sleep()
 
@@ -100,7 +102,7 @@ class VllmHost(ServerHost):
             raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
 
     async def _sleep(self) -> None:
-        # `wait`, since calls of others may be under way; ours are not, when a model is let go.
+        # `wait`, since calls of other clients may be under way. This run has none when it unloads.
         answer = await self.ask("POST", "/sleep", params={"level": "1", "mode": "wait"})
         if answer.status != 200:
             raise self.failure(answer, doing="let go of")

@@ -1,6 +1,7 @@
 """A reply on the OpenAI chat wire, read key by key.
 
-A field of an unexpected shape does not cost the reply. It counts once its finish reason has come.
+A field of an unexpected shape does not cost the reply. A reply counts once its finish reason has
+come.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class WireReply:
         self.metrics: Mapping[str, Any] = {}
         self._extra: dict[str, Any] = {}
         self.has_begun = False
-        self.came_whole = False  # whether it was not streamed, even if a stream was asked for
+        self.came_whole = False  # whether it was one document, even if a stream was requested
         # For `_check_alone`:
         self._was_unfinished = False  # whether a piece came without a finish reason
         self._is_over = False  # whether a finish reason came after such a piece
@@ -47,44 +48,51 @@ class WireReply:
         """Adds a chunk with its `first_choices`; returns whether it was a whole reply."""
         # 1. The fields beside the text: the last value of each counts.
         model = chunk.get("model")
-        self._model_id = model if isinstance(model, str) and model else self._model_id
+        if isinstance(model, str) and model:
+            self._model_id = model
         self.usage = _mapping(chunk.get("usage")) or self.usage
         self.timings = _mapping(chunk.get("timings")) or self.timings
         self.metrics = _mapping(chunk.get("metrics")) or self.metrics
         if not choices:
             return False
-        # 2. The text, the thought and the calls, wherever servers put them.
+        # 2. The text, the reasoning and the calls, wherever servers put them.
         choice = choices[0]
-        message, delta = choice.get("message"), _mapping(choice.get("delta"))
+        message = choice.get("message")
+        delta = _mapping(choice.get("delta"))
         # Some servers answer a call that asks for a stream with one document.
         self.came_whole = isinstance(message, dict) and not delta and not self.has_begun
         self.has_begun = True
         part = _mapping(message) if self.came_whole else delta
-        text, thought = divided(part.get("content"))
-        thought += next(filter(None, (text_in(part.get(name)) for name in _THOUGHTS)), "")
+        text, reasoning = divided(part.get("content"))
+        reasoning += next(filter(None, (text_in(part.get(name)) for name in _REASONING)), "")
         refusal = text_in(part.get("refusal"))
         calls = call_pieces(part)
         # 3. The end.
-        word = text_at(choice, "finish_reason")
-        if (text or thought or calls) and not self.came_whole:
+        finish_word = text_at(choice, "finish_reason")
+        if (text or reasoning or calls) and not self.came_whole:
             self._check_alone(len(choices))
-            self._was_unfinished |= not word
-        if word:
-            # Some servers send a finish reason with every piece, or with every thought. So it ends
-            # the reply only if an earlier piece came without one.
+            self._was_unfinished |= not finish_word
+        if finish_word:
+            # Some servers send a finish reason with every piece, or with every piece of reasoning.
+            # So it ends the reply only if an earlier piece came without one.
             self._is_over |= self._was_unfinished
             self._progress.end()
         self._is_refusal = self._is_refusal or bool(refusal)
-        text += refusal
-        self._progress.add(text, reasoning=thought, calls=calls, is_whole=self.came_whole)
+        self._progress.add(
+            text + refusal, reasoning=reasoning, calls=calls, is_whole=self.came_whole
+        )
         if extra := extra_of(part):
             self._extra = joined(self._extra, extra)
-        self.finish_word = word or self.finish_word
+        self.finish_word = finish_word or self.finish_word
         return self.came_whole
 
     def _check_alone(self, replies: int) -> None:
-        """Raises `InferenceError` if this content may be another reply's, with the same index."""
-        # With `n` in extra_body: sgl-project/sglang#2912, BerriAI/litellm#5236.
+        """Raises `InferenceError` if a chunk's content may belong to another reply.
+
+        `replies` is the number of replies in the chunk whose index is 0.
+        """
+        # With `n` in extra_body, some servers give all replies the index 0:
+        # sgl-project/sglang#2912, BerriAI/litellm#5236.
         if self._is_over or (self._has_others and replies == 1):
             raise InferenceError(
                 "it sends several replies at once, and gives all the index 0; have it make one",
@@ -98,10 +106,9 @@ class WireReply:
         """The completion; raises `StreamCut` unless the reply came to a known end."""
         if self.finish_word is None:
             raise StreamCut("the reply came without its finish reason")
-        ended = proper_end(self.finish_word)
+        reason = proper_end(self.finish_word)
         return self._progress.completion(
-            finish_reason="content_filter" if self._is_refusal else ended,
-            # Speculative decoding is counted among llama-server's timings.
+            finish_reason="content_filter" if self._is_refusal else reason,
             usage=_usage_of(self.usage, self.timings),
             model_id=self._model_id,
             reported=reported,
@@ -121,6 +128,7 @@ def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Us
         output_tokens=as_count(usage.get("completion_tokens")) or 0,
         cached_tokens=as_count(at(usage, "prompt_tokens_details", "cached_tokens")),
         reasoning_tokens=as_count(at(_mapping(details) or usage, "reasoning_tokens")),
+        # llama-server counts speculative decoding among its timings.
         draft_tokens=whole(timings.get("draft_n")),
         accepted_tokens=whole(timings.get("draft_n_accepted")),
     )
@@ -156,24 +164,24 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
 
 
 def finish_reason(word: str) -> FinishReason | None:
-    """What a server's word means; None if it is not known to stand for a proper end."""
+    """The finish reason of a server's word for it; None if the word is not known."""
     return _FINISH_REASONS.get(word.lower())
 
 
 def proper_end(word: str) -> FinishReason:
-    """What a server's word means; raises `StreamCut` if it is not known to be a proper end."""
-    ended = finish_reason(word)
-    if ended is None:
+    """As `finish_reason`; raises `StreamCut` for a word that is not known to be a proper end."""
+    reason = finish_reason(word)
+    if reason is None:
         raise StreamCut(f"the server broke the generation off (finish reason '{word}')")
-    return ended
+    return reason
 
 
 # --- parts of replies --------------------------------------------------------------------------
 
-# The fields with reasoning: vLLM's; that of llama-server and most; OpenRouter's, in parts.
-_THOUGHTS = ("reasoning", "reasoning_content", "reasoning_details")
-_THOUGHT = re.compile("think|thought|reason")  # in the type of a part
-# The fields of a part that may have its text, or parts again.
+# Fields with reasoning: of vLLM; of llama-server and most others; of OpenRouter, in parts.
+_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
+_REASONING_TYPE = re.compile("think|thought|reason")  # in the type of a part
+# Fields of a part that may have its text, or parts again.
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
 
 
@@ -193,13 +201,18 @@ def divided(content: object) -> tuple[str, str]:
     """The answer and the reasoning of a content. Mistral and Databricks put both into parts."""
     if isinstance(content, str):
         return content, ""
-    parts = content if isinstance(content, list) else [content]
-    thoughts = [part for part in parts if _THOUGHT.search(str(at(part, "type")))]
-    return text_in([part for part in parts if part not in thoughts]), text_in(thoughts)
+    answer: list[object] = []
+    reasoning: list[object] = []
+    for part in content if isinstance(content, list) else [content]:
+        if _REASONING_TYPE.search(str(at(part, "type"))):
+            reasoning.append(part)
+        else:
+            answer.append(part)
+    return text_in(answer), text_in(reasoning)
 
 
 def call_pieces(part: object) -> list[CallPiece]:
-    """What a part of a reply adds to its calls; some servers send the arguments as an object."""
+    """The pieces of tool calls in a part of a reply."""
     pieces = []
     calls = rows(at(part, "tool_calls"))
     older_call = at(part, "function_call")  # the older form, of which a reply has at most one
@@ -208,42 +221,52 @@ def call_pieces(part: object) -> list[CallPiece]:
     for call in calls:
         arguments = at(call, "function", "arguments") or ""
         if not isinstance(arguments, str):
+            # Some servers send an object in place of its text.
             arguments = orjson.dumps(arguments).decode()
-        id_, name = text_in(at(call, "id")), text_in(at(call, "function", "name"))
-        pieces.append(CallPiece(whole(at(call, "index")), id_, name, arguments, extra_of(call)))
+        call_id = text_in(at(call, "id"))
+        name = text_in(at(call, "function", "name"))
+        pieces.append(CallPiece(whole(at(call, "index")), call_id, name, arguments, extra_of(call)))
     return pieces
 
 
 def extra_of(part: object) -> dict[str, Any]:
     """The fields to send back with a turn or a call: reasoning, and all that are not known."""
-    fields = _mapping(part).items()
-    return {name: value for name, value in fields if name not in _READ and value not in (None, "")}
+    return {
+        name: value
+        for name, value in _mapping(part).items()
+        if name not in _KNOWN_FIELDS and value not in (None, "")
+    }
 
 
-_READ = {"role", "content", "refusal", "tool_calls", "function_call", "index", "id", "type"}
-_READ |= {"function"}
-"""The fields of turns and calls that have a place of their own."""
+# The fields of turns and calls that are read above.
+_KNOWN_FIELDS = frozenset(
+    {"role", "content", "refusal", "tool_calls", "function_call", "index", "id", "type"}
+    | {"function"}
+)
 
 
 def first_choices(chunk: object) -> list[Mapping[str, Any]]:
-    """The replies of a chunk with the first one's index: a second one was not asked for."""
+    """The replies of a chunk whose index is 0, or missing: no other was requested."""
     choices = (choice for choice in rows(at(chunk, "choices")) if isinstance(choice, dict))
     return [choice for choice in choices if str(choice.get("index") or 0) == "0"]
 
 
 def joined(field: Any, piece: Any, name: str = "") -> Any:  # noqa: ANN401 - JSON
-    """A field of a streamed reply with what another chunk adds: texts grow, and so do lists."""
+    """A field of a streamed reply with the piece that another chunk adds.
+
+    Texts and lists grow, and objects are joined key by key; `name` is the field's key.
+    """
     if isinstance(field, dict) and isinstance(piece, dict):
         both = {key: joined(field[key], piece[key], key) for key in field.keys() & piece.keys()}
         return {**field, **piece, **both}
     if isinstance(field, list) and isinstance(piece, list):
         items = [*field]
         for item in piece:
-            place = next((n for n, old in enumerate(items) if _goes_on(old, item)), None)
-            if place is None:
-                items.append(item)
+            continued = [n for n, earlier in enumerate(items) if _continues(item, earlier)]
+            if continued:
+                items[continued[0]] = joined(items[continued[0]], item)
             else:
-                items[place] = joined(items[place], item)
+                items.append(item)
         return items
     if isinstance(field, str) and isinstance(piece, str) and name not in _NAMING:
         return field + piece
@@ -254,13 +277,15 @@ def joined(field: Any, piece: Any, name: str = "") -> Any:  # noqa: ANN401 - JSO
 _NAMING = {"type", "format", "id", "index", "role", "name"}
 
 
-def _goes_on(begun: Any, item: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether an item of a list is a further piece of another: of reasoning, mostly."""
-    if not (isinstance(begun, dict) and isinstance(item, dict)):
+def _continues(item: Any, earlier: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether an item of a list is a further piece of an earlier one: of reasoning, mostly."""
+    if not (isinstance(earlier, dict) and isinstance(item, dict)):
+        return False
+    if earlier.get("type") != item.get("type"):
         return False
     # OpenRouter numbers its items.
-    if "index" in item or "index" in begun:
-        return begun.get("index") == item.get("index") and begun.get("type") == item.get("type")
+    if "index" in item or "index" in earlier:
+        return bool(earlier.get("index") == item.get("index"))
     # litellm does not number them; an item ends with its signature.
-    is_over = begun.get("signature") or "data" in begun or "thinking" not in begun
-    return begun.get("type") == item.get("type") and not is_over
+    is_over = earlier.get("signature") or "data" in earlier or "thinking" not in earlier
+    return not is_over
