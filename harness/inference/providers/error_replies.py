@@ -192,12 +192,12 @@ def _complaint(body: bytes) -> Mapping[str, Any]:
         value = parsed(value.encode())  # MLC encodes its error twice
     if isinstance(value, list) and value:
         value = value[0]  # Gemini sends a list
-    error = at(value, "error") or value
-    if isinstance(error, str) and error.startswith("{"):
-        return _complaint(error.encode())  # Ollama passes on its llama-server's error as text
-    if isinstance(error, Mapping):
-        return error
-    text = body.decode("utf-8", "replace").strip() if error is None else str(error)
+    fields = at(value, "error") or value
+    if isinstance(fields, str) and fields.startswith("{"):
+        return _complaint(fields.encode())  # Ollama passes on its llama-server's error as text
+    if isinstance(fields, Mapping):
+        return fields
+    text = body.decode("utf-8", "replace").strip() if fields is None else str(fields)
     return {"message": text, "type": text_at(value, "error_type")}
 
 
