@@ -8,6 +8,8 @@ import asyncio
 import itertools
 import math
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from graph_runs import (
@@ -154,6 +156,32 @@ def test_places_are_lent_seven_times_at_most_and_come_back(graph):
 
     assert asyncio.run(main()) == ([2, 5, 16, 16], "finished")
     assert begun == [*range(40)]
+
+
+def test_a_free_place_goes_to_deeper_calls_then_to_followers_then_to_the_first():
+    def call(*, around=None, follows=False):
+        state = SimpleNamespace(step=SimpleNamespace(follows=follows))
+        return SimpleNamespace(around=around, loan=None, state=state)
+
+    outer = call()
+    queued = {
+        "first": call(),
+        "follower": call(follows=True),
+        "second": call(),
+        "nested": call(around=outer),
+        "follower in a nested graph": call(around=outer, follows=True),
+    }
+    places, begun = Places(1), []
+    places.take(lambda: begun.append("outer"), outer)
+    for name, waiting in queued.items():
+        places.take(partial(begun.append, name), waiting)
+    for _ in queued:
+        places.give_back()
+
+    assert begun == [
+        *("outer", "follower in a nested graph", "nested"),
+        *("follower", "first", "second"),
+    ]
 
 
 def test_what_waits_for_a_place_costs_no_task(graph):
