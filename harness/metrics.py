@@ -182,9 +182,11 @@ class Metrics:
             figures(journal.started)
         for call in calls_of(spans_of_calls()):
             # The phases of a call that has just ended may not be in the file yet.
-            if call.phases or not is_under_way or call.status != "ok":
+            may_lack_phases = is_under_way and call.status == "ok" and not call.phases
+            if not may_lack_phases:
                 figures.end(call)
         if journal.ended is not None:
+            # On the clock of the first part, which all spans are on; a later part has its own.
             figures(journal.ended._replace(time_ns=journal.last_ns))
 
     def _measure(self, name: str, value: float, labels: Labels) -> None:

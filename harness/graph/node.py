@@ -136,10 +136,10 @@ class Node:
         return PipelineInvalid(message, code=code, path=self.path, line=self.line)
 
     def annotation(self, name: str) -> object:
-        """The type of a parameter, or of `return`; `object` without annotation.
+        """The type of a parameter of the function or of its `when`, or of `return`.
 
-        Raises:
-            PipelineInvalid: The annotation names something that does not exist.
+        `object` without annotation. Raises `PipelineInvalid` if the annotation names something that
+        does not exist.
         """
         function = self.function
         # The function's own parameter counts before one of `when` with the same name.

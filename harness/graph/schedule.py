@@ -131,8 +131,12 @@ class Schedule:
     # --- nodes and items that can begin -----------------------------------------------------------
 
     def _begin(self, state: StepState) -> None:
+        """Starts a node whose unmapped inputs are all there, or the first of its items.
+
+        If one of those inputs has no value, or `each=` is given no list, it settles the node.
+        """
         step = state.step
-        obstacle = self._obstacle(state, step.unmapped, None) if state.is_in_trouble else None
+        obstacle = self._obstacle(state, step.unmapped, item=None) if state.is_in_trouble else None
         if obstacle is not None:
             self._settle_node(state, obstacle)
         elif not step.mapped:

@@ -178,7 +178,8 @@ class HttpConnection:
         self.base = base_of(str(url))
         self.root = self.base.removesuffix("/v1")
         key = bearer(api_key, endpoint=endpoint.tag)
-        # Headers with a variable are left out, as pages are asked for without credentials.
+        # A variable is still there only for a connection that has no credentials, such as that for
+        # a server's counters. It sends none of these values.
         query = {name: value for name, value in endpoint.query.items() if "${" not in value}
         headers = {
             name.lower(): bearer(value, endpoint=endpoint.tag) or ""

@@ -178,21 +178,24 @@ class LiteLLMBackend:
         return piece_with_usage
 
     def _costs(self, reply: Any) -> tuple[float | None, float | None]:  # noqa: ANN401 - as above
-        """What a call cost and what a cache saved, in USD, by the price list of this litellm."""
+        """What a call cost, and what a cache of prompts saved, by litellm's price list, in USD.
+
+        What was saved is negative if the call paid more to write the cache than it saved.
+        """
         model = self._endpoint.model_id
         price = self._litellm.cost_per_token
         cost_usd = saved_usd = None
-        # litellm raises a bare Exception for a model that is not on its list. The cost of such a
-        # model may be known nonetheless, if the provider itself reports it.
+        # litellm raises a bare Exception for a model that is not on its list. `completion_cost` may
+        # know the cost all the same, if the provider reports it, and then only `price` raises.
         with suppress(Exception):
             cost_usd = self._litellm.completion_cost(reply, model=model)
             details = reply.usage.prompt_tokens_details
             if details and (
                 details.cached_tokens or getattr(details, "cache_creation_tokens", None)
             ):
-                full_usd, _ = price(model=model, prompt_tokens=reply.usage.prompt_tokens)
-                paid_usd, _ = price(model=model, usage_object=reply.usage)
-                saved_usd = float(full_usd - paid_usd)
+                uncached_usd, _ = price(model=model, prompt_tokens=reply.usage.prompt_tokens)
+                prompt_usd, _ = price(model=model, usage_object=reply.usage)
+                saved_usd = float(uncached_usd - prompt_usd)
         return cost_usd, saved_usd
 
     def _translated(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
