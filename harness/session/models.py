@@ -205,13 +205,20 @@ async def open_models(
             if backends and tag in backends:
                 opening = OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backends[tag])
             else:
-                opening = _open_endpoint_or_its_error(
-                    endpoint,
-                    environment=environment,
-                    cached=cache is not None,
-                    clock=tracer.now_ns,
-                    is_required=tag in required,
-                )
+                try:
+                    opening = open_endpoint(
+                        endpoint,
+                        environment=environment,
+                        cached=cache is not None,
+                        clock=tracer.now_ns,
+                    )
+                except (ConfigurationInvalid, ModelFileInvalid) as error:
+                    if tag in required:
+                        raise
+                    unused = ScriptedBackend(())  # calls raise the error
+                    opening = OpenedEndpoint(
+                        endpoint=endpoint, reached=endpoint, backend=unused, error=error
+                    )
             for server in opening.servers:
                 stack.push_async_callback(server.backend.aclose)
             if opening.host is not None:
@@ -225,10 +232,7 @@ async def open_models(
             if opening.host is not None
         }
         budget = await open_budget(
-            hosts,
-            required=required,
-            settings=settings.budget,
-            tracer=tracer,
+            hosts, required=required, settings=settings.budget, tracer=tracer
         )
         if budget:
             await stack.enter_async_context(budget.opened())
@@ -473,24 +477,6 @@ def open_endpoint(
         host=host,
         identity=identity,
     )
-
-
-def _open_endpoint_or_its_error(
-    endpoint: Endpoint,
-    *,
-    environment: Mapping[str, str],
-    cached: bool,
-    clock: Clock,
-    is_required: bool,
-) -> OpenedEndpoint:
-    """As `open_endpoint`; calls raise the error of an endpoint that is not required."""
-    try:
-        return open_endpoint(endpoint, environment=environment, cached=cached, clock=clock)
-    except (ConfigurationInvalid, ModelFileInvalid) as error:
-        if is_required:
-            raise
-        backend = ScriptedBackend(())
-        return OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backend, error=error)
 
 
 @asynccontextmanager
