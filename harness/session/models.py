@@ -280,11 +280,7 @@ def _warn_of_fallbacks(
 
 
 def _route(
-    opened: OpenedEndpoint,
-    *,
-    lease: Lease | None,
-    knowledge: _Knowledge,
-    tracer: Tracer,
+    opened: OpenedEndpoint, *, lease: Lease | None, knowledge: _Knowledge, tracer: Tracer
 ) -> Route:
     endpoint = opened.endpoint
     servers = opened.servers
@@ -434,11 +430,7 @@ class OpenedEndpoint:
 
 
 def open_endpoint(
-    endpoint: Endpoint,
-    *,
-    environment: Mapping[str, str],
-    cached: bool,
-    clock: Clock,
+    endpoint: Endpoint, *, environment: Mapping[str, str], cached: bool, clock: Clock
 ) -> OpenedEndpoint:
     """An endpoint's backend, which connects at the first call.
 

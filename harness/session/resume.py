@@ -17,15 +17,7 @@ from harness.inference import Limits, Spent
 from harness.inference.call_spans import most_tokens_of_conversation
 from harness.inference.request import most_tokens_in
 from harness.memory import Place, place_of
-from harness.trace import (
-    Instant,
-    Journal,
-    NodeOutput,
-    SpanRecord,
-    calls_of,
-    events,
-    sha256_of,
-)
+from harness.trace import Instant, Journal, NodeOutput, SpanRecord, calls_of, events, sha256_of
 from harness.trace.calls import charges_of
 from harness.trace.node_records import attempt_status
 from harness.trace.records import node_of_all
