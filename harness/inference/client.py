@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -176,7 +176,10 @@ class Client:
         if isinstance(request, ChatRequest) and request.on_text is not None:
             listener = _Listener(request.on_text)
             request = replace(request, on_text=listener.hear)
-        routes = self._routes(request)
+        asked_first = self._route(request.model)
+        # Vectors and scores of another model cannot be compared with those of the first.
+        fallbacks = asked_first.endpoint.fallback if isinstance(request, ChatRequest) else ()
+        routes = (asked_first, *(self.routes[tag] for tag in fallbacks))
         failed: list[tuple[str, HarnessError]] = []  # (tag, its last error) of each endpoint
         try:
             for route in routes:
@@ -414,13 +417,6 @@ class Client:
                 code="endpoint.unknown",
             )
         return route
-
-    def _routes(self, request: Request) -> Sequence[Route]:
-        """The routes to the endpoint and to its fallbacks, in the order to ask them."""
-        route = self._route(request.model)
-        # Vectors and scores of another model cannot be compared with those of the first.
-        fallbacks = route.endpoint.fallback if isinstance(request, ChatRequest) else ()
-        return (route, *(self.routes[tag] for tag in fallbacks))
 
     def _slot(self, request: Request, caller: CallSource) -> AbstractAsyncContextManager[Slot]:
         if self.replies is None or caller.label is None or not isinstance(request, ChatRequest):
