@@ -32,9 +32,8 @@ from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session.models import check_tags
-from harness.trace.calls import calls_of
+from harness.trace.calls import Call, calls_of
 from harness.trace.journal_reader import Journal
-from harness.trace.records import SpanRecord
 
 _POSITIVE = click.FloatRange(0, min_open=True)
 _MEASURING_S = 60.0
@@ -239,10 +238,12 @@ def _goals(
     """The models of the command line, and those of the run, each with its load."""
     changes = {name: value for name, value in options.items() if value is not None}
     named = _models_by_role(models)
-    settings = load_settings(config, environment=os.environ) if run else Settings()
-    loads_by_tag = _loads_of_run(run, settings) if run else {}
+    settings, calls = Settings(), list[Call]()
+    if run:
+        settings = load_settings(config, environment=os.environ)
+        calls = calls_of(Journal(find_journal(run, settings.traces)).spans())
     pairs: dict[str, tuple[str, Load]] = {}
-    for tag, (roles, load) in loads_by_tag.items():
+    for tag, (roles, load) in loads_of(calls).items():
         role = next((name for name in (*roles, tag) if name in named), ONLY)
         # A model that is named on the command line goes before the endpoint's file.
         file = settings.endpoints[tag].path if tag in settings.endpoints else None
@@ -287,9 +288,3 @@ def _shape(model: str) -> ModelShape:
     path = Path(model)
     is_path = path.exists() or path.suffix in {".gguf", ".json"}
     return read_model_shape(path) if is_path else tables.known_shape(model)
-
-
-def _loads_of_run(run: str, settings: Settings) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """Tag of each model → its roles, and its load in a run."""
-    spans = Journal(find_journal(run, settings.traces)).items(SpanRecord)
-    return loads_of(calls_of(span for span in spans if isinstance(span, SpanRecord)))

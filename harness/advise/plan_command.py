@@ -30,7 +30,7 @@ from harness.inference import Endpoint
 from harness.inference.endpoint import MACHINE
 from harness.residency import Device, Tenant, check_fits
 from harness.session import Settings, run_to_its_end
-from harness.session.demand import MEMORY, demand_of, models_of
+from harness.session.demand import demand_of, models_of
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR, Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
@@ -119,7 +119,7 @@ async def plan_models(
     endpoints = known_endpoints(settings)
     check_managed(endpoints.values())
     roles = cast_roles(endpoints, settings)
-    roles_of = _roles_by_tag(graph, roles, settings, endpoints)
+    roles_of = _roles_by_tag(graph, roles, endpoints)
 
     # 2. Find the sizes of their models, and which fit. A server is asked for the size of a managed
     #    model if the endpoint does not give it; if it does not answer, the model's row says so.
@@ -152,7 +152,7 @@ async def plan_models(
 
 
 def _roles_by_tag(
-    graph: Graph, roles: Roles, settings: Settings, endpoints: Mapping[str, Endpoint]
+    graph: Graph, roles: Roles, endpoints: Mapping[str, Endpoint]
 ) -> dict[str, list[str]]:
     """Tag of each endpoint that a run needs or has in memory → its roles; those called first."""
     demand = demand_of(graph)
@@ -161,9 +161,9 @@ def _roles_by_tag(
     players = roles.with_evaluators(*(roles.pool or ()))
     nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
     for role, node in nodes.items():
-        tags = models_of([role], players, settings.memory.models)
-        # These two may have no model: then only code checks drafts, and wordllama embeds.
-        if not tags and role not in {EVALUATOR, MEMORY}:
+        tags = models_of([role], players)
+        # The evaluator may have no model: then only code checks drafts.
+        if not tags and role != EVALUATOR:
             roles.required({role: node})
         for tag in tags:
             roles_of.setdefault(tag, []).append(role)

@@ -106,10 +106,11 @@ class Observed:
         self.every_call = calls_of(spans)
         # Calls that no limit refused; those answered from the cache are among them.
         self.calls = [call for call in self.every_call if not call.was_refused]
+        self.failed = [call for call in self.calls if call.status == "error"]
         # Tag → the endpoint.
         self.servers = {server.model: server for server in recorded[Server]}
-        # Successful loads of models.
-        self.loads = [*self._loads()]
+        self.every_load = [*self._loads()]
+        self.loads = [load for load in self.every_load if load.status == "ok"]
         # Retries of calls, not of nodes.
         self.retries = [retry for retry in recorded[events.RetryEvent] if retry.model is not None]
         # Span id → the call of a node.
@@ -155,7 +156,7 @@ class Observed:
         tags = {call.id: call.model for call in self.every_call}
         for load in self.recorded[events.LoadEvent]:
             # A span with `waits_for` is a call's wait for a load that has a span of its own.
-            if load.status == "ok" and load.waits_for is None:
+            if load.waits_for is None:
                 # A load without a model came with a reply: the call around it has the model.
                 tag = load.model or tags.get(load.parent or 0, "")
                 yield events.LoadEvent.read(load.record, model=tag)

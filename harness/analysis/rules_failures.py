@@ -93,8 +93,8 @@ _REPLY_ERRORS = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
 
 def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
     """Endpoint → the calls that did not reach it. Endpoints with one or two are left out."""
-    failed = (call for call in observed.calls if call.status == "error")
-    missed = grouped((c for c in failed if _error_key(c) == UNREACHED), by=lambda call: call.model)
+    unanswered = (call for call in observed.failed if _error_key(call) == UNREACHED)
+    missed = grouped(unanswered, by=lambda call: call.model)
     return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
 
 
@@ -123,7 +123,7 @@ def _error_key(call: Call) -> str:
 )
 def out_of_memory(observed: Observed) -> Observation | None:
     """A model could not be brought into memory, or ran out of it after calls that came through."""
-    failed = [call for call in observed.calls if call.status == "error" and _ran_out(call)]
+    failed = [call for call in observed.failed if _ran_out(call)]
     if not failed:
         return None
     server = observed.server(failed[0].model)
@@ -164,11 +164,7 @@ def _paused(observed: Observed) -> Observation | None:
     """Calls were refused, and made again after a pause."""
     retries = observed.retries
     causes = {(retry.model, retry.reason) for retry in retries}
-    refused = [
-        call
-        for call in observed.calls
-        if call.status == "error" and (call.model, call.error_class) in causes
-    ]
+    refused = [call for call in observed.failed if (call.model, call.error_class) in causes]
     lost_ns = length_ns([*(retry.pause for retry in retries), *refused])
     if len(retries) < SEVERAL or not observed.matters(lost_ns):
         return None
@@ -202,9 +198,7 @@ def failed_calls(observed: Observed) -> Observation | None:
     # What failed in an earlier part of the run was made again.
     was_repeated = observed.journal.resumed_after
     failed = [
-        call
-        for call in observed.calls
-        if call.status == "error" and not _ran_out(call) and not was_repeated(call.end_ns)
+        call for call in observed.failed if not _ran_out(call) and not was_repeated(call.end_ns)
     ]
     # (endpoint, class of the error) → calls that were not tried again, nor answered elsewhere.
     final = Counter((call.model, call.error_class) for call in failed)
@@ -324,9 +318,7 @@ def _fell_back(observed: Observed) -> Observation | None:
     reasons = [fallback.reason for fallback in moved]
     reason, counts = _commonest(reasons)
     failed = [
-        call
-        for call in observed.calls
-        if call.status == "error" and call.model == model and call.error_class in reasons
+        call for call in observed.failed if call.model == model and call.error_class in reasons
     ]
     lost_ns = length_ns(failed)
     return Observation(

@@ -6,7 +6,7 @@ Times count from the run's start, not from its clock's zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.facts import Observed
@@ -113,7 +113,12 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         asides=asides_of(asides),
         goodput=goodput_of(sent, targets=targets, run_ns=run.duration_ns),
         occupancy=occupancy_of([*sent, *beside], run=run),
-        loads=_loads(recorded[events.LoadEvent], {call.id: call.model for call in calls}),
+        loads=tuple(
+            ModelLoads(
+                model=model, loads=len(loads), load_ns=sum(load.duration_ns for load in loads)
+            )
+            for model, loads in grouped(observed.every_load, by=lambda load: load.model).items()
+        ),
         critical_path=observed.path,
         time=observed.shares,
         max_parallel=observed.max_parallel,
@@ -133,22 +138,6 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
             for span in observed.unfinished
             if not journal.resumed_after(span.end_ns)
         ),
-    )
-
-
-def _loads(
-    loads: Iterable[events.LoadEvent], models: Mapping[int | None, str]
-) -> tuple[ModelLoads, ...]:
-    """Loads by model; `models` has the model of each call, for loads that name no model."""
-    times_ns: dict[str, list[int]] = {}
-    for load in loads:
-        # With `waits_for`, it is a call's wait for a load that has a span of its own.
-        if load.waits_for is None:
-            model = load.model or models.get(load.parent)
-            times_ns.setdefault(str(model), []).append(load.duration_ns)
-    return tuple(
-        ModelLoads(model=model, loads=len(times), load_ns=sum(times))
-        for model, times in times_ns.items()
     )
 
 

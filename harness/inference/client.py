@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,7 +46,7 @@ from harness.inference.completion import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
-from harness.inference.meter import Admission, Meter
+from harness.inference.meter import Admission, Meter, unlimited
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
@@ -95,7 +95,7 @@ class Client:
     routes: Mapping[str, Route]  # by tag. Every tag in an endpoint's `fallback` must be among them.
     tracer: Tracer  # records every call; its clock also serves all deadlines
     cache: ReplyCache | None = None
-    meter: Meter | None = None
+    meter: Meter = field(default_factory=unlimited)
     replies: KeptReplies | None = None
     before_call: Callable[[], None] | None = None  # raises if no further call may be made
     # Raises if this reply may not be used.
@@ -138,7 +138,6 @@ class Client:
         """
         # An unknown tag is an error before anything is reserved.
         self._route(request.model)
-        meter = self.meter
         async with self._slot(request, caller) as slot:
             # 1. Replay
             stored = slot.stored
@@ -152,15 +151,13 @@ class Client:
                 route.gate.check()
             while True:
                 # 2. Limits
-                limited = nullcontext() if meter is None else meter.admitted(request)
-                async with limited as admission:
-                    metered = request if admission is None else admission.request
+                async with self.meter.admitted(request) as admission:
                     try:
                         # 3. to 5.
-                        answer = await self._insist(metered, admission, caller)
+                        answer = await self._insist(admission, caller)
                     except ContextOverflow as error:
                         # A limit may have given the call more room than its context has.
-                        if admission is None or not admission.has_less_room(error):
+                        if not admission.has_less_room(error):
                             raise
                     else:
                         break
@@ -168,21 +165,21 @@ class Client:
             if isinstance(request, ChatRequest):
                 if self.after_reply is not None:
                     self.after_reply(request, answer)
-                if admission is not None:
-                    answer = admission.cut(answer)
-                slot.reply = answer
+                slot.reply = answer = admission.cut(answer)
             return answer
 
-    async def _insist(
-        self, request: Request, admission: Admission | None, caller: CallSource
-    ) -> Any:  # noqa: ANN401
+    async def _insist(self, admission: Admission, caller: CallSource) -> Any:  # noqa: ANN401
         """The answer of the endpoint or of a fallback; raises the first endpoint's last error."""
+        request = admission.request
         whole_call = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
         listener = None
         if isinstance(request, ChatRequest) and request.on_text is not None:
             listener = _Listener(request.on_text)
             request = replace(request, on_text=listener.hear)
-        routes = self._routes(request)
+        asked_first = self._route(request.model)
+        # Vectors and scores of another model cannot be compared with those of the first.
+        fallbacks = asked_first.endpoint.fallback if isinstance(request, ChatRequest) else ()
+        routes = (asked_first, *(self.routes[tag] for tag in fallbacks))
         failed: list[tuple[str, HarnessError]] = []  # (tag, its last error) of each endpoint
         try:
             for route in routes:
@@ -345,14 +342,12 @@ class Client:
             # With a traceback, the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
         # 4. Gate
-        admission = call.admission
         async with (
             route.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
-            nullcontext() if admission is None else admission.sending(request) as sending,
+            call.admission.sending(request) as sending,
         ):
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
-            sent = request if sending is None else sending.request
             # The call's time begins here, after the waits for a place and for an outage's end.
             deadline.begin(again=place.was_held)
             if (left_s := deadline.left_s) <= 0:
@@ -362,34 +357,30 @@ class Client:
             def piece_came() -> None:
                 if place.is_probe:
                     route.gate.note_answer(place)
-                if sending is not None:
-                    sending.pieces += 1
+                sending.pieces += 1
                 if on_piece is not None:
                     on_piece()
 
             changes: dict[str, Any] = {"timeout_s": left_s if left_s < math.inf else None}
             if isinstance(request, ChatRequest):
                 changes["on_piece"] = piece_came
-            sent = replace(sent, **changes)
+            sent = replace(sending.request, **changes)
             # 5. Provider
             try:
                 with errors_of(route.endpoint.tag), self.tracer.calling(), call.caller.sending():
-                    if sending is not None:
-                        # From here on, a call that fails may have cost something.
-                        sending.has_left = True
+                    # From here on, a call that fails may have cost something.
+                    sending.has_left = True
                     ask = _method_for(sent, route.backends[place.replica])
                     answer = await ask(sent)
             except InferenceError as error:
                 if not was_connected(error):
                     span.set(was_connected=False)
                 # An error after the first piece of a reply is no refusal, whatever it says.
-                if was_refused(error) and not (sending and sending.pieces):
+                if was_refused(error) and not sending.pieces:
                     span.set(took_no_tokens=True)
                 raise
-            answer = self._checked(answer, request, place.replica)
-            if sending is not None:
-                sending.answer = answer
-            return answer
+            sending.answer = self._checked(answer, request, place.replica)
+            return sending.answer
 
     def _checked(self, answer: Any, request: Request, replica: int) -> Any:  # noqa: ANN401
         """The answer without impossible counts; warns of these, and of a replica's other model."""
@@ -426,13 +417,6 @@ class Client:
                 code="endpoint.unknown",
             )
         return route
-
-    def _routes(self, request: Request) -> Sequence[Route]:
-        """The routes to the endpoint and to its fallbacks, in the order to ask them."""
-        route = self._route(request.model)
-        # Vectors and scores of another model cannot be compared with those of the first.
-        fallbacks = route.endpoint.fallback if isinstance(request, ChatRequest) else ()
-        return (route, *(self.routes[tag] for tag in fallbacks))
 
     def _slot(self, request: Request, caller: CallSource) -> AbstractAsyncContextManager[Slot]:
         if self.replies is None or caller.label is None or not isinstance(request, ChatRequest):
@@ -488,7 +472,7 @@ class _EndpointCall:
 
     request: Request
     route: Route
-    admission: Admission | None
+    admission: Admission
     caller: CallSource
     deadline: Deadline
     # Whether it waits for the end of an outage, since no other endpoint is left to ask.

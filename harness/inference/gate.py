@@ -142,7 +142,7 @@ class Gate:
 
     @asynccontextmanager
     async def passed(
-        self, request: Request, *, tried: set[int] | None = None, may_wait: bool = True
+        self, request: Request, *, tried: set[int], may_wait: bool
     ) -> AsyncIterator[ReplicaPlace]:
         """Begins when the call may be sent, and gives its place back at the end.
 
@@ -152,7 +152,6 @@ class Gate:
         self.check()
         if self._slots_asked.value is None:
             await self._slots_asked.get(self._ask_for_slots)
-        tried = set() if tried is None else tried
         place = await self._place(request, tried, may_wait=may_wait)
         replica = self.replicas[place.replica]
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from harness.errors import InvalidInput
 
@@ -116,13 +116,10 @@ class Limits:
 
 def merged(*limits: Limits | None) -> Limits:
     """The first limit that is set of each kind: `merged(command_line, pipeline, settings)`."""
-    levels = [level for level in limits if level is not None]
-    result = Limits()
-    for name in FIELD_OF.values():
-        values = (getattr(level, name) for level in levels)
-        first = next((value for value in values if value is not None), None)
-        result = replace(result, **{name: first})
-    return result
+    values: dict[str, Any] = {}
+    for level in filter(None, reversed(limits)):
+        values |= {name: value for name, value in asdict(level).items() if value is not None}
+    return Limits(**values)
 
 
 def refusal(

@@ -21,7 +21,7 @@ from harness.inference.completion import Completion, Embeddings, Ranking
 from harness.inference.health import was_connected
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
 from harness.inference.request import ChatRequest, EmbedRequest, Request
-from harness.trace import Clock, Tracer, events
+from harness.trace import Clock, Tracer, events, monotonic
 
 _QUIET_TURNS = 5  # so many turns of the event loop without a further call end a wait for more
 
@@ -324,6 +324,11 @@ class Meter:
                 f"({_RAISED_BY[self.whose]})"
             )
         return RunLimitReached(f"{self.title} is at its limit: {message}", limit=limit)
+
+
+def unlimited() -> Meter:
+    """A meter without limits, for calls outside of runs and sessions."""
+    return Meter(limits=Limits(), clock=monotonic, began_ns=monotonic(), tracer=Tracer())
 
 
 def _sum(reserved: Spent, change: Spent) -> Spent:

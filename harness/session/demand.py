@@ -20,9 +20,6 @@ from harness.residency import NOTHING_KNOWN, Forecast, Strand
 from harness.session.roles import EVALUATOR, KNOWN_ROLES, PRODUCER, Roles, refuse_misspelt
 from harness.trace.records import label_of, node_of_all
 
-MEMORY = "memory"
-"""The role of calls that embed or rank passages; `[memory]`, not `[roles]`, names their models."""
-
 # The methods of a `Run` that judge.
 _JUDGING = frozenset({"wiggum", "evaluate"})
 
@@ -50,15 +47,9 @@ def needed_roles(graph: Graph) -> dict[str, str]:
     return needed
 
 
-def models_of(names: Sequence[str], roles: Roles, memory: Sequence[str]) -> tuple[str, ...]:
-    """Tags of the models of roles, in their order and without fallbacks.
-
-    `memory` are the endpoints that embed passages and rank them.
-    """
-    tags: list[str] = []
-    for name in names:
-        tags += memory if name == MEMORY else roles.tags(name)
-    return _without_repeats(tags)
+def models_of(names: Sequence[str], roles: Roles) -> tuple[str, ...]:
+    """Tags of the models of roles, in their order and without fallbacks."""
+    return _without_repeats(tag for name in names for tag in roles.tags(name))
 
 
 def _without_repeats(tags: Iterable[str]) -> tuple[str, ...]:
@@ -191,7 +182,7 @@ class Forecaster:
         graph: Graph,
         *,
         roles: Roles,
-        memory: Sequence[str] = (),
+        asks_in_background: bool = False,
         expect: Callable[[Forecast], None],
     ) -> None:
         self._roles = roles
@@ -200,7 +191,7 @@ class Forecaster:
         self._nodes = {
             name: _NodeAhead(
                 name=name,
-                tags=models_of(names or (), roles, memory),
+                tags=models_of(names or (), roles),
                 asks_only_declared=names is not None,
                 call_count=None if graph.nodes[name].is_mapped else 1,
                 ancestors=_ancestors(graph, name),
@@ -210,7 +201,7 @@ class Forecaster:
         }
         self._unended_nodes = len(graph.nodes)
         # Passages are also embedded in the background, where no node's call shows it.
-        self._asks_in_background = bool(memory)
+        self._asks_in_background = asks_in_background
         self._last_forecast = NOTHING_KNOWN
         self._has_begun = False
         self._is_scheduled = False

@@ -287,8 +287,7 @@ def _check_target(
                     "columns={'target': 'COLUMN'})"
                 )
             raise row.refusal(
-                f"it has no 'target', which '{name}' needs; {remedy}",
-                code="evaluation.no-target",
+                f"it has no 'target', which '{name}' needs; {remedy}", code="evaluation.no-target"
             )
         if isinstance(function, Match) and (fault := function.fault_of(target)):
             raise row.refusal(

@@ -205,13 +205,20 @@ async def open_models(
             if backends and tag in backends:
                 opening = OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backends[tag])
             else:
-                opening = _open_endpoint_or_its_error(
-                    endpoint,
-                    environment=environment,
-                    cached=cache is not None,
-                    clock=tracer.now_ns,
-                    is_required=tag in required,
-                )
+                try:
+                    opening = open_endpoint(
+                        endpoint,
+                        environment=environment,
+                        cached=cache is not None,
+                        clock=tracer.now_ns,
+                    )
+                except (ConfigurationInvalid, ModelFileInvalid) as error:
+                    if tag in required:
+                        raise
+                    unused = ScriptedBackend(())  # calls raise the error
+                    opening = OpenedEndpoint(
+                        endpoint=endpoint, reached=endpoint, backend=unused, error=error
+                    )
             for server in opening.servers:
                 stack.push_async_callback(server.backend.aclose)
             if opening.host is not None:
@@ -225,10 +232,7 @@ async def open_models(
             if opening.host is not None
         }
         budget = await open_budget(
-            hosts,
-            required=required,
-            settings=settings.budget,
-            tracer=tracer,
+            hosts, required=required, settings=settings.budget, tracer=tracer
         )
         if budget:
             await stack.enter_async_context(budget.opened())
@@ -276,11 +280,7 @@ def _warn_of_fallbacks(
 
 
 def _route(
-    opened: OpenedEndpoint,
-    *,
-    lease: Lease | None,
-    knowledge: _Knowledge,
-    tracer: Tracer,
+    opened: OpenedEndpoint, *, lease: Lease | None, knowledge: _Knowledge, tracer: Tracer
 ) -> Route:
     endpoint = opened.endpoint
     servers = opened.servers
@@ -430,11 +430,7 @@ class OpenedEndpoint:
 
 
 def open_endpoint(
-    endpoint: Endpoint,
-    *,
-    environment: Mapping[str, str],
-    cached: bool,
-    clock: Clock,
+    endpoint: Endpoint, *, environment: Mapping[str, str], cached: bool, clock: Clock
 ) -> OpenedEndpoint:
     """An endpoint's backend, which connects at the first call.
 
@@ -473,24 +469,6 @@ def open_endpoint(
         host=host,
         identity=identity,
     )
-
-
-def _open_endpoint_or_its_error(
-    endpoint: Endpoint,
-    *,
-    environment: Mapping[str, str],
-    cached: bool,
-    clock: Clock,
-    is_required: bool,
-) -> OpenedEndpoint:
-    """As `open_endpoint`; calls raise the error of an endpoint that is not required."""
-    try:
-        return open_endpoint(endpoint, environment=environment, cached=cached, clock=clock)
-    except (ConfigurationInvalid, ModelFileInvalid) as error:
-        if is_required:
-            raise
-        backend = ScriptedBackend(())
-        return OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backend, error=error)
 
 
 @asynccontextmanager

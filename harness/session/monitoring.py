@@ -453,9 +453,7 @@ async def record_machine_speed(
 def _weights_of(endpoint: Endpoint, file: Path) -> events.WeightsEvent:
     header = read_gguf_header(file)
     loading = Loading(
-        context_tokens=1,
-        cache_type_k=endpoint.cache_type_k,
-        cache_type_v=endpoint.cache_type_v,
+        context_tokens=1, cache_type_k=endpoint.cache_type_k, cache_type_v=endpoint.cache_type_v
     )
     return events.WeightsEvent(
         model=endpoint.tag,

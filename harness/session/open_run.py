@@ -397,11 +397,7 @@ async def open_run(
                 store = PassageStore(settings.memory, ask=run.client.embed)
                 stack.push_async_callback(store.aclose)
             run.passages = PassageLibrary(
-                store,
-                tracer=run.trace,
-                ask=run.client.embed,
-                rank=run.client.rerank,
-                warn=run.warn,
+                store, tracer=run.trace, ask=run.client.embed, rank=run.client.rerank, warn=run.warn
             )
             run.mcp = McpServers(run.trace)
             stack.push_async_callback(run.mcp.aclose)

@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -62,7 +63,7 @@ RUN_FIELD = "run"
 
 _THREADS = 8
 
-Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
+Ask = Callable[[EmbedRequest], Coroutine[Any, Any, Embeddings]]
 
 # Makes the vectors for the run whose work a thread does.
 _ask_of_run: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
@@ -459,7 +460,8 @@ class EndpointEmbedder:
             if self._is_closed:
                 raise self._closed()
             # This thread is the store's, and the event loop makes the call.
-            call = asyncio.run_coroutine_threadsafe(self._call(request), self._loop)
+            ask = _ask_of_run.get() or self._ask
+            call = asyncio.run_coroutine_threadsafe(ask(request), self._loop)
             self._calls.add(call)
         try:
             embeddings = call.result()
@@ -478,10 +480,6 @@ class EndpointEmbedder:
                 endpoint=self._tag,
             )
         return embeddings.vectors
-
-    async def _call(self, request: EmbedRequest) -> Embeddings:
-        ask = _ask_of_run.get() or self._ask
-        return await ask(request)
 
     def _closed(self) -> InferenceError:
         return InferenceError("the run that asked for these vectors has ended", endpoint=self._tag)

@@ -246,13 +246,7 @@ class Pipeline(Graph[ResultT]):
             observers=observers,
         )
         rows = BatchRows(
-            self,
-            inputs,
-            columns=columns,
-            every=every,
-            bad_rows=bad_rows,
-            sample=sample,
-            seed=seed,
+            self, inputs, columns=columns, every=every, bad_rows=bad_rows, sample=sample, seed=seed
         )
         batch = Batch(
             rows,

@@ -331,7 +331,7 @@ class PipelineRun:
         return Forecaster(
             self.graph,
             roles=opened.casting.roles,
-            memory=opened.settings.memory.models,
+            asks_in_background=bool(opened.settings.memory.models),
             expect=partial(budget.expect, run=run_id),
         )
 

@@ -31,6 +31,7 @@ from harness.session.resume import (
 from harness.session.settings import Settings
 from harness.session.surroundings import Surroundings
 from harness.trace import Tracer, calls_of, group_calls
+from harness.trace.calls import grouped
 from harness.trace.node_records import NodeRecord, node_records
 
 
@@ -139,10 +140,7 @@ async def rehearse(
 
 def _by_outermost(records: Iterable[NodeRecord]) -> dict[str, list[NodeRecord]]:
     """Label of a call that is not nested → the records of the call and of those nested in it."""
-    groups: dict[str, list[NodeRecord]] = {}
-    for record in records:
-        groups.setdefault(record.label.partition("/")[0], []).append(record)
-    return groups
+    return grouped(records, by=lambda record: record.label.partition("/")[0])
 
 
 def _remake(node: str, calls: Sequence[NodeRecord], *, reason: str) -> Remake:

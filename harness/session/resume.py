@@ -17,15 +17,7 @@ from harness.inference import Limits, Spent
 from harness.inference.call_spans import most_tokens_of_conversation
 from harness.inference.request import most_tokens_in
 from harness.memory import Place, place_of
-from harness.trace import (
-    Instant,
-    Journal,
-    NodeOutput,
-    SpanRecord,
-    calls_of,
-    events,
-    sha256_of,
-)
+from harness.trace import Instant, Journal, NodeOutput, SpanRecord, calls_of, events, sha256_of
 from harness.trace.calls import charges_of
 from harness.trace.node_records import attempt_status
 from harness.trace.records import node_of_all
@@ -222,7 +214,9 @@ class _JournalFindings:
             return
         if attempt.error_class in _names_under(EvaluationFailed):
             self.misled.add(attempt.label)
-        elif _is_of_own_code(attempt.error_class):
+        # These mean that a server was down, a file was missing or a nested node failed; or that a
+        # call had no usable reply, and that call asks for another by itself.
+        elif attempt.error_class not in _names_under(HarnessError) | _names_under(OSError):
             self.failed_now.add(attempt.label)
             # If the code failed once, a file or a server may have been missing that is there now.
             # If it failed in two parts, the model's replies are taken to be the cause.
@@ -260,13 +254,6 @@ class _JournalFindings:
                 for key, question in self.questions.items()
                 if key in outcome.questions
             }
-
-
-def _is_of_own_code(error_class: str) -> bool:
-    """Whether a node failed in its own code, perhaps because of a reply that it was given."""
-    # `HarnessError` and `OSError` mean that a server was down, a file was missing or a nested node
-    # failed; or that a call had no usable reply, and that call asks for another by itself.
-    return error_class not in _names_under(HarnessError) | _names_under(OSError)
 
 
 def _names_under(error: type[Exception]) -> set[str]:

@@ -234,8 +234,7 @@ def refuse_misspelt(
     if not is_further_role:
         # If this passed, a typing error would silently leave the evaluator out.
         raise ConfigurationInvalid(
-            f"no pipeline asks for a role '{role}'; did you mean '{meant}'?",
-            code="roles.misspelt",
+            f"no pipeline asks for a role '{role}'; did you mean '{meant}'?", code="roles.misspelt"
         )
 
 

@@ -171,10 +171,7 @@ class Run:
     ) -> list[T]: ...
     @overload
     async def map(
-        self,
-        function: Callable[..., T],
-        items: Sequence[object],
-        **options: Unpack[MapOptions],
+        self, function: Callable[..., T], items: Sequence[object], **options: Unpack[MapOptions]
     ) -> list[T]: ...
     async def map(
         self, function: Callable[..., Any], items: Sequence[object], **options: Unpack[MapOptions]

@@ -309,11 +309,8 @@ def evaluator_pool(
     tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
 ) -> EvaluatorPool:
     """A pool of the tags that may evaluate the producer's output; refused if it is empty."""
-    excluded: dict[str, str] = {}
-    for tag in tags:
-        reason = _objection_to(tag, producer, models)
-        if reason is not None:
-            excluded[tag] = reason
+    objections = {tag: _objection_to(tag, producer, models) for tag in tags}
+    excluded = {tag: reason for tag, reason in objections.items() if reason is not None}
     members = tuple(tag for tag in tags if tag not in excluded)
     if not members:
         reasons = "; ".join(f"'{tag}': {reason}" for tag, reason in excluded.items())

@@ -277,9 +277,7 @@ def describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
     """Records, at the beginning of a trace, the memory that models share."""
     for device in budget.ledger.devices.values():
         event = events.Budget(
-            device=device.name,
-            capacity_bytes=device.room_bytes,
-            reserve_bytes=device.reserve_bytes,
+            device=device.name, capacity_bytes=device.room_bytes, reserve_bytes=device.reserve_bytes
         )
         tracer.instant(event)
 

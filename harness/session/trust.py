@@ -138,8 +138,7 @@ def check_store(
         reason = why_not_trusted(written_in / SETTINGS_FILE, environment=environment)
         if reason is not None:
             raise ConfigurationInvalid(
-                f"{source} would write passages to {place}, {reason}",
-                code="trust.path-not-allowed",
+                f"{source} would write passages to {place}, {reason}", code="trust.path-not-allowed"
             )
         return
     if _is_allowed(place.credential, place.hosts, written_in, _read_trust(environment)):

@@ -192,13 +192,12 @@ ASKED = {
     "the producer, when no other has the role": (ONE, ["other"], "p"),
     "nobody": (Roles(ENDPOINTS, {}), ["planner"], ""),
     "a panel": (PANEL, ["producer", "evaluator"], "pef"),
-    "memory": (ONE, ["memory"], "v"),
 }
 
 
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
-    assert models_of(asked, roles, memory=("v",)) == tuple(tags)
+    assert models_of(asked, roles) == tuple(tags)
 
 
 # --- slips --------------------------------------------------------------------------------------
