@@ -376,7 +376,8 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     """
     # Span id → the time from sending the call to its first token.
     first_token_waits = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
-    # 1. The queue that the server reports, as llama.cpp and vLLM do.
+    # 1. The queue that the server reports, as llama.cpp and vLLM do. A queue that began before the
+    #    call was sent is one of this process.
     reported = {
         call.id: queue
         for call in calls

@@ -104,7 +104,14 @@ async def answer(
 ) -> Any:  # noqa: ANN401 - a completion, or a value of the type
     """The reply to a call, whole unless `on_cut` is `keep`; with a type, the reply as its value.
 
-    Raises `InvalidInput` for a wrong `on_cut` or `attempts`, `ReplyCut`, `ReplyInvalid`, as `ask`.
+    The model is asked up to `attempts` times for a value of the type. A cut reply is asked for
+    again only if it was stored.
+
+    Raises:
+        InvalidInput: `on_cut` or `attempts` is wrong.
+        ReplyCut: The reply was cut, and not stored.
+        ReplyInvalid: No attempt gave a value of the type.
+        InferenceError: Whatever `ask` raises.
     """
     if on_cut not in get_args(OnCut):
         raise InvalidInput(

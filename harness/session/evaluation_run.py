@@ -398,7 +398,8 @@ class EvaluationForm(OutputForm):
         evaluation, category = self._evaluation, self._evaluation.category
         # In the order of the scorers, whichever row has a score first.
         names = [name for parts in self._parts.values() for name in parts]
-        success = self._success | dict.fromkeys(names, 1.0)
+        # A score of the user's own function is a success from 1 on.
+        least_success = self._success | dict.fromkeys(names, 1.0)
         samples = [
             Sample(
                 row=line["id"],
@@ -409,7 +410,7 @@ class EvaluationForm(OutputForm):
             )
             for line in self.in_order
         ]
-        return summaries(samples, reducer=evaluation.reducer, success=success)
+        return summaries(samples, reducer=evaluation.reducer, success=least_success)
 
 
 def _fields_by_rubric(scored: Scored) -> dict[str, Any]:
