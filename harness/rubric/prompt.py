@@ -233,18 +233,18 @@ def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     shown_sources = condense_toward(
         sources,
         # What the task asks for is shown too: a draft may have missed it.
-        draft=f"{text.text}\n\n{draft.task}",
-        budget_chars=max(room_chars - text.after_chars, sources_chars),
+        draft=f"{text}\n\n{draft.task}",
+        budget_chars=max(room_chars - len(text), sources_chars),
         focus=focus,
         frame_chars=frame_chars,
     )
     before_chars = sum(map(len, sources))
     after_chars = sum(map(len, shown_sources))
-    shortened = Shortened(before_chars=text.before_chars, after_chars=text.after_chars)
+    shortened = Shortened(before_chars=len(draft.text), after_chars=len(text))
     sources_shortened = Shortened(before_chars=before_chars, after_chars=after_chars)
     return ShownDraft(
-        text.text,
-        shortened if text.compressed else None,
+        text,
+        shortened if text != draft.text else None,
         shown_sources,
         sources_shortened if after_chars < before_chars else None,
     )
