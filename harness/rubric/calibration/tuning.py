@@ -287,9 +287,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
         return Rated(labeled=labeled, lacks=reason, scores={s.name: s.score for s in scores})
     # A draft that fails at the lowest threshold fails at every threshold.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
-    scored = {score.name for score in scores}
-    unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
-    verdict = reach_verdict(lowest, scores, unjudged=unjudged)
+    verdict = reach_verdict(lowest, scores)
     return Rated(
         labeled=labeled,
         composite=verdict.composite,
