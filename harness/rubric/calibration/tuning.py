@@ -78,8 +78,6 @@ class Tuning:
     """Optional dimensions that no evaluator scored."""
     steps: tuple[AtThreshold, ...]
     """From the strictest threshold on, one for every distinct composite."""
-    scored: tuple[Rated, ...]
-    """All drafts, also those without a composite."""
     counted: tuple[Rated, ...]
     """The drafts that thresholds rest on: those held back if any are, one of each group."""
     held_back: int
@@ -193,7 +191,6 @@ def tune(
         missing=None if named else _missing(steps, aim),
         left_out=left_out,
         steps=steps,
-        scored=tuple(everything),
         counted=counted,
         held_back=len(scored) - len(eligible),
         grouped=len(eligible) - len(counted),
