@@ -53,7 +53,6 @@ def _stands_in(phrase: Sequence[frozenset[str]], text: Sequence[frozenset[str]])
 
 
 def _lemmas_of(text: str, language: Language) -> list[frozenset[str]]:
-    """The lemmas of each word of a text."""
     return [_lemmas(word, language) for word in words(composed(text))]
 
 
