@@ -326,17 +326,11 @@ class JournalCommand(Command):
     arguments_are_journals = True
 
 
-class Group(LazyGroup):
+# A command too, since a group may do something itself, without a subcommand.
+class Group(Command, LazyGroup):
     """A group of `Command`s."""
 
     command_class = Command
-
-    def invoke(self, ctx: click.Context) -> None:
-        """See `click.Command.invoke`."""
-        log_to_stderr()
-        # A group may do something itself, without a subcommand.
-        with failures_told(as_json=ctx.params.get("as_json", False)):
-            super().invoke(ctx)
 
 
 @contextmanager
