@@ -68,12 +68,7 @@ def hide(secrets: Iterable[str]) -> None:
 
 def clean(text: str) -> str:
     """The text without secrets; call it before cutting a text, which could cut a secret in two."""
-    return cleaner()(text)
-
-
-def cleaner() -> Callable[[str], str]:
-    """The function `clean`, for many texts: it looks the secrets up once."""
-    return _redactor().clean
+    return _redactor().clean(text)
 
 
 def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
