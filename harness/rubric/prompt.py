@@ -111,7 +111,7 @@ def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
         for message in judge_messages(rubric, dimensions, empty, shown=ShownDraft(""))
     ]
     # The templates too: parts of them depend on the draft, or on its sources.
-    texts += [rubric.prompts.template(name) for name in OF_JUDGING]
+    texts += [rubric.prompts.in_force[name] for name in OF_JUDGING]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 

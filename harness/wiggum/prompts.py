@@ -62,7 +62,7 @@ class RevisionPrompts:
     @property
     def told(self) -> tuple[str, ...]:
         """What the producer is told beside task, sources and findings."""
-        templates = (self.prompts.template(name) for name in OF_WRITING)
+        templates = (self.prompts.in_force[name] for name in OF_WRITING)
         return (*self.requirements, *(FIELD.sub("\n", text) for text in templates))
 
     def sections(
