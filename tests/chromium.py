@@ -18,12 +18,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from harness.cli.viewer import LoopbackServer, timeline_site
+from harness.cli.viewer import LoopbackServer, Site, perfetto_site
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = [
@@ -161,6 +163,11 @@ class Chromium:
             self._received += part
         message, _, self._received = self._received.partition(b"\0")
         return json.loads(message)
+
+
+def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Callable[[str], Site]:
+    """The site that `harness trace open` serves."""
+    return partial(perfetto_site, trace=trace, name=trace.name, at=at)
 
 
 def open_trace(browser: Chromium, viewer: LoopbackServer, *, name: str) -> None:

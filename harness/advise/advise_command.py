@@ -21,7 +21,7 @@ from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
 from harness.cli import consoles
 from harness.cli.arguments import config_option, find_journal, json_option
-from harness.cli.consoles import Shown, failures_told, log_to_stderr, results
+from harness.cli.consoles import JournalCommand, Shown, results
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
@@ -39,7 +39,7 @@ _POSITIVE = click.FloatRange(0, min_open=True)
 _MEASURING_S = 60.0
 
 
-@click.command()
+@click.command(cls=JournalCommand)
 @click.argument("models", nargs=-1, metavar="[ROLE=]MODEL...")
 @click.option("--device", help="One of the table, such as h100, or of this machine: `machine`.")
 @click.option("--memory", help='A device by hand: "24 GiB".')
@@ -87,33 +87,31 @@ def advise(
     Exit codes: 0 a layout of each model meets all targets, 1 none does, or the endpoint could not
     be measured, 2 invalid input.
     """
-    log_to_stderr()
-    with failures_told(as_json=as_json, arguments_are_journals=True):
-        endpoint = None
-        settings = Settings()
-        if measured is not None:
-            settings = settings_for_calls(options["config"])
-            endpoints = endpoints_of(settings)
-            check_tags([measured], endpoints)
-            endpoint = endpoints[measured]
-            # An endpoint's own file need not be named.
-            models = models or ([str(endpoint.path)] if endpoint.path else [])
-            device = device or (_device_of(endpoint) if memory is None else None)
-        spec = _device(device, memory, bandwidth, tflops)
-        price = price or spec.usd_per_hour
-        spec = replace(spec, count=gpus or spec.count, usd_per_hour=price)
-        goals, learned = _goals(models, **options), dict[str, speed.LearnedRates]()
-        for number, model in enumerate(goals):
-            runtime = endpoint.backend if endpoint else None
-            rates = speed.learned_for(os.environ, spec, model.shape, runtime=runtime)
-            # Learned rates count as shares of the device's own, which must be known.
-            if rates is not None and spec.memory_bytes_per_s:
-                learned[model.role] = rates
-                goals[number] = replace(model, measured=rates.factors_on(spec))
-        if endpoint is not None:
-            _measure(endpoint, goals[0], spec, settings, as_json=as_json)
-            return
-        places = placements(goals, spec)
+    endpoint = None
+    settings = Settings()
+    if measured is not None:
+        settings = settings_for_calls(options["config"])
+        endpoints = endpoints_of(settings)
+        check_tags([measured], endpoints)
+        endpoint = endpoints[measured]
+        # An endpoint's own file need not be named.
+        models = models or ([str(endpoint.path)] if endpoint.path else [])
+        device = device or (_device_of(endpoint) if memory is None else None)
+    spec = _device(device, memory, bandwidth, tflops)
+    price = price or spec.usd_per_hour
+    spec = replace(spec, count=gpus or spec.count, usd_per_hour=price)
+    goals, learned = _goals(models, **options), dict[str, speed.LearnedRates]()
+    for number, model in enumerate(goals):
+        runtime = endpoint.backend if endpoint else None
+        rates = speed.learned_for(os.environ, spec, model.shape, runtime=runtime)
+        # Learned rates count as shares of the device's own, which must be known.
+        if rates is not None and spec.memory_bytes_per_s:
+            learned[model.role] = rates
+            goals[number] = replace(model, measured=rates.factors_on(spec))
+    if endpoint is not None:
+        _measure(endpoint, goals[0], spec, settings, as_json=as_json)
+        return
+    places = placements(goals, spec)
     is_met = all(place.marked for place in places)
     if as_json:
         ports = layout_table.ports_of(places)

@@ -20,7 +20,7 @@ from harness.advise.layout_table import cells, columns, print_rows
 from harness.advise.layouts import Layout, Load, ServingGoal, layouts
 from harness.advise.model_shape import read_model_shape
 from harness.cli.arguments import config_option, json_option, read_pairs, role_option
-from harness.cli.consoles import Shown, failures_told, json_object, results, write_json
+from harness.cli.consoles import Command, Shown, show
 from harness.cli.project_files import load_pipeline_to_read, settings_for_calls
 from harness.cli.tables import print_line
 from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid
@@ -58,7 +58,7 @@ class ModelPlan:
     models: tuple[PlannedModel, ...]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("target", metavar="FILE.py")
 @config_option
 @role_option
@@ -73,18 +73,12 @@ def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: b
     Exit codes: 0 shown, with or without warnings; 2 a run would be refused, since a model that it
     needs can never fit or is no model, or the input is invalid.
     """
-    with failures_told(as_json=as_json):
-        settings = settings_for_calls(
-            config, roles=read_pairs(roles, option="--role", form="role=tag")
-        )
-        pipeline = load_pipeline_to_read(target)
-        with Shown(stderr=True).status("finding out what the models take"):
-            planning = plan_models(pipeline, settings, environment=os.environ)
-            model_plan = run_to_its_end(planning)
-    if as_json:
-        write_json(json_object(model_plan))
-    else:
-        print_plan(model_plan, results())
+    settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
+    pipeline = load_pipeline_to_read(target)
+    with Shown(stderr=True).status("finding out what the models take"):
+        planning = plan_models(pipeline, settings, environment=os.environ)
+        model_plan = run_to_its_end(planning)
+    show(model_plan, print_plan, as_json=as_json)
 
 
 def print_plan(plan: ModelPlan, console: Console) -> None:

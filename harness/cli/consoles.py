@@ -68,12 +68,7 @@ def hide(secrets: Iterable[str]) -> None:
 
 def clean(text: str) -> str:
     """The text without secrets; call it before cutting a text, which could cut a secret in two."""
-    return cleaner()(text)
-
-
-def cleaner() -> Callable[[str], str]:
-    """The function `clean`, for many texts: it looks the secrets up once."""
-    return _redactor().clean
+    return _redactor().clean(text)
 
 
 def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
@@ -326,17 +321,11 @@ class JournalCommand(Command):
     arguments_are_journals = True
 
 
-class Group(LazyGroup):
+# A command too, since a group may do something itself, without a subcommand.
+class Group(Command, LazyGroup):
     """A group of `Command`s."""
 
     command_class = Command
-
-    def invoke(self, ctx: click.Context) -> None:
-        """See `click.Command.invoke`."""
-        log_to_stderr()
-        # A group may do something itself, without a subcommand.
-        with failures_told(as_json=ctx.params.get("as_json", False)):
-            super().invoke(ctx)
 
 
 @contextmanager

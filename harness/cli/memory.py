@@ -31,7 +31,7 @@ from harness.cli.consoles import (
     show,
     write_json,
 )
-from harness.cli.passage_files import Defaults, files_of, passages_in
+from harness.cli.passage_files import ENDINGS, Defaults, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.cli.run_result import command_here
@@ -48,6 +48,7 @@ from harness.memory import (
     copy,
 )
 from harness.memory.passage import Stats
+from harness.rows import files_named
 from harness.session import Settings, load_settings
 from harness.session.passages import open_store
 
@@ -134,7 +135,7 @@ def add(
     report: dict[str, object] = {}
     with failures_told(as_json=as_json, fields=report) as interrupts:
         defaults = Defaults(metadata=read_metadata(pairs), **fields)
-        paths = files_of(files)
+        paths = files_named(files, endings=ENDINGS)
         with (
             progress_bars() as progress,
             open_store(_settings(store, config), progress=progress) as opened,

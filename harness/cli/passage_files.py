@@ -16,9 +16,10 @@ from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text, text_of
 from harness.memory import Passage, Scalar, Turn
-from harness.rows import TEXTS, Row, files_named, rows_in
+from harness.rows import TEXTS, Row, rows_in
 
 _LINES = {".jsonl", ".ndjson"}
+ENDINGS = TEXTS | _LINES
 _STDIN = Path("standard input")
 
 
@@ -52,11 +53,6 @@ class _Line(BaseModel):
     created: datetime | None = None
     metadata: dict[str, Any] = {}
     turn: _TurnOfLine | None = None
-
-
-def files_of(names: Iterable[str]) -> list[Path | None]:
-    """The files that the command line names, with None for standard input; see `files_named`."""
-    return files_named(names, endings=TEXTS | _LINES)
 
 
 def passages_in(

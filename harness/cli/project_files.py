@@ -240,7 +240,6 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_failure(path: Path, error: Exception | SystemExit) -> InvalidInput:
-    """The error to raise if importing a file raised this one."""
     if isinstance(error, SystemExit):
         return InvalidInput(
             f"it ends with exit code {error.code} when imported; put what only a script should do "

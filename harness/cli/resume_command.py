@@ -100,8 +100,9 @@ def resume(
             salvage_run(journal)
         earlier = read_earlier_run(journal)
         before = earlier.origin or Origin(target="")
+        named = Origin(target=target or "", config=config, memory=options.memory)
         origin = Origin(
-            target=target or before.target,
+            target=named.target or before.target,
             config=config or before.config,
             roles={**before.roles, **read_pairs(roles, option="--role", form="role=tag")},
             memory=options.memory or before.memory,
@@ -109,15 +110,9 @@ def resume(
             engine=options.engine or before.engine,
             limits=options.limits,
         )
-        _check_resumable(
-            origin,
-            earlier,
-            names_target=target is not None,
-            names_config=config is not None,
-            names_memory=options.memory is not None,
-        )
-        named = _answers_by_question(answers, earlier.questions)
-        order = order_of(origin, assignments, resume=journal, answers=named)
+        _check_resumable(origin, earlier, named=named)
+        answered = _answers_by_question(answers, earlier.questions)
+        order = order_of(origin, assignments, resume=journal, answers=answered)
         if dry_run or (not yes and is_costly(earlier.spent.tokens, earlier.spent.cost_usd)):
             foreseen = rehearse(order.pipeline, order.inputs, earlier, settings=order.settings)
             plan = run_to_its_end(foreseen)
@@ -129,15 +124,11 @@ def resume(
     report(result, as_json=options.as_json)
 
 
-def _check_resumable(
-    origin: Origin,
-    earlier: EarlierRun,
-    *,
-    names_target: bool,
-    names_config: bool,
-    names_memory: bool,
-) -> None:
-    """Raises if a run cannot be resumed, or may not with what its journal names."""
+def _check_resumable(origin: Origin, earlier: EarlierRun, *, named: Origin) -> None:
+    """Raises if a run cannot be resumed, or may not with what its journal names.
+
+    `named` has what the command line names, and empty fields for what the journal does.
+    """
     journal = earlier.journal.path
     if earlier.beginning.is_batch:
         raise InvalidInput(
@@ -154,7 +145,7 @@ def _check_resumable(
             path=journal,
         )
     # What the user names is trusted; a journal from elsewhere could name any file.
-    if not names_target:
+    if not named.target:
         file = target_file(origin.target)
         if file is None:
             raise InvalidInput(
@@ -163,9 +154,9 @@ def _check_resumable(
                 code="run.file-gone",
             )
         check_may_run(file, named_in=journal)
-    if not names_config and origin.config is not None:
+    if named.config is None and origin.config is not None:
         check_may_run(origin.config, named_in=journal)
-    if not names_memory:
+    if named.memory is None:
         folder = journal.parent.resolve()
         check_store(origin.memory, written_in=folder, environment=os.environ, journal=journal)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.consoles import say
-from harness.cli.tables import known
+from harness.cli.tables import known, plain_table
 from harness.cli.verdicts import points, verdict_as_json, why_not_more, with_scores
 from harness.compress import sections_of
 from harness.trace import Journal
@@ -70,14 +70,9 @@ def round_as_json(round_: Round) -> dict[str, object]:
 
 def rounds_table(rounds: Sequence[Round], *, best: int | None) -> Table:
     """The scores of each round, with a star at the one that was returned."""
-    table = _plain_table()
-    table.add_column("round")
+    table = plain_table("", "round", ())
     titles = (f"{r.number}*" if r.number == best else f"{r.number}" for r in rounds)
     return with_scores(table, dict(zip(titles, (r.verdict for r in rounds), strict=True)))
-
-
-def _plain_table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 class Change(NamedTuple):
@@ -137,10 +132,7 @@ def _print_round(round_: Round, rounds: Sequence[Round], console: Console) -> No
 
 
 def _candidates(round_: Round) -> Table:
-    table = _plain_table()
-    table.add_column("candidate for", overflow="fold")
-    for column in ("number", "seed", "by the checks"):
-        table.add_column(column, justify="right")
+    table = plain_table("", "candidate for", ("number", "seed", "by the checks"))
     table.add_column("outcome", overflow="fold")
     for candidate in round_.tried:
         error = f": {candidate.error}" if candidate.error else ""

@@ -470,7 +470,7 @@ def _as_json(
     origin: dict[str, str],
 ) -> dict[str, object]:
     # Drafts have texts, which may be long: the JSON counts some, and names the others.
-    left_out = {"counted", "scored", "attempts", "disagreements"}
+    left_out = {"counted", "attempts", "disagreements"}
     names = [field.name for field in fields(tuning) if field.name not in left_out]
     return {
         "rubric": rubric.id,

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element, tostring
 
 from rich.table import Table
 
-from harness.cli.consoles import cleaner
+from harness.cli.consoles import clean
 from harness.files import write_whole
 from harness.rubric import Rubric
 from harness.rubric.calibration.labels import COMPOSITE
@@ -68,7 +68,6 @@ def write_report(
         _table("What these figures come from", ["", ""], [*origin.items()]),
     )
     html = _element("html", head, _element("body", main), lang="en")
-    clean = cleaner()
     for node in html.iter():
         # Before `tostring` escapes it: a secret with `&` in it would look different after.
         node.text = _CONTROLS.sub("\ufffd", clean(node.text or ""))

@@ -26,7 +26,7 @@ from harness.cli.arguments import find_journal, run_argument, traces_directory, 
 from harness.cli.consoles import JournalCommand, Shown, clean, clean_json, say
 from harness.cli.run_result import open_command
 from harness.cli.trace import span_shown
-from harness.cli.viewer import LoopbackServer, Site, perfetto_site, perfetto_ui, timeline_site
+from harness.cli.viewer import LoopbackServer, Site, perfetto_site, perfetto_ui
 from harness.errors import InvalidInput
 from harness.files import whole_file, writing
 from harness.metrics import Metrics
@@ -120,7 +120,7 @@ def open_run(
     """
     perfetto_ui()  # Before a timeline is drawn that nothing could show.
     path = Path(run)
-    is_timeline = path.suffix not in {"", JOURNAL_SUFFIX} and path.exists()
+    is_timeline = path.suffix not in {"", JOURNAL_SUFFIX} and path.is_file()
     with tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
         timeline, at = path, None
         if not is_timeline or span is not None:
@@ -132,7 +132,7 @@ def open_run(
             timeline = Path(folder, journal.stem + suffix)
             with Shown(stderr=True).status("Drawing the timeline …"):
                 write(Journal(journal), timeline)
-        site = timeline_site(timeline, at=at)
+        site = partial(perfetto_site, trace=timeline, name=timeline.name, at=at)
         _serve(site, "Perfetto", port=port, open_browser=not no_browser)
 
 

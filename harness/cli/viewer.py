@@ -13,7 +13,6 @@ import shutil
 import socket
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
@@ -216,20 +215,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Callable[[str], Site]:
-    """The Perfetto UI with a timeline, which is read again for each page.
-
-    `at` is the slice to select and zoom to: its start and duration in nanoseconds, and its track.
-    """
-    if not trace.is_file():
-        raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
-    return partial(perfetto_site, trace=trace.absolute(), name=trace.name, at=at)
-
-
 def perfetto_site(
     nonce: str, *, trace: Entry, name: str, at: tuple[int, int, str] | None = None, page: str = "/"
 ) -> Site:
-    """The UI's files with one trace, and in its page the script that opens it `at` a slice."""
+    """The UI's files with one trace, and in its page the script that opens it `at` a slice.
+
+    A slice is its start and duration in nanoseconds, and its track.
+    """
     ui = perfetto_ui()
     html = (ui / "index.html").read_text(encoding="utf-8")
     html = html.replace("</head>", '<script src="/harness.js"></script></head>')

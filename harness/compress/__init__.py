@@ -3,14 +3,13 @@
 Deterministic and pure: no model, no file, no clock. Kept text stays character for character.
 """
 
-from harness.compress.condense import Condensed, condense, condense_around
+from harness.compress.condense import condense, condense_around
 from harness.compress.edits import edits_in, splice
 from harness.compress.evidence import condense_toward
 from harness.compress.markdown import Section, matter_of, passages_of, sections_of
 from harness.text.sentences import sentences_of
 
 __all__ = [
-    "Condensed",
     "Section",
     "condense",
     "condense_around",

@@ -28,17 +28,6 @@ from harness.compress.markdown import (
 from harness.text.sentences import sentence_pieces
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condensed:
-    """A text that was shortened, or was short enough."""
-
-    text: str
-    before_chars: int
-    after_chars: int
-    compressed: bool
-    """Whether anything was left out. Scores of a full and a compressed text do not compare."""
-
-
 def condense(
     markdown: str,
     *,
@@ -46,7 +35,7 @@ def condense(
     focus: str = "",
     keep_tail_chars: int = 300,
     cap_chars: int | None = None,
-) -> Condensed:
+) -> str:
     """The document, shortened to `budget_chars` if it is longer, by leaving parts out.
 
     All headings stay, in order. Of the rest, the last `keep_tail_chars` characters are kept first.
@@ -66,7 +55,7 @@ def condense(
     if cap_chars is not None:
         budget_chars = min(budget_chars, cap_chars)
     if len(markdown) <= budget_chars:
-        return _condensed(markdown, markdown)
+        return markdown
     cut = len(markdown) - keep_tail_chars
     sections = split_of(sections_of(markdown), cut=cut)
     kept_texts: dict[int, str] = {}
@@ -94,29 +83,23 @@ def condense(
     text = min(markdown, "".join(texts), key=len)
     if cap_chars is not None and len(text) > cap_chars:
         text = cut_middle(text, end_of=markdown, chars=cap_chars)
-    return _condensed(markdown, text)
+    return text
 
 
 def condense_around(
     markdown: str, *, sections: Collection[int], budget_chars: int, focus: str = ""
-) -> Condensed:
+) -> str:
     """The document with some sections whole, and the others condensed.
 
     The named sections, indices into `sections_of(markdown)`, stay whole even if they alone are over
     the budget; the others are then only headings and marks. Words of `focus` are preferred.
     """
     if len(markdown) <= budget_chars:
-        return _condensed(markdown, markdown)
+        return markdown
     split = split_of(sections_of(markdown), cut=len(markdown))
     kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
     texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
-    return _condensed(markdown, min(markdown, "".join(texts), key=len))
-
-
-def _condensed(before: str, after: str) -> Condensed:
-    return Condensed(
-        text=after, before_chars=len(before), after_chars=len(after), compressed=after != before
-    )
+    return min(markdown, "".join(texts), key=len)
 
 
 def filled(

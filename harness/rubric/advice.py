@@ -38,7 +38,7 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdv
     advices = [*_on_cut_texts(written)] if written else []
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
-        for remarks_on in (_on_languages, _on_excluded_phrases, _on_unread_fields, _on_anchors):
+        for remarks_on in (_on_languages, _on_excluded_phrases, _on_anchors):
             for value_place, advice in remarks_on(rubric, dimension, place):
                 value = written.at(value_place) if written else None
                 placed = replace(advice, path=value.path, line=value.line) if value else advice
@@ -105,18 +105,6 @@ def _on_excluded_phrases(rubric: Rubric, dimension: Dimension, place: Place) -> 
             what=f"with these phrases, a draft that is good otherwise passes with {composite:.3g}",
             remedy=f"give '{dimension.name}' a floor of {scale.max:g}, alone or with 'gate'",
         )
-
-
-def _on_unread_fields(_: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    """Remarks on fields for an evaluator model in a dimension that code checks."""
-    for field in ("anchors", "feedback") if dimension.judge is None else ():
-        if getattr(dimension, field):
-            yield _remark(
-                (*place, field),
-                code="rubric.judging-field-unread",
-                what=f"'{dimension.name}' is checked by code, which does not read its '{field}'",
-                remedy="leave it out, or have the dimension judged",
-            )
 
 
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:

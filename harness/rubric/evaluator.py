@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -89,7 +89,7 @@ class Evaluator:
         checked, reasons = _checked_scores(rubric, draft)
         dimensions = asked_of(rubric, draft) if self._models else ()
         if not dimensions or shut_gates(rubric, checked):
-            return _verdict(rubric, checked, reasons=reasons)
+            return reach_verdict(rubric, checked, reasons=reasons)
         case = Case(
             rubric=rubric,
             draft=draft,
@@ -104,7 +104,7 @@ class Evaluator:
         # 3. One verdict.
         scores = combined(list(chain.from_iterable(rounds)), self._combine)
         judges = self._record(case, checked, rounds, absent)
-        return _verdict(rubric, [*checked, *scores], reasons=reasons, judges=judges)
+        return reach_verdict(rubric, [*checked, *scores], reasons=reasons, judges=judges)
 
     async def _judge(
         self, case: Case, checked: Sequence[DimensionScore], *, samples: int | None
@@ -203,7 +203,7 @@ class Evaluator:
         self, checked: Sequence[DimensionScore], opinions: Sequence[Opinion]
     ) -> Verdict:
         scores = combined(opinions, self._combine)
-        return _verdict(self.rubric, [*checked, *scores])
+        return reach_verdict(self.rubric, [*checked, *scores])
 
     def _record(
         self,
@@ -253,19 +253,6 @@ def _failure(errors: Sequence[HarnessError]) -> HarnessError:
     return EvaluatorAbstained(
         "no evaluator gave a judgement. " + ". ".join(map(str, errors)), abstentions=len(errors)
     )
-
-
-def _verdict(
-    rubric: Rubric,
-    scores: Sequence[DimensionScore],
-    *,
-    reasons: Mapping[str, str] | None = None,
-    judges: Judges | None = None,
-) -> Verdict:
-    """The verdict by scores of checks and models; dimensions without one are unjudged."""
-    scored = {score.name for score in scores}
-    unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
-    return reach_verdict(rubric, scores, unjudged=unjudged, reasons=reasons, judges=judges)
 
 
 def _checked_scores(rubric: Rubric, draft: Draft) -> tuple[list[DimensionScore], dict[str, str]]:

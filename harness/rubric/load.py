@@ -365,7 +365,6 @@ def _merged_dimensions(own: Sequence[Written], base: Mapping[str, Written]) -> l
 
 
 def _changed_dimension(base: Written, change: Written) -> Written:
-    """The base's dimension with a file's changes."""
     dropped: frozenset[str] = frozenset()
     # Scored in another way, it keeps only name, weight and floor.
     if "checks" in change.fields and "judge" in base.fields:

@@ -111,7 +111,7 @@ def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
         for message in judge_messages(rubric, dimensions, empty, shown=ShownDraft(""))
     ]
     # The templates too: parts of them depend on the draft, or on its sources.
-    texts += [rubric.prompts.template(name) for name in OF_JUDGING]
+    texts += [rubric.prompts.in_force[name] for name in OF_JUDGING]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
@@ -233,18 +233,18 @@ def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     shown_sources = condense_toward(
         sources,
         # What the task asks for is shown too: a draft may have missed it.
-        draft=f"{text.text}\n\n{draft.task}",
-        budget_chars=max(room_chars - text.after_chars, sources_chars),
+        draft=f"{text}\n\n{draft.task}",
+        budget_chars=max(room_chars - len(text), sources_chars),
         focus=focus,
         frame_chars=frame_chars,
     )
     before_chars = sum(map(len, sources))
     after_chars = sum(map(len, shown_sources))
-    shortened = Shortened(before_chars=text.before_chars, after_chars=text.after_chars)
+    shortened = Shortened(before_chars=len(draft.text), after_chars=len(text))
     sources_shortened = Shortened(before_chars=before_chars, after_chars=after_chars)
     return ShownDraft(
-        text.text,
-        shortened if text.compressed else None,
+        text,
+        shortened if text != draft.text else None,
         shown_sources,
         sources_shortened if after_chars < before_chars else None,
     )

@@ -225,15 +225,11 @@ class Prompts(BaseModel):
         """Name → template, the shipped ones included."""
         return {**shipped_prompts(), **self.own}
 
-    def template(self, name: PromptName) -> str:
-        """The template of this name, its own or the shipped one."""
-        return self.in_force[name]
-
     @property
     def of_judging(self) -> dict[PromptName, str]:
         """Name → template, for those of the evaluator that differ from the shipped ones."""
         shipped = shipped_prompts()
-        return {n: self.template(n) for n in OF_JUDGING if self.template(n) != shipped[n]}
+        return {n: text for n, text in self.own.items() if n in OF_JUDGING and text != shipped[n]}
 
     @property
     def sha256(self) -> str:
@@ -242,12 +238,12 @@ class Prompts(BaseModel):
 
     def filled(self, name: PromptName, /, **values: str | bool) -> str:
         """A prompt with a value for each of its fields."""
-        return filled(self.template(name), values)
+        return filled(self.in_force[name], values)
 
     def message(self, name: PromptName, /, **values: str | bool) -> Message:
         """The filled prompt as a user's message, with the lengths that further calls share."""
         # A prefix cache may keep the shared beginnings.
-        template = self.template(name)
+        template = self.in_force[name]
         shared = shared_chars(template, values)
         return Message("user", filled(template, values), shared_chars=shared)
 

@@ -214,11 +214,10 @@ def reach_verdict(
     rubric: Rubric,
     scores: Iterable[DimensionScore],
     *,
-    unjudged: tuple[str, ...] = (),
     reasons: Mapping[str, str] | None = None,
     judges: Judges | None = None,
 ) -> Verdict:
-    """The verdict on a draft with these scores.
+    """The verdict on a draft with these scores; dimensions without one are unjudged.
 
     `reasons` are checked dimension without a score → why it has none.
 
@@ -231,6 +230,7 @@ def reach_verdict(
         has_own_scale = rubric.scale_of(score.name) is not rubric.scale
         shared = rubric.shared(score.name, score.score) if has_own_scale else None
         by_name[score.name] = replace(score, shared=shared)
+    unjudged = tuple(d.name for d in rubric.dimensions if d.name not in by_name)
     if not by_name:
         whys = [f"{name}: {why}" for name, why in reasons.items()]
         if judged := [name for name in unjudged if name not in reasons]:

@@ -62,7 +62,7 @@ class RevisionPrompts:
     @property
     def told(self) -> tuple[str, ...]:
         """What the producer is told beside task, sources and findings."""
-        templates = (self.prompts.template(name) for name in OF_WRITING)
+        templates = (self.prompts.in_force[name] for name in OF_WRITING)
         return (*self.requirements, *(FIELD.sub("\n", text) for text in templates))
 
     def sections(
@@ -131,7 +131,7 @@ class RevisionPrompts:
         """A long draft with these sections in full, and the others shortened so that it fits."""
         return condense_around(
             draft.text, sections=in_full, budget_chars=self.shorten_over, focus=draft.task
-        ).text
+        )
 
     def whole(self, failed: FailedDraft) -> Message:
         """A prompt that asks for the whole draft; it begins like the prompt for the first draft."""

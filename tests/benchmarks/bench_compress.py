@@ -37,7 +37,6 @@ from figures import Figure, print_figures
 from markdown_it import MarkdownIt
 
 from harness.compress import (
-    Condensed,
     Section,
     condense,
     condense_around,
@@ -132,27 +131,27 @@ def speed_figures(documents: Sequence[str], budget: int) -> list[Figure]:
 
 
 def promise_figures(
-    documents: Sequence[str], condensed: Sequence[Condensed], budget: int
+    documents: Sequence[str], condensed: Sequence[str], budget: int
 ) -> list[Figure]:
     """Shares of the documents; of the reviser's view, of every section cited alone."""
     pairs = list(zip(documents, condensed, strict=True))
     around = [
-        (text, index, condense_around(text, sections=(index,), budget_chars=REVISER_BUDGET).text)
+        (text, index, condense_around(text, sections=(index,), budget_chars=REVISER_BUDGET))
         for text in documents
         for index in range(len(sections_of(text)))
     ]
     return [
-        Figure("budget met", share(c.after_chars <= budget for c in condensed), "aim 1"),
-        Figure("used of the budget", statistics.mean(c.after_chars / budget for c in condensed)),
+        Figure("budget met", share(len(c) <= budget for c in condensed), "aim 1"),
+        Figure("used of the budget", statistics.mean(len(c) / budget for c in condensed)),
         Figure(
             "headings all there and in order",
-            share(headings(text) == headings(c.text) for text, c in pairs),
+            share(headings(text) == headings(c) for text, c in pairs),
             "aim 1",
         ),
-        Figure("fences balanced", share(balanced(c.text) for c in condensed), "aim 1"),
+        Figure("fences balanced", share(balanced(c) for c in condensed), "aim 1"),
         Figure(
             "the last 300 characters kept",
-            share(c.text.endswith(text[-300:]) for text, c in pairs),
+            share(c.endswith(text[-300:]) for text, c in pairs),
             "aim 1",
         ),
         Figure(
@@ -194,7 +193,7 @@ def term_figures(documents: Sequence[str], budget: int) -> list[Figure]:
     ours, ends, leads = [], [], []
     numbers: tuple[list[float], list[float]] = ([], [])
     for text in documents:
-        shortened = condense(text, budget_chars=budget).text
+        shortened = condense(text, budget_chars=budget)
         in_ends, in_leads = head_and_tail(text, len(shortened)), lead(text, len(shortened))
         wanted = characteristic(text)
         ours.append(kept(wanted, [section.text for section in sections_of(shortened)]))
@@ -289,7 +288,7 @@ def check_figures(documents: Sequence[str], budget: int) -> list[Figure]:
         checks = qualities(text)
         # What an evaluator shortens for: the task and the rubric.
         focus = "\n".join([FOCUS, *(check.requirement for check in checks)])
-        short = MARK.sub(LEFT_OUT, condense(text, budget_chars=budget, focus=focus).text)
+        short = MARK.sub(LEFT_OUT, condense(text, budget_chars=budget, focus=focus))
         for results, some in ((compared, checks), (by_design, counts(text))):
             for check in some:
                 full, shown = (
@@ -385,7 +384,7 @@ def payload_figures(documents: Sequence[str], limit: int) -> list[Figure]:
                 scores.append(10 * (graded(draft, text) - graded(draft, view)))
                 wanted = characteristic(text)
                 words_kept.append(statistics.mean(kept(wanted, aligned(text, view))))
-                by_itself = condense(text, budget_chars=len(view)).text
+                by_itself = condense(text, budget_chars=len(view))
                 words_by_itself.append(statistics.mean(kept(wanted, aligned(text, by_itself))))
     name = f"prompt of {limit:,}"
     return [

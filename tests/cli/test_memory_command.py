@@ -19,7 +19,7 @@ from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
 
 from harness.cli.arguments import scalar_of
-from harness.cli.passage_files import Defaults, files_of, passages_in
+from harness.cli.passage_files import Defaults, passages_in
 from harness.errors import InvalidInput
 from harness.memory import MemoryStore, Scalar
 
@@ -105,7 +105,7 @@ def test_a_line_that_is_no_passage_is_told_with_its_number(
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "fine"}}\n\n{{"text": "x", {field}}}\n')
     with pytest.raises(InvalidInput) as caught:
-        list(passages_in(files_of([str(path)]), Defaults(), jsonl=False))
+        list(passages_in([path], Defaults(), jsonl=False))
     assert (caught.value.path, caught.value.line, caught.value.code) == (path, 3, code)
     assert_shown("memory", f"add: {field}", str(caught.value), masks={str(tmp_path): "/place"})
 

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from manual_clock import ManualClock
 
-from harness.cli.viewer import LoopbackServer, timeline_site
+from harness.cli.viewer import LoopbackServer
 from harness.errors import InvalidInput
+from tests.chromium import timeline_site
 
 
 def cookie(url):
@@ -227,12 +228,11 @@ def test_ctrl_c_ends_it_at_once_though_a_page_is_open(trace):
 
 
 def test_what_cannot_be_shown_is_said_before_anything_is_served(trace, viewer, monkeypatch):
-    def refusal(path, **options):
+    def refusal(**options):
         with pytest.raises(InvalidInput) as caught:
-            LoopbackServer(timeline_site(path), **options)
+            LoopbackServer(timeline_site(trace), **options)
         return caught.value.code
 
-    assert refusal(trace.with_name("none.json")) == "viewer.trace-missing"
-    assert refusal(trace, port=viewer.server_port) == "viewer.port-refused"
+    assert refusal(port=viewer.server_port) == "viewer.port-refused"
     monkeypatch.setitem(sys.modules, "viztracer", None)
-    assert refusal(trace) == "viewer.not-installed"
+    assert refusal() == "viewer.not-installed"

@@ -11,11 +11,11 @@ from threading import Thread
 import pytest
 from sample_runs import span, write_journal
 
-from harness.cli.viewer import LoopbackServer, timeline_site
+from harness.cli.viewer import LoopbackServer
 from harness.trace import TIMELINES, Journal
 from harness.trace.calls import PHASES
 from harness.trace.perfetto import write_perfetto_trace
-from tests.chromium import Chromium, open_trace
+from tests.chromium import Chromium, open_trace, timeline_site
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from harness.compress.markdown import blocks_of
 
 
 def condensed(document, budget, **options):
-    """The text alone; no part of the end is kept for its own sake, unless that is asked for."""
-    return condense(document, budget_chars=budget, **{"keep_tail_chars": 0} | options).text
+    """No part of the end is kept for its own sake, unless that is asked for."""
+    return condense(document, budget_chars=budget, **{"keep_tail_chars": 0} | options)
 
 
 # --- whatever the document ---------------------------------------------------------------------
@@ -28,35 +28,31 @@ def test_headings_stay_and_the_budget_holds_if_headings_and_marks_fit(
     result = condense(document, budget_chars=budget, focus=focus, keep_tail_chars=tail)
 
     least = condense(document, budget_chars=0, keep_tail_chars=0)
-    assert headings(result.text) == headings(document)
-    assert len(result.text) <= max(budget, least.after_chars)
-    assert (result.before_chars, result.after_chars) == (len(document), len(result.text))
-    assert result.compressed == (result.text != document)
-    assert condense(document, budget_chars=len(document)).text == document
+    assert headings(result) == headings(document)
+    assert len(result) <= max(budget, len(least))
+    assert condense(document, budget_chars=len(document)) == document
 
 
 @given(documents, st.integers(0, 300), st.integers(0, 300))
 def test_a_cap_is_never_exceeded(document, budget, cap):
     result = condense(document, budget_chars=budget, cap_chars=cap, keep_tail_chars=20)
 
-    assert result.after_chars <= cap
-    assert result.compressed == (result.text != document)
+    assert len(result) <= cap
 
 
 @pytest.mark.parametrize("budget", [4_000, 6_000])
 def test_a_long_document_keeps_its_headings_its_end_and_its_budget(long_document, budget):
     result = condense(long_document, budget_chars=budget, focus="how to configure and run it")
 
-    assert headings(result.text) == headings(long_document)
-    assert result.compressed
+    assert headings(result) == headings(long_document)
     # Most of the budget is used: the next best part is rarely longer than a tenth of it.
-    assert 0.9 * budget < result.after_chars <= budget
-    assert result.text.endswith(long_document[-300:])
+    assert 0.9 * budget < len(result) <= budget
+    assert result.endswith(long_document[-300:])
 
 
 def test_a_text_of_very_many_parts_takes_no_more_than_seconds():
     # Trying every part against the whole text would take hours here.
-    assert condense("It is. " * 5_000, budget_chars=6_000).after_chars <= 6_000
+    assert len(condense("It is. " * 5_000, budget_chars=6_000)) <= 6_000
 
 
 @pytest.mark.slow
@@ -65,7 +61,7 @@ def test_the_same_is_kept_in_every_process():
     code = (
         "from harness.compress import condense\n"
         "text = '# A\\n\\n' + ''.join(f'Word{n % 7} and{n % 5} {n % 3}. ' for n in range(500))\n"
-        "print(condense(text, budget_chars=900, focus='word1 and2').text)"
+        "print(condense(text, budget_chars=900, focus='word1 and2'))"
     )
     outputs = {
         subprocess.run(
@@ -182,15 +178,15 @@ def test_headings_over_the_cap_are_cut_in_the_middle_and_the_end_stays():
 
     result = condense(document, budget_chars=6_000, cap_chars=20_000)
 
-    assert 19_900 < result.after_chars <= 20_000
-    beginning, _, end = result.text.rpartition("\n\n[…]\n\n")
+    assert 19_900 < len(result) <= 20_000
+    beginning, _, end = result.rpartition("\n\n[…]\n\n")
     assert beginning.startswith("## Heading number 0\n\n[…]\n\n## Heading number 1\n")
     assert document.endswith(end)
     assert len(end) > 2_900
     # Within the cap they are over the budget rather than cut.
     whole = condense(document, budget_chars=6_000, cap_chars=100_000)
-    assert headings(whole.text) == headings(document)
-    assert 6_000 < whole.after_chars < len(document)
+    assert headings(whole) == headings(document)
+    assert 6_000 < len(whole) < len(document)
 
 
 # --- around sections ---------------------------------------------------------------------------
@@ -209,13 +205,13 @@ def check_around(document, named, budget, **options):
     least = condense_around(document, sections=named, budget_chars=0)
     code = [
         {block.text.rstrip() for block in blocks_of(text) if block.kind == "code"}
-        for text in (result.text, document)
+        for text in (result, document)
     ]
 
-    after = sections_of(result.text)
+    after = sections_of(result)
     assert [after[index] for index in named] == [before[index] for index in named]
-    assert headings(result.text) == headings(document)
-    assert result.after_chars <= max(budget, least.after_chars)
+    assert headings(result) == headings(document)
+    assert len(result) <= max(budget, len(least))
     assert code[0] <= code[1]
 
 
@@ -252,4 +248,4 @@ AROUND_DOGS = {
 def test_what_is_around_a_section_is_shortened(budget, focus, text):
     result = condense_around(ANIMALS, sections=[1], budget_chars=budget, focus=focus)
 
-    assert (result.text, result.compressed) == (text, text != ANIMALS)
+    assert result == text

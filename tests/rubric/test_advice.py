@@ -64,11 +64,6 @@ CONTRADICTIONS = {
     ),
 }
 JUDGING = {
-    "anchors that nobody reads": case(
-        {"  weight: 2\n": f"  weight: 2\n{ANCHORS}"},
-        QUIET,
-        (8, "judging-field-unread", "'anchors'"),
-    ),
     "no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'")),
 }
 CASES = CONTRADICTIONS | JUDGING

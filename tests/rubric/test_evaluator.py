@@ -33,6 +33,7 @@ from harness.inference import ScriptedBackend, ScriptedReply
 from harness.inference.request import most_prompt_tokens
 from harness.rubric import Dimension, Draft, Evaluator, Finding
 from harness.rubric.checks import (
+    CHECKS,
     Excludes,
     Finished,
     GroundedNames,
@@ -653,6 +654,17 @@ def test_words_are_compared_as_the_rubrics_language_inflects_them(language, phra
     checked = by.checked(GERMAN)
     assert checked.mean == pytest.approx(sum(vector.values()) / len(vector))
     assert checked.short == tuple(score for score in verdict.scores if score.score < 10)
+
+
+def test_by_the_checks_too_a_draft_does_not_pass_without_what_a_required_one_judges():
+    has_code = Dimension(name="code", checks=(CHECKS["python"](),))
+    by = Evaluator(rubric(LENGTH, has_code), ask=scripted([]).chat)
+    text = "It says four words."
+    without, written = (replace(DRAFT, text=t) for t in (text, f"{text}\n\n```python\nx = 1\n```"))
+
+    # By the one score that it has, the first would pass too.
+    assert by.checked(without).mean == by.checked(written).mean == 10
+    assert by.checked(without).rank < by.checked(written).rank
 
 
 @pytest.mark.parametrize("language", [None, "ta"])

@@ -134,7 +134,7 @@ def test_what_was_not_judged_neither_counts_nor_fails_and_the_rubrics_order_stay
     unjudged = dimension("b", weight=9, floor=9, optional=True)
     by = rubric(dimension("a"), unjudged, dimension("c"))
 
-    verdict = reach_verdict(by, [score("c", 8), score("a", 9)], unjudged=("b",))
+    verdict = reach_verdict(by, [score("c", 8), score("a", 9)])
 
     assert (verdict.composite, verdict.passed, verdict.unjudged) == (8.5, True, ("b",))
     assert list(verdict.vector.items()) == [("a", 9), ("c", 8)]
@@ -147,9 +147,7 @@ def test_a_draft_passes_without_a_checks_score_only_if_the_rubric_says_so(option
     grounded = Dimension(name="b", checks=(GroundedNumbers(),), optional=optional)
     judges = Judges(evaluators=("x",), prompt_sha256="", combine=combine, pass_share=1.0)
 
-    verdict = reach_verdict(
-        rubric(dimension("a"), grounded), [score("a", 9)], unjudged=("b",), judges=judges
-    )
+    verdict = reach_verdict(rubric(dimension("a"), grounded), [score("a", 9)], judges=judges)
 
     assert (verdict.composite, verdict.unjudged) == (9, ("b",))
     assert (verdict.passed, verdict.missing) == (optional, () if optional else ("b",))
@@ -206,7 +204,7 @@ def test_a_gate_under_its_floor_fails_the_draft_even_against_a_majority(points, 
 
 def test_a_draft_that_a_gate_stopped_ranks_behind_one_that_was_judged():
     measured_by = rubric(GATE, dimension("a"))
-    stopped = reach_verdict(measured_by, [score("gate", 4.5)], unjudged=("a",))
+    stopped = reach_verdict(measured_by, [score("gate", 4.5)])
     judged = reach_verdict(measured_by, [score("gate", 5), score("a", 1)])
     passing = reach_verdict(measured_by, [score("gate", 8), score("a", 8)])
 
@@ -216,7 +214,7 @@ def test_a_draft_that_a_gate_stopped_ranks_behind_one_that_was_judged():
 
 def test_nothing_scored_is_no_verdict():
     with pytest.raises(EvaluationFailed, match="a, b"):
-        reach_verdict(rubric(dimension("a"), dimension("b")), [], unjudged=("a", "b"))
+        reach_verdict(rubric(dimension("a"), dimension("b")), [])
 
 
 def test_the_threshold_is_on_the_rubrics_own_scale():

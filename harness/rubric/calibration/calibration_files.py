@@ -168,7 +168,6 @@ def _values(rubric: Rubric) -> dict[str, Any]:
 
 
 def _with_pass_at(text: str, value: float) -> str:
-    """The text of a rubric's file with this threshold."""
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     fields = {key.value: field for key, field in root.value}
     node = fields.get("pass_at")

@@ -44,17 +44,13 @@ class PairNames:
         if row.id != " ".join(place.split()):
             return row.id
         if row.id not in self._name_by_id:
-            texts = ((name, _cell(value)) for name, value in sorted(inputs.items()))
-            name = "; ".join(f"{name}: {text}" for name, text in texts if text)
+            # Only what a table's cell can hold too: a row has one name in files of any kind.
+            values = {name: v for name, v in sorted(inputs.items()) if v not in (None, "")}
+            name = "; ".join(f"{name}: {text_of(value)}" for name, value in values.items())
             self._rows_by_name[name] += 1
             count = self._rows_by_name[name]
             self._name_by_id[row.id] = name if count == 1 else f"{name} #{count}"
         return self._name_by_id[row.id]
-
-
-def _cell(value: object) -> str:
-    """The value as a cell of a table, so that a row has one name in files of any kind."""
-    return "" if value is None else text_of(value)
 
 
 def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:

@@ -290,7 +290,6 @@ class _LabelTable:
         self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{draft}", code=code)))
 
     def _gather(self, row: Row, cells: dict[_Place, _Cell]) -> None:
-        """Adds a row's cells to those of its draft."""
         try:
             draft, sources = row.draft, row.sources
         except InvalidInput as error:

@@ -78,8 +78,6 @@ class Tuning:
     """Optional dimensions that no evaluator scored."""
     steps: tuple[AtThreshold, ...]
     """From the strictest threshold on, one for every distinct composite."""
-    scored: tuple[Rated, ...]
-    """All drafts, also those without a composite."""
     counted: tuple[Rated, ...]
     """The drafts that thresholds rest on: those held back if any are, one of each group."""
     held_back: int
@@ -193,7 +191,6 @@ def tune(
         missing=None if named else _missing(steps, aim),
         left_out=left_out,
         steps=steps,
-        scored=tuple(everything),
         counted=counted,
         held_back=len(scored) - len(eligible),
         grouped=len(eligible) - len(counted),
@@ -287,9 +284,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
         return Rated(labeled=labeled, lacks=reason, scores={s.name: s.score for s in scores})
     # A draft that fails at the lowest threshold fails at every threshold.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
-    scored = {score.name for score in scores}
-    unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
-    verdict = reach_verdict(lowest, scores, unjudged=unjudged)
+    verdict = reach_verdict(lowest, scores)
     return Rated(
         labeled=labeled,
         composite=verdict.composite,

@@ -72,10 +72,6 @@ CHECKS: dict[str, type[Check]] = {
 """Every check that ships, by the name rubrics use."""
 
 
-def _is_check(added: object) -> bool:
-    return isinstance(added, type) and issubclass(added, Check)
-
-
 def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
     """Reads a check that ships, or one that a plugin adds."""
     # The union lacks the checks of plugins, since it is made before any plugin is looked for.
@@ -83,7 +79,7 @@ def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInf
     if not isinstance(name, str) or name in CHECKS or name not in plugin_names("checks"):
         return read(value)
     try:
-        check = load_plugin("checks", name, _is_check)
+        check = load_plugin("checks", name, lambda c: isinstance(c, type) and issubclass(c, Check))
         return check.model_validate(value, context=info.context)
     except ValidationError as error:
         faults = (

@@ -153,7 +153,6 @@ class Regex(Check):
         return draft.finding(message, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
-        """The matches in each section of the draft."""
         texts = [section.text for section in draft.sections]
         matches: list[list[str]] = _answer(
             # Without site-packages (-S) the process starts sooner; the search needs none.
