@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -18,10 +19,7 @@ def phrases_in(
     searched = folded(text, language)
     matches = {phrase for phrase in phrases if has_phrase(searched, folded(phrase, language))}
     if language == "de":
-        # In capitals, SS is written for ß too. In small letters, `Masse` is not `Maße`.
-        words_or_gaps = (word if word == word.upper() else "\0" for word in text.split())
-        capitals = folded(" ".join(words_or_gaps))
-        matches |= {phrase for phrase in phrases if has_phrase(capitals, folded(phrase))}
+        matches |= {phrase for phrase in phrases if _stands_in_capitals(phrase, text)}
     if forms and language is not None:
         lemmas = _lemmas_of(text, language)
         matches |= {
@@ -40,6 +38,20 @@ def has_forms(language: Language) -> bool:
     from simplemma.strategies.dictionaries import dictionary_factory  # noqa: PLC0415 - an extra
 
     return _CODES.get(language, language) in dictionary_factory.SUPPORTED_LANGUAGES
+
+
+_WORD_WITH_SMALL_LETTERS = re.compile(r"\b\w*[a-zäöü]\w*")
+
+
+def _stands_in_capitals(phrase: str, text: str) -> bool:
+    """Whether a German phrase stands in a text if SS in capitals is read as ß."""
+    if "SS" in phrase and phrase == phrase.upper():
+        return has_phrase(folded(text, "de").replace("ß", "ss"), folded(phrase, "de"))
+    if "ß" not in phrase or "SS" not in text:
+        return False
+    # In small letters, `Masse` is another word than `Maße`: its ss is made unlike a folded SS.
+    marked = _WORD_WITH_SMALL_LETTERS.sub(lambda word: word[0].replace("ss", "s\0s"), text)
+    return has_phrase(folded(marked, "de"), folded(phrase, "de").replace("ß", "ss"))
 
 
 # simplemma knows Norwegian as its Bokmål, and has one dictionary for these three.

@@ -46,7 +46,7 @@ CAPITALS = {
     "as a name": ("Straße", "DIE STRASSE IST LANG.", True),
     "a short one": ("Fuß", "ZU FUSS GEHEN", True),
     "two of them": ("große Straße", "GROSSE STRASSE", True),
-    "both in one word": ("Wasserstraße", "DIE WASSERSTRASSE", True),
+    "the phrase in capitals": ("STRASSE", "Die Straße ist lang.", True),
     "a capital at the front": ("Maß", "DAS MASS IST VOLL.", True),
     "kept apart": ("Maße", "Eine Masse Mensch.", False),
     "kept apart the other way": ("Masse", "Die Maße stimmen.", False),
