@@ -46,7 +46,7 @@ from harness import (
     load_settings,
 )
 from harness.cli.project_files import load_pipeline
-from harness.cli.viewer import LoopbackServer, timeline_site
+from harness.cli.viewer import LoopbackServer
 from harness.session.settings import BudgetSettings, EvaluationSettings, demo_endpoint
 from harness.session.tenancy import file_footprint
 
@@ -263,7 +263,8 @@ def for_a_picture(one: Entry, settings: Settings) -> tuple[Settings, Mapping[str
 def take_picture(trace: Path, picture: Path) -> None:
     """What Perfetto shows of a trace, without what stands around its tracks."""
     sys.path.insert(0, str(ROOT))
-    from tests.chromium import Chromium, open_trace  # noqa: PLC0415 - needs pytest and a browser
+    # Needs pytest and a browser.
+    from tests.chromium import Chromium, open_trace, timeline_site  # noqa: PLC0415
 
     with (
         LoopbackServer(timeline_site(trace)) as viewer,

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.errors import EvaluationFailed
-from harness.rubric import Dimension, DimensionScore, Rubric, reach_verdict
+from harness.rubric import Dimension, DimensionScore, Finding, Rubric, reach_verdict
 from harness.rubric.checks import GroundedNumbers, Words
 from harness.rubric.rubric import Scale
 from harness.rubric.verdict import Judges, Shortened, half_up
@@ -251,3 +251,17 @@ def test_what_is_printed_of_a_mean_is_what_decides_and_no_better_than_its_parts(
 
     assert (verdict.composite, verdict.passed) == (composite, composite >= 8)
     assert verdict.composite <= max(points)
+
+
+def test_own_findings_are_those_that_neither_the_reason_nor_a_cap_repeats():
+    findings = tuple(Finding(text) for text in ("too long", "because", "no source"))
+    judged = DimensionScore(
+        name="a",
+        score=4,
+        source="judged",
+        reason="because",
+        findings=findings,
+        capped=("capped at 4: no source",),
+    )
+
+    assert [finding.message for finding in judged.own_findings] == ["too long"]
