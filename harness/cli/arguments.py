@@ -157,6 +157,7 @@ def traces_directory(option: Path | None) -> Path:
     # Not at the top: it imports the whole engine, which `--help` does not need.
     from harness.session import load_settings  # noqa: PLC0415
 
+    # Without `HARNESS_ENDPOINTS`, in which a mistake must not keep anyone from reading a run.
     return load_settings(environment={}).traces
 
 

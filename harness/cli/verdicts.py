@@ -181,6 +181,7 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
 
 
 def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
+    """Sentences on the dimensions without a score; `unasked` says why no evaluator was asked."""
     checked = {dimension.name for dimension in rubric.checked}
     needs_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
     for name in verdict.unjudged:
@@ -190,7 +191,7 @@ def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
             yield f"Not scored: {name}: {why}."
     names = [name for name in verdict.unjudged if name not in checked]
     if not names or verdict.gates:
-        return
+        return  # a gate that kept the evaluators from being asked has a line of its own
     if verdict.judges is not None:
         yield f"Not judged, since there are no sources to judge it by: {listed(names)}."
     elif needs_sources.issuperset(names):

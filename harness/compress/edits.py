@@ -241,7 +241,8 @@ def matches_of(
     match.
     """
     matches: dict[int, int] = {}
-    # From the surest likeness on, each with whether only one section may be meant.
+    # From the surest likeness on. With `only_one`, a heading that fits several sections matches none:
+    # the last pass takes those in their order.
     likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
         (_alike, True),
         # The heading may have another level, and then other numbers.
@@ -250,21 +251,22 @@ def matches_of(
         (_alike, False),
     )
     for likeness, only_one in likenesses:
-        by_likeness: dict[Hashable, list[int]] = {}
+        indices_by_likeness: dict[Hashable, list[int]] = {}
         for index, section in enumerate(sections):
             if section.level:
-                by_likeness.setdefault(likeness(section), []).append(index)
-        last = -1
-        for number, section in enumerate(returned):
-            if number not in matches and section.level:
+                indices_by_likeness.setdefault(likeness(section), []).append(index)
+        previous = -1  # the index in `sections` of the match before
+        for returned_index, section in enumerate(returned):
+            if returned_index not in matches and section.level:
+                indices = indices_by_likeness.get(likeness(section), ())
                 matched = set(matches.values())
-                alike = [i for i in by_likeness.get(likeness(section), ()) if i not in matched]
-                candidates = [index for index in alike if index in preferred] or alike
+                unmatched = [index for index in indices if index not in matched]
+                candidates = [index for index in unmatched if index in preferred] or unmatched
                 if len(candidates) == 1 or (candidates and not only_one):
                     # Sections of one title come back in their order.
-                    after_last = (index for index in candidates if index > last)
-                    matches[number] = next(after_last, candidates[0])
-            last = matches.get(number, last)
+                    later = (index for index in candidates if index > previous)
+                    matches[returned_index] = next(later, candidates[0])
+            previous = matches.get(returned_index, previous)
     return matches
 
 

@@ -123,7 +123,8 @@ def _stated_by(
     line_scores = LineScores(prose, asked)
     line_scores.read()
     scores = set()
-    # Only scores are compared, not their scales: a copy may be typed in another form.
+    # Rounded as a reply's scores are. The scale that the draft names beside a score does not count:
+    # who copies the score may leave it out.
     for statement in (*json_scores.statements, *line_scores.statements):
         scale = asked.scales[statement.dimension]
         score = half_up(statement.score, scale.step, start=scale.min)

@@ -167,15 +167,20 @@ def _unit(match: re.Match[str], sign_before: str, *, has_percent: bool) -> str:
     return WORD if is_before_word and not has_percent else ""
 
 
+_LETTER = re.compile(r"[mMbB](?!\w)")
+
+
 def _exponent(match: re.Match[str], *, is_money: bool) -> int:
     """The exponent of a power of ten behind a number: `3 million`, `$5m`, `7B`; 0 for none."""
     line = match.string
-    letter = re.match(r"[mMbB](?!\w)", line[match.end() : match.end() + 2])
+    end = match.end()
+    letter = _LETTER.match(line, end)
     # Without money, `5m` are meters.
     if letter and (is_money or letter[0].isupper()):
         return {"m": 6, "b": 9}[letter[0].lower()]
-    power = _words_behind().powers.match(line, match.end())
-    return int(str(power.lastgroup)[1:]) if power else 0
+    # The words of each power stand in a group that is named after its exponent: `e6`.
+    power = _words_behind().powers.match(line, end)
+    return int(str(power.lastgroup).removeprefix("e")) if power else 0
 
 
 def _dates(written: str) -> set[Value]:

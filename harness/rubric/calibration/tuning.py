@@ -335,18 +335,24 @@ def shared_aim(aim: RiskAim, looks: Iterable[Attempt]) -> RiskAim:
 
 
 def _missing(steps: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | None:
-    """See `Tuning.missing`; None if no number of drafts that was tried is enough."""
+    """How many more drafts could support a claim, and the threshold that needs fewest.
+
+    None if no number of drafts that was tried is enough.
+    """
     if not steps:
         return None
-    # Ten wrong ones of a hundred need several times as many drafts at 5 %.
-    limits = most_wrong(math.ceil(4 * (steps[0].drafts + 100) / aim.target), aim)
-    lacking = []
+    # Far more drafts than any step could need: at 5 %, ten wrong of a hundred need several hundred.
+    tried = math.ceil(4 * (steps[0].drafts + 100) / aim.target)
+    wrong_allowed = most_wrong(tried, aim)  # by the number of drafts
+    # Such a sequence begins where one wrong draft is allowed.
+    least_wrong = 1 if aim.risk == "accepted" else 0
+    missing_by_threshold = []
     for step in steps:
-        # The sequence begins where one wrong draft would be allowed for.
-        enough = np.flatnonzero(limits >= max(step.wrong, int(aim.risk == "accepted")))
+        enough = np.flatnonzero(wrong_allowed >= max(step.wrong, least_wrong))
         if len(enough):
-            lacking.append((max(1, int(enough[0]) - step.trials(aim.risk)), step.threshold))
-    return min(lacking, default=None)
+            missing = max(1, int(enough[0]) - step.trials(aim.risk))
+            missing_by_threshold.append((missing, step.threshold))
+    return min(missing_by_threshold, default=None)
 
 
 def _agreements(
