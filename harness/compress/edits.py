@@ -241,8 +241,8 @@ def matches_of(
     match.
     """
     matches: dict[int, int] = {}
-    # From the surest likeness on. With `only_one`, a heading that fits several sections matches none:
-    # the last pass takes those in their order.
+    # From the surest likeness on. With `only_one`, a heading that fits several sections matches
+    # none: the last pass takes those in their order.
     likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
         (_alike, True),
         # The heading may have another level, and then other numbers.
