@@ -327,7 +327,8 @@ def _resumed(result: RunResult) -> Iterator[str]:
         return
     if result.parts == 1 and not result.reused:
         return
-    count = len(result.reused)
+    # A call that was made again had been done before, too.
+    count = len({*result.reused, *(rerun.node for rerun in result.reruns)})
     number = f"{count:,}" if count else "No"
     line = f"{number} node {'call was' if count == 1 else 'calls were'} done before"
     if replies := result.replies_used_again:

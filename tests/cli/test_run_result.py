@@ -17,6 +17,7 @@ from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, print_rounds, rounds_as_json
 from harness.cli.run_result import print_failure, print_result, result_fields, spent_line
+from harness.graph.outcome import Rerun
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.trace import Journal
@@ -76,6 +77,10 @@ CHANGED: dict[str, dict[str, Any]] = {
     "whole": {},
     "tried again": {"retries": {"findings[2]": 2, "writer": 1}},
     "resumed": {"parts": 2, "replies_used_again": 3},
+    "its one call made again": {
+        "parts": 2,
+        "reruns": (Rerun(node="text", reason="rubric 'answer' changed"),),
+    },
     "markup in its text": {"result": "[bold]x[/bold] ]"},
 }
 
