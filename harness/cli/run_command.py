@@ -36,7 +36,7 @@ from harness.cli.consoles import (
     say_failure,
     write_json,
 )
-from harness.cli.process import FAILED, STOPPED, WAITING, Interrupts
+from harness.cli.process import FAILED, STOPPED, UNUSABLE, WAITING, Interrupts
 from harness.cli.progress import Progress
 from harness.cli.project_files import (
     absolute_target,
@@ -163,7 +163,8 @@ def run(
 
     Exit codes: 0 the run finished (whether or not its rubric was met: --json says "passed"), 1 it
     failed, 2 invalid input, 3 it was stopped at a limit, 4 it waits for an answer, 130 interrupted,
-    143 terminated. After any of them but 0 and 2, harness resume goes on.
+    143 terminated. After any of them but 0 and 2, harness resume goes on; after 2, if a node found
+    the input invalid, it goes on once that is mended.
     """
     options = RunOptions.taken_from(arguments)
     with failures_of_run(options) as started:
@@ -267,11 +268,13 @@ def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator
                 message, exit_code = f"harness: {error}", exit_code_of(error)
                 if options.with_traceback:
                     say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
-        _say_end(error, message, started.journal, as_json=options.as_json)
+        _say_end(error, message, started.journal, exit_code, as_json=options.as_json)
         sys.exit(exit_code)
 
 
-def _say_end(error: BaseException, message: str, journal: Path | None, *, as_json: bool) -> None:
+def _say_end(
+    error: BaseException, message: str, journal: Path | None, exit_code: int, *, as_json: bool
+) -> None:
     result = error.result if isinstance(error, NodeFailed) else None
     say_failure(message, code=code_of(error))
     if as_json:
@@ -281,7 +284,9 @@ def _say_end(error: BaseException, message: str, journal: Path | None, *, as_jso
     elif result is not None:
         print_failure(result, Shown(stderr=True))
     if journal is not None:
-        say(f"To go on with what was done: {resume_command(journal)}", err=True)
+        # What cannot be used fails a resumed run in the same way.
+        purpose = "Once that is mended, to" if exit_code == UNUSABLE else "To"
+        say(f"{purpose} go on with what was done: {resume_command(journal)}", err=True)
 
 
 def report(result: RunResult, *, as_json: bool) -> None:
