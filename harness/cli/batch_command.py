@@ -14,7 +14,15 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from harness.cli.arguments import config_option, parsed_by, read_pairs, role_option, together
-from harness.cli.consoles import Command, Shown, json_object, note_end, say, write_json
+from harness.cli.consoles import (
+    Command,
+    Shown,
+    failures_told,
+    json_object,
+    note_end,
+    say,
+    write_json,
+)
 from harness.cli.made_again import confirm_again, is_costly, listed_again, made_again_because
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
@@ -171,7 +179,13 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
             plan = run_to_its_end(batch.rehearsal())
             _print(asdict(plan), _foreseen(plan), as_json=options.as_json)
             return
-        result = run_batch(batch, yes=options.yes)
+        known: dict[str, object] = {}
+        with failures_told(as_json=options.as_json, fields=known):
+            try:
+                result = run_batch(batch, yes=options.yes)
+            except KeyboardInterrupt:
+                known |= batch.so_far()
+                raise
         if options.with_traceback and result.run.failures:
             error = result.run.failures[0].error
             say("".join(traceback.format_exception(error)), err=True)

@@ -337,15 +337,17 @@ def failures_told(
 ) -> Iterator[Interrupts]:
     """Turns an error or Ctrl-C in the block into the command's message and exit code.
 
-    With `as_json`, standard output gets a `HarnessError` too, with `fields`, which are read only
-    then; Ctrl-C and an `OSError` write no JSON. With `arguments_are_journals`, the user has to mend
+    With `as_json`, standard output gets a `HarnessError` and Ctrl-C too, with `fields`, which are
+    read only then; an `OSError` writes no JSON. With `arguments_are_journals`, the user has to mend
     a journal that cannot be read and a file that cannot be written: both exit with `UNUSABLE`.
     """
     interrupts = Interrupts()
     try:
         yield interrupts
-    except KeyboardInterrupt:
-        say_failure("interrupted", code="run.interrupted")
+    except KeyboardInterrupt as interrupt:
+        say_failure("interrupted", code=code_of(interrupt))
+        if as_json:
+            write_json(error_as_json(interrupt, fields=fields))
         sys.exit(interrupts.exit_code)
     except HarnessError as error:
         say_failure(f"harness: {error}", code=error.code)

@@ -447,6 +447,15 @@ class Batch:
 
     # --- what earlier parts did -------------------------------------------------------------------
 
+    def so_far(self) -> dict[str, object]:
+        """The fields of `BatchResult.to_json` that are known if `run` was interrupted."""
+        if self.output is None:
+            return {}
+        # Before `run` has read what earlier parts made, nothing is known.
+        done = len(self._form.lines) or (0 if self._earlier is None else None)
+        run_id = manifest_of(self.output).get("run")
+        return {"run_id": run_id, "done": done, "output": str(self.output)}
+
     def _write_manifest(self, run_id: str, **counts: int) -> None:
         """Writes which run a batch with the same output continues; with `_counts` at its end."""
         if self._state is None:

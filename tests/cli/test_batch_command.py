@@ -60,6 +60,18 @@ def test_rows_that_fail_are_told_and_tried_again(project: Path) -> None:
     assert not (project / "out.jsonl.failures.jsonl").exists()
 
 
+@pytest.mark.parametrize(("number", "code"), [("2", 130), ("15", 143)])
+def test_an_interrupted_batch_says_as_json_what_its_output_has(
+    project: Path, number: str, code: int
+) -> None:
+    command = ("batch", "picky.py", "drinks.csv", "--output", "out.jsonl", "--max-parallel", "1")
+    ended = harness(*command, "--json", cwd=project, SIGNAL=number)
+    assert (ended.exit_code, ended.code) == (code, "run.interrupted")
+    assert (ended.json["status"], ended.json["output"]) == ("cancelled", "out.jsonl")
+    assert ended.json["done"] == len(lines(project / "out.jsonl"))
+    assert (project / "traces" / f"{ended.json['run_id']}.jsonl").is_file()
+
+
 def test_an_interrupted_batch_says_how_to_go_on(project: Path) -> None:
     command = ("batch", "picky.py", "drinks.csv", "--output", "out.csv", "--max-parallel", "1")
     ended = harness(*command, cwd=project, SIGNAL="15")
