@@ -226,7 +226,7 @@ def read_rows(
             if isinstance(row, InvalidInput):
                 yield row
                 continue
-            fields = dict(_flat(row.fields, whole))
+            fields = dict(_flat(row.fields, whole, new_names))
             columns_seen |= fields.keys()
             cells = _renamed(fields, new_names)
             filled = {name for name, cell in cells.items() if name and not _is_empty(cell)}
@@ -265,15 +265,21 @@ def _is_empty(cell: object) -> bool:
 
 
 def _flat(
-    fields: Mapping[str, Any], whole: AbstractSet[str], prefix: str = ""
+    fields: Mapping[str, Any], whole: AbstractSet[str], renamed: Iterable[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Columns and cells, where the fields of an object are columns with points: `human.clear`."""
+    """Columns and cells, where the fields of an object are columns with points: `human.clear`.
+
+    The object of a column in `renamed` stays whole, as do those of `whole`; it is flat too if one
+    of its fields is in `renamed`.
+    """
     for name, value in fields.items():
         column = prefix + name
-        if isinstance(value, dict) and column not in whole:
-            yield from _flat(value, whole, f"{column}.")
-        else:
+        is_object = isinstance(value, dict)
+        is_whole = column in whole or column in renamed
+        if not is_object or is_whole:
             yield column, value
+        if is_object and (not is_whole or any(new.startswith(f"{column}.") for new in renamed)):
+            yield from _flat(value, whole, renamed, f"{column}.")
 
 
 def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | InvalidInput]:

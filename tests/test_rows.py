@@ -130,6 +130,24 @@ def test_a_column_that_gets_a_name_takes_it_from_another(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("columns", "fields"),
+    [
+        ({"ticket": "inputs"}, {"ticket": {"subject": "Hi"}}),
+        ({"subject": "inputs.subject"}, {"subject": "Hi"}),
+        (
+            {"ticket": "inputs", "subject": "inputs.subject"},
+            {"ticket": {"subject": "Hi"}, "subject": "Hi"},
+        ),
+    ],
+)
+def test_a_column_may_name_an_object_its_field_or_both(tmp_path, columns, fields):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"inputs": {"subject": "Hi"}}')
+    (row,) = read_rows([str(path)], columns=columns)
+    assert dict(row.fields) == fields
+
+
+@pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
         pytest.param("a.jsonl", '{"a": 1}\n{"a": \n{"a": 3}\n', ("row.not-json", 2, 2), id="JSON"),

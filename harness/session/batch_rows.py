@@ -376,7 +376,8 @@ class BatchRows(NoCode):
             if doubled:
                 return match[0][1:-1] if _COLUMN_NAME.fullmatch(doubled) else match[0]
             if column in row.fields:
-                return str(row.fields[column])
+                value = row.fields[column]
+                return text_of(value) if isinstance(value, dict) else str(value)
             if not self._means_column(match):
                 return match[0]
             hint = f"; it is one text, {_TABLE}" if row.line is None else ""
