@@ -74,6 +74,22 @@ def parsed_by(parse: Callable[[str], T]) -> Callback[T]:
     return parsed
 
 
+def once(what: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], str | None]:
+    """A callback of an option with `multiple=True` that refuses all but one value.
+
+    Without it, click takes the last value and says nothing.
+    """
+
+    def taken(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | None:
+        if len(values) > 1:
+            raise click.BadParameter(
+                f"one {what} at a time; run the command for each, with an --output of its own"
+            )
+        return values[0] if values else None
+
+    return taken
+
+
 def share(text: str) -> float:
     """The number of `10%` or `0.1`, which lies between 0 and 1."""
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from harness.cli.arguments import once
 from harness.cli.batch_command import RowOptions, bad_rows_option, over_rows
 from harness.cli.consoles import Command
 from harness.cli.project_files import load_evaluated
@@ -30,10 +31,18 @@ _FOLDER = Path("evaluations")
 )
 @click.option(
     "--prompt",
+    multiple=True,
+    callback=once("prompt"),
     help="What the producer is told, in place of a pipeline. {COLUMN} stands for what the row has; "
     "@FILE reads it from a file.",
 )
-@click.option("--rubric", metavar="RUBRIC", help="Scores the outputs; its judge sees the target.")
+@click.option(
+    "--rubric",
+    multiple=True,
+    callback=once("rubric"),
+    metavar="RUBRIC",
+    help="Scores the outputs; its judge sees the target.",
+)
 @click.option(
     "--score",
     "scorers",

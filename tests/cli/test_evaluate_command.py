@@ -121,6 +121,8 @@ def test_a_scorer_that_blocks_does_not_outlive_an_interruption(project: Path) ->
     [
         "",
         "qa.py --prompt x",
+        "--prompt x --prompt y --dataset q.csv --score equal",
+        "qa.py --rubric right --rubric strict",
         "flow.py --score number",
         "flow.py --dataset q.csv",
         "flow.py --dataset q.csv --score best",
