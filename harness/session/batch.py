@@ -27,7 +27,8 @@ from harness.graph.graph import returned
 from harness.graph.plan import plan_of
 from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
 from harness.inference import Backend, Limits, Spent
-from harness.rows import check_output
+from harness.log import log_warning
+from harness.rows import check_output, rows_saved
 from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise
 from harness.rubric.evaluator import is_judged_enough
 from harness.session.batch_files import (
@@ -202,6 +203,7 @@ class Batch:
             scored=self._form.passed,
             figures=self._form.figures,
         )
+        self._warn_of_leaving_outputs()
 
     def _prepare(self) -> None:
         """Makes the graph, its inputs, and the state that a call has to match to be reused."""
@@ -526,6 +528,21 @@ class Batch:
                 code="batch.other-pipeline",
             )
         return earlier
+
+    def _warn_of_leaving_outputs(self) -> None:
+        """Warns of outputs in the file whose rows are not among the present ones."""
+        given, path = self._rows.given, self.output
+        gone = {str(number) for number, name in enumerate(self._order) if name not in given}
+        if not gone or path is None or not path.is_file():
+            return
+        # By the file, since the run also has the rows of commands before the last one.
+        outputs = [line for line in rows_saved(path) if str(line.get("row")) in gone]
+        if outputs:
+            log_warning(
+                f"{path} has outputs of rows, epochs or prompts that are not given now, which "
+                f"leave it: {len(outputs):,}; to keep them there, give another --output (output=)",
+                code="batch.outputs-leave",
+            )
 
     def _made_before(self, earlier: EarlierRun, now: Surroundings) -> Iterator[MadeBefore]:
         """What earlier parts of the run made of each row of the table that has anything."""

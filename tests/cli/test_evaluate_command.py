@@ -101,6 +101,29 @@ def test_a_prompt_needs_no_python(project: Path) -> None:
     assert done.json["output"] == "evaluations/prompt.jsonl"
 
 
+def test_another_prompt_says_how_many_outputs_leave_the_file(project: Path) -> None:
+    rows = ("--dataset", "q.csv", "--score", "includes", "--epochs", "2")
+    with serving(OpenAIServer(dialect=DIALECTS["vllm"])) as server:
+        (project / "harness.toml").write_text(
+            f'[endpoints.writer]\nbackend = "vllm"\nurl = "{server.url}"\n'
+            '[roles]\nproducer = "writer"\n'
+        )
+
+        def leaving(prompt: str, *options: str) -> bool:
+            done = harness("evaluate", *rows, "--prompt", prompt, *options, cwd=project)
+            assert done.exit_code == 0
+            said = "prompts that are not given now, which leave it: 4"
+            return said in done.stderr and "batch.outputs-leave" in done.stderr
+
+        first, second = "What is {question}?", "{question} = ?"
+        assert not leaving(first)
+        assert not leaving(second, "--output", "second.jsonl")
+        assert leaving(second, "--dry-run")
+        assert leaving(second)
+        assert not leaving(second), "nothing of the first is there any more"
+        assert leaving(first)
+
+
 def test_a_scorer_that_raises_leaves_the_other_scores(project: Path) -> None:
     (project / "q.csv").write_text(ROWS.replace("b,3+3,6", "b,3+3,9"))
     done = harness("evaluate", "qa.py", "--epochs", "1", cwd=project)
