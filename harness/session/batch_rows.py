@@ -31,6 +31,7 @@ from harness.files import read_text
 from harness.graph import Graph, bind_inputs, graph_inputs
 from harness.graph.state import NO_DIGEST, digest_of_value
 from harness.graph.values import digest
+from harness.log import log_warning
 from harness.rows import Row, listed, read_rows
 from harness.rubric import Draft
 from harness.rubric.checks.target import texts_of
@@ -45,6 +46,7 @@ _LEAST_FAILURES = 20  # with fewer, their share of the rows says nothing yet
 # The most reasons that a message lists, and the most places for each of them.
 _MAX_REASONS = 10
 _MAX_PLACES = 3
+_SHOWN_CHARS = 30  # of a template, in a warning
 # In a row's name, stands before the number of its epoch. The first epoch has no number.
 _EPOCH = "~"
 # The first group is the text in double braces, which escape: `{{a}}` is the text `{a}`. The second
@@ -266,6 +268,9 @@ class BatchRows(NoCode):
                 if isinstance(row, InvalidInput) and row.line is None:
                     raise row
             raise mistakes_in(self.refused, of=len(rows), what=f"do not fit '{pipeline.name}'")
+        for name, value in self._every.items():
+            if isinstance(value, str):
+                self._warn_of_doubled_braces(name, value)
         names = [f"{name} {row.id}" for name, row in self.given.items()]
         names += map(_name_of, self.refused)
         # For the manifest. Sorted, since the same table in another order has the same shards.
@@ -350,6 +355,26 @@ class BatchRows(NoCode):
             name: self._filled(row, name, value) for name, value in self._every.items()
         }
 
+    def _warn_of_doubled_braces(self, name: str, template: str) -> None:
+        """Warns of the first double braces, which elsewhere mean a column or a single brace."""
+        opening = template.find("{{")
+        if opening < 0:
+            return
+        match = _BRACES.match(template, opening)
+        outcome = "both braces are sent; write one"
+        if match is None or match[1] is None:
+            shown = template[opening : opening + _SHOWN_CHARS].partition("\n")[0] + "…"
+        else:
+            shown = match[0]
+            if (sent := _undoubled(match)) != shown:
+                outcome = f"{sent} is sent; {did_you_mean(match[1], self._columns)}"
+        line = template.count("\n", 0, opening) + 1
+        more = f" (and {count - 1} more)" if (count := template.count("{{")) > 1 else ""
+        log_warning(
+            f"line {line} of '{name}' has {shown}{more}, which stands for no column: {outcome}",
+            code="batch.braces-doubled",
+        )
+
     def _has_column(self, template: object) -> bool:
         text = template if isinstance(template, str) else ""
         return any(map(self._means_column, _BRACES.finditer(text)))
@@ -370,11 +395,11 @@ class BatchRows(NoCode):
 
         def cell(match: re.Match[str]) -> str:
             doubled, column = match[1], match[2]
-            if doubled in row.fields:
+            if doubled in self._columns:
                 problem = f"{match[0]} stands for no column; write {{{doubled}}}"
                 raise row.refusal(problem, code="batch.no-column")
             if doubled:
-                return match[0][1:-1] if _COLUMN_NAME.fullmatch(doubled) else match[0]
+                return _undoubled(match)
             if column in row.fields:
                 value = row.fields[column]
                 return text_of(value) if isinstance(value, dict) else str(value)
@@ -395,6 +420,11 @@ class BatchRows(NoCode):
         # A path with a column in it is relative to the table, else to the working directory.
         path = Path(text[1:]) if text == value else row.beside(text[1:])
         return read_text(f"input '{name}'", path)
+
+
+def _undoubled(match: re.Match[str]) -> str:
+    """What a text in double braces, which is no column, stands for: a JSON text for itself."""
+    return match[0][1:-1] if _COLUMN_NAME.fullmatch(match[1]) else match[0]
 
 
 def _with_ids_by_epoch(rows: Sequence[Row | InvalidInput]) -> list[Row | InvalidInput]:

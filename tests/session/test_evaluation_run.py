@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from servers.named_models import NamedModels
 from session_runs import ONE_QUESTION, settings_of
+from structlog.testing import capture_logs
 
 from harness import Cache, Evaluation, Limits, Match, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
@@ -625,6 +626,32 @@ def test_two_braces_are_a_brace_and_no_column(setup):
         setup.run(Evaluation(prompt, ROWS, scorers=[length]))
     setup.run(Evaluation('{question} as {{word}} {"a": {"b": 1}}', ROWS[:1], scorers=[length]))
     assert setup.producer.requests[0].messages[-1].content == '2+2 as {word} {"a": {"b": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shown", "outcome"),
+    [
+        ("{question}\nof {{shop}}", "line 2 of 'prompt' has {{shop}},", "{shop} is sent; known: "),
+        ("{question} {{quest}}", "has {{quest}},", "did you mean 'question'?"),
+        (
+            '{question} as {{"order": {{"id": 1}}}}\nor so',
+            """has {{"order": {{"id": 1}}}}… (and 1 more),""",
+            "both braces are sent; write one",
+        ),
+        (
+            '{question} as {{"order": "…"}} for {{shop}}',
+            """has {{"order": "…"}} (and 1 more),""",
+            "both braces are sent; write one",
+        ),
+        ('{question} as {"a": {"b": 1}}', "", ""),
+    ],
+)
+def test_double_braces_that_are_no_column_are_told(setup, prompt, shown, outcome):
+    with capture_logs() as logs:
+        setup.run(Evaluation(prompt, ROWS[:1], scorers=[length]))
+    told = [log["event"] for log in logs if log.get("code") == "batch.braces-doubled"]
+    assert len(told) == bool(shown)
+    assert all(shown in event and outcome in event for event in told)
 
 
 def test_a_column_of_several_words_stands_in_a_prompt_and_other_braces_are_text(setup):
