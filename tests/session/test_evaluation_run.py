@@ -654,6 +654,15 @@ def test_double_braces_that_are_no_column_are_told(setup, prompt, shown, outcome
     assert all(shown in event and outcome in event for event in told)
 
 
+def test_an_object_of_a_table_stands_in_a_prompt_as_json(setup):
+    (setup.folder / "rows.jsonl").write_text('{"inputs": {"shop": "Tea", "n": true}}\n')
+    columns = {"ticket": "inputs"}
+    rows = setup.folder / "rows.jsonl"
+    setup.run(Evaluation("2+2 for {ticket}", rows, columns=columns, scorers=[length]))
+    sent = setup.producer.requests[0].messages[-1].content
+    assert sent == '2+2 for {"shop":"Tea","n":true}'
+
+
 def test_a_column_of_several_words_stands_in_a_prompt_and_other_braces_are_text(setup):
     rows = [{"question text": "2+2", "Q_2": "x", "target": 4}]
     prompt = '{question text} = ? { Q_2 } {"a": {"b c": 1}} {see below} {{word}} {{"d": 2}}'
