@@ -77,13 +77,17 @@ def test_python_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "shown.py").write_text(code)
+    (page,) = (text for text in (page.read_text("utf-8") for page in PAGES) if code in text)
+    (tmp_path / "rubrics").mkdir()
+    for name, rubric in re.findall(r"`(rubrics/\w+\.yaml)`:\n\n```yaml\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(rubric)
     names: dict[str, Any] = {"__name__": "shown"}
     exec(compile(code, "shown.py", "exec"), names)  # it is meant to be copied
     fixtures = {"tmp_path": tmp_path, "harness_run": run_pipeline, "harness_recording": HAIKU}
     for name, function in list(names.items()):
         if name.startswith("test_"):
             function(**{one: fixtures[one] for one in inspect.signature(function).parameters})
-    if any(isinstance(one, Pipeline) for one in names.values()) and "wiggum(" not in code:
+    if any(isinstance(one, Pipeline) for one in names.values()):
         pipeline = load_pipeline("shown.py")
         taken = {one for node in pipeline.nodes.values() for one in node.sources}
         inputs = dict.fromkeys(taken - pipeline.nodes.keys(), "# Tea\n\nSteep it.\n# Milk\n\nAdd.")

@@ -1,6 +1,6 @@
 """Rubrics: their files, their checks, the evaluator that judges by them, and verdicts."""
 
-from harness.rubric.advice import RubricAdvice, advice_on
+from harness.rubric.advice import RubricAdvice, advice_on, how_to_make_optional
 from harness.rubric.checks.function import Refuse
 from harness.rubric.draft import Draft, Finding, Sources, by_section
 from harness.rubric.evaluator import Evaluator
@@ -41,6 +41,7 @@ __all__ = [
     "at_any_threshold",
     "by_section",
     "directories",
+    "how_to_make_optional",
     "known_rubrics",
     "load_noise",
     "load_rubric",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +44,15 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdv
                 placed = replace(advice, path=value.path, line=value.line) if value else advice
                 advices.append(placed)
     return tuple(sorted(advices, key=lambda advice: (str(advice.path), advice.line or 0)))
+
+
+def how_to_make_optional(rubric: Rubric, names: Iterable[str]) -> str:
+    """What to write so that drafts pass without these dimensions of a rubric."""
+    dimensions = ", ".join(f"{{ name: {name}, optional: true }}" for name in names)
+    return (
+        "name a rubric of your own where that is optional: a file rubrics/NAME.yaml with the lines "
+        f"'extends: {rubric.id}' and 'dimensions: [{dimensions}]'"
+    )
 
 
 def _on_cut_texts(written: Written) -> Iterator[RubricAdvice]:

@@ -173,12 +173,12 @@ async def _read(
     if rules := [r for d in dimensions for r in _open_rules(d, judgements.get(d.name))]:
         raise EvaluatorAbstained(
             f"'{request.model}' did not say true or false to a rule that would lower its "
-            f"score: {'; '.join(rules)}. {_excerpt(last)}"
+            f"score: {'; '.join(rules)}. {_excerpt(last, dimensions)}"
         )
     if missing := [d.name for d in dimensions if d.name not in judgements]:
         raise EvaluatorAbstained(
             f"'{request.model}' gave no score on the scale for {', '.join(missing)}. "
-            f"{_excerpt(completion)}"
+            f"{_excerpt(completion, dimensions)}"
         )
     return judgements
 
@@ -239,14 +239,16 @@ def _judgements(
     return read_reply(completion.text, case.rubric, dimensions, draft=case.draft, cut=cut)
 
 
-def _excerpt(completion: Completion) -> str:
+def _excerpt(completion: Completion, dimensions: Sequence[Dimension]) -> str:
     """The beginning of a reply without scores, with what may help."""
     text = " ".join(completion.text.split())
     if not text:
         return f"It said nothing: {why_no_text(completion)}; give it more room, or less to think of"
     excerpt = f"It said: {text[:_EXCERPT_CHARS]!r}"
     if completion.finish_reason != "length":
-        return f"{excerpt}. A larger model, or 'judge: split' in the rubric, may do better"
+        # A call for one dimension is split already.
+        split = ", or 'judge: split' in the rubric," if len(dimensions) > 1 else ""
+        return f"{excerpt}. A larger model{split} may do better"
     if len(text) < len(completion.text) / 2:
         return (
             f"{excerpt}, and then ran on in white space until it was cut off, as a JSON grammar "

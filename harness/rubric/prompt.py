@@ -76,13 +76,21 @@ def _judge_values(
         # All that are judged, so that the calls of a draft differ only in their last lines.
         "dimensions": "\n\n".join(_dimension_text(rubric, d) for d in rubric.judged),
         "task": _fenced(draft.task, f"task-{mark}"),
-        "target": _fenced("\n\n".join(draft.targets), f"target-{mark}") if draft.targets else "",
+        "target": _target_text(draft.targets, f"target-{mark}"),
         "sources": "\n\n".join(sources),
         "draft": _fenced(shown.text, f"draft-{mark}"),
         **_length_fields("draft", shown.shortened),
         **_length_fields("sources", shown.sources_shortened),
         **_question_fields(rubric, dimensions),
     }
+
+
+def _target_text(targets: Sequence[str], mark: str) -> str:
+    """What a right answer says; empty without a target."""
+    fenced = [_fenced(target, mark) for target in targets]
+    # Here and not in the template, which signed calibrations rest on: one target is shown as ever.
+    several = ["any one of these, each of which is right by itself:"] if len(fenced) > 1 else []
+    return "\n".join([*several, *fenced])
 
 
 def _source_text(rubric: Rubric, number: int, text: str, mark: str) -> str:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import InvalidInput, Notice, did_you_mean
 from harness.files import read_text
 from harness.graph import Graph
 from harness.inference import Backend, Limits
+from harness.log import log_notice
 from harness.rows import Row
-from harness.rubric import ChosenRubric, Rubric, Scored
+from harness.rubric import ChosenRubric, Rubric, Scored, how_to_make_optional
 from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSummary, summaries
 from harness.rubric.checks import Match, Target
 from harness.session.batch import Batch
@@ -315,7 +316,10 @@ class EvaluationForm(OutputForm):
     ) -> None:
         super().__init__(rows)
         self._evaluation = evaluation
+        self._rubric = chosen.rubric if chosen else None
         self._success = thresholds_of(chosen.rubric) if chosen else {}
+        # Dimension that some row has no score in → why.
+        self._unjudged: dict[str, str] = {}
         self.about = {"evaluation": {"reduce": evaluation.reduce, "success": self._success}}
         # Scorer → the names of its scores so far, in their order.
         self._parts: dict[str, dict[str, None]] = {s.name: {} for s in evaluation.scorers}
@@ -339,7 +343,10 @@ class EvaluationForm(OutputForm):
         scores: dict[str, float] = {}
         by_rubric: dict[str, Any] = {}
         if made.get(SCORES):
-            by_rubric = _fields_by_rubric(SCORED.validate_python(made[SCORES]))
+            scored = SCORED.validate_python(made[SCORES])
+            has_sources = any(map(str.strip, row.sources))
+            self._unjudged |= _why_unjudged(self._rubric, scored, has_sources=has_sources)
+            by_rubric = _fields_by_rubric(scored)
             scores |= by_rubric.pop("scores")
         no_score: list[str] = []
         for scorer in self._evaluation.scorers:
@@ -384,6 +391,10 @@ class EvaluationForm(OutputForm):
         places = {(str(row.path), row.line) for row in self.rows.given.values()}
         places |= {(failure.file, failure.line) for failure in self.rows.refused}
         fields["rows"] = len(places)
+        for notice in self._notices():
+            log_notice(notice.message, code=notice.code)
+            run = fields["run"]
+            fields["run"] = replace(run, warnings=(*run.warnings, notice))
         return EvaluationResult(
             **fields,
             epochs=self._evaluation.epochs,
@@ -391,6 +402,24 @@ class EvaluationForm(OutputForm):
             scores=self._summaries,
             samples=self.in_order,
         )
+
+    def _notices(self) -> Iterator[Notice]:
+        """A warning of the dimensions that no row has a score in."""
+        rubric, names = self._rubric, {name for line in self.in_order for name in line["scores"]}
+        # Without any score by the rubric, the failures of the rows say why.
+        if rubric is None or rubric.id not in names:
+            return
+        unjudged = [d for d in rubric.dimensions if f"{rubric.id}.{d.name}" not in names]
+        if not unjudged:
+            return
+        whys = (f"{d.name} ({self._unjudged.get(d.name, 'unjudged')})" for d in unjudged)
+        message = f"rubric '{rubric.id}' gave no row a score for {', '.join(whys)}"
+        if required := [d.name for d in unjudged if d.checks and not d.optional]:
+            message += (
+                f"; no output passes without {' and '.join(required)}: give the rows what "
+                f"is missing, or {how_to_make_optional(rubric, required)}"
+            )
+        yield Notice(code="evaluation.not-judged", message=message)
 
     @cached_property
     def _summaries(self) -> tuple[ScoreSummary, ...]:
@@ -411,6 +440,25 @@ class EvaluationForm(OutputForm):
             for line in self.in_order
         ]
         return summaries(samples, reducer=evaluation.reducer, success=least_success)
+
+
+def _why_unjudged(
+    rubric: Rubric | None, scored: Scored, *, has_sources: bool
+) -> Iterator[tuple[str, str]]:
+    """Each dimension without a score, and why it has none."""
+    verdict = scored.verdict
+    for dimension in rubric.dimensions if rubric else ():
+        name = dimension.name
+        if name not in verdict.unjudged:
+            continue
+        why = "there is no evaluator"
+        if dimension.checks:
+            why = verdict.unjudged_reasons.get(name, "its checks could not judge")
+        elif verdict.gates:
+            why = f"{' and '.join(verdict.gates)} failed before it"
+        elif dimension.needs_sources and not has_sources:
+            why = "there are no sources"
+        yield name, why
 
 
 def _fields_by_rubric(scored: Scored) -> dict[str, Any]:

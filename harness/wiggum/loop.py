@@ -16,7 +16,7 @@ from harness.inference import as_messages
 from harness.inference.call_spans import conversation_text
 from harness.inference.limits import NOTHING, Spent
 from harness.inference.meter import Meter
-from harness.rubric import Draft, Evaluator, Rubric, Verdict
+from harness.rubric import Draft, Evaluator, Rubric, Verdict, how_to_make_optional
 from harness.trace import Span, Tracer, events
 from harness.wiggum.policy import (
     LoopPolicy,
@@ -132,7 +132,8 @@ def check_sources(rubric: Rubric, sources: Sequence[str]) -> None:
     if by_sources and not any(source.strip() for source in sources):
         raise InvalidInput(
             f"rubric '{rubric.id}' checks {' and '.join(by_sources)} by sources, and the loop has "
-            "none, so no draft could pass; give it sources, or make that optional in the rubric",
+            "none, so no draft could pass; give it sources, or "
+            + how_to_make_optional(rubric, by_sources),
             code="loop.no-sources",
         )
 

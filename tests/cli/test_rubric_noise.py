@@ -93,6 +93,9 @@ def rubric(**more: object) -> Rubric:
     )
 
 
+TWO = {"dimensions": [{"name": name, "judge": "Is it?"} for name in "ab"]}
+
+
 def measured(deviation: float, between: float | None = 1.0) -> Noise:
     return Noise(evaluator="judge", deviation=deviation, drafts=3, judgements=15, between=between)
 
@@ -103,7 +106,8 @@ def measured(deviation: float, between: float | None = 1.0) -> Noise:
         ("judged up to four times", measured(0.5), {"repeats": 4}),
         ("frozen", measured(0, 0), {}),
         ("none", measured(0, 1), {}),
-        ("drafts alike", measured(0.5, 0.3), {}),
+        ("drafts alike", measured(0.5, 0.3), TWO),
+        ("drafts alike, and nothing to split", measured(0.5, 0.3), {}),
         ("drafts apart", measured(0.5, 2.0), {}),
     ],
 )

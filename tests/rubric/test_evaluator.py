@@ -175,6 +175,20 @@ def test_two_unreadable_replies_are_an_abstention_and_never_a_score(first, secon
 
 
 @pytest.mark.parametrize(
+    ("dimensions", "way", "advised"),
+    [
+        pytest.param([CLEAR, USEFUL], "joint", True, id="several at once"),
+        pytest.param([CLEAR, USEFUL], "split", False, id="each by itself"),
+        pytest.param([CLEAR, LENGTH], "joint", False, id="a single judged one"),
+    ],
+)
+def test_splitting_is_advised_where_a_call_asks_for_several_dimensions(dimensions, way, advised):
+    with pytest.raises(EvaluatorAbstained, match="A larger model") as caught:
+        judge(lambda _: "Nice.", *dimensions, judge=way)
+    assert ("judge: split" in str(caught.value)) is advised
+
+
+@pytest.mark.parametrize(
     ("reply", "told"),
     [
         pytest.param('{"reason": "It' + " \n" * 999, "in white space", id="white space"),

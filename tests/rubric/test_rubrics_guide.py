@@ -23,7 +23,7 @@ PATH = ROOM.parent / "docs" / "rubrics.md"
 pytestmark = pytest.mark.skipif(not PATH.exists(), reason="the guide is in the repository only")
 
 README = PATH.read_text(encoding="utf-8") if PATH.exists() else ""
-FILE = re.compile(r"`([\w./]+)`:\n\n```(?:yaml|markdown|csv)\n(.*?)```", re.DOTALL)
+FILE = re.compile(r"`([\w./]+)`:\n\n```(?:yaml|markdown|csv|python)\n(.*?)```", re.DOTALL)
 SHELL = re.compile(r"```console\n(.*?)```", re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 MISTAKE = re.compile(r"^\| `(.*?)` \| `(.*?)` \| `(.*)` \|$", re.MULTILINE)
@@ -43,6 +43,7 @@ def written(tmp_path, monkeypatch):
     """A directory with the guide's files in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("HARNESS_TRUST", str(tmp_path))  # as it says
     for name, content in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -60,7 +61,7 @@ def rows(title: str) -> dict[str, str]:
 
 
 def test_no_block_goes_untried():
-    assert len(FILES) == len(re.findall(r"```(?:yaml|markdown|csv)\n", README))
+    assert len(FILES) == len(re.findall(r"```(?:yaml|markdown|csv|python)\n", README))
     assert len(COMMANDS) + len(STEPS) == len(re.findall(r"^\$ ", README, re.MULTILINE))
     assert len(MISTAKES) >= 5
 
@@ -122,6 +123,11 @@ def test_every_mistake_in_it_is_answered_as_it_says(written, instead_of, this, m
 )
 def test_its_tables_leave_nothing_out(title, known):
     assert {name for cell in rows(title) for name in re.findall(r"`(\w+)`", cell)} == known
+
+
+def test_the_docstring_of_its_function_is_told_to_the_writer(written):
+    told = re.search(r'requirement that the writer is told, here "(.*?)"', README)[1]
+    assert told in load_rubric("calm").requirements
 
 
 def test_the_room_lists_every_rubric_that_ships():

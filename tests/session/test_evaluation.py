@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,17 @@ def test_a_loop_that_no_draft_could_pass_for_want_of_sources_is_refused(judged, 
     assert failed.__cause__.code == "loop.no-sources"
     assert "grounded" in str(failed)
     assert judged.writer.requests == []
+
+
+def test_the_rubric_that_it_advises_lets_the_loop_pass(judged, rubric):
+    Path(rubric).write_text(GROUNDED)
+    failed = judged(looping(rubric, sources=[]), GOOD, fails=True, strict=judge(9))
+    extends, dimensions = re.findall(r"'((?:extends|dimensions): .*?)'", str(failed))
+    own = Path(rubric).with_name("own.yaml")
+    own.write_text(f"{extends}\n{dimensions}\n")
+
+    (loop,) = judged(looping(str(own), sources=[], draft="It is so."), GOOD, strict=judge(9)).loops
+    assert loop.passed
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,61 @@ def test_a_line_has_output_target_scores_reasons_and_models(setup):
     assert "# Target" in setup.judge.requests[0].messages[-1].content
 
 
+SOURCED = (
+    RUBRIC.replace("target, match: number", "grounded_numbers")
+    + """\
+  - name: careful
+    judge: Is it careful?
+    needs_sources: true
+"""
+)
+
+
+def test_dimensions_that_no_row_has_a_score_in_are_named_with_the_reason(setup):
+    (setup.folder / "right.yaml").write_text(SOURCED)
+    done = setup.run(questions(rubric="right"))
+    again = setup.run(questions(rubric="right"))
+
+    assert done.score("right.passed").mean == 0
+    (notice,) = done.run.warnings
+    assert notice.code == "evaluation.not-judged"
+    assert "right (there are no sources), careful (there are no sources);" in notice.message
+    assert "without right:" in notice.message
+    assert again.to_json()["warnings"] == done.to_json()["warnings"]
+
+    # As it advises.
+    lines = re.findall(r"'((?:extends|dimensions): .*?)'", notice.message)
+    (setup.folder / "own.yaml").write_text("\n".join(lines))
+    own = setup.run(questions(rubric="own"), output="own.jsonl")
+    assert own.score("own.passed").mean == 1
+    assert "no output passes" not in own.run.warnings[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "sources", "why"),
+    [
+        (SOURCED, [], "there are no sources"),
+        (
+            SOURCED.replace("    checks", "    gate: true\n    floor: 5\n    checks"),
+            ["9"],
+            "right failed",
+        ),
+    ],
+)
+def test_what_a_judge_is_not_asked_for_is_named_too(setup, text, sources, why):
+    (setup.folder / "right.yaml").write_text(text)
+    done = setup.run(questions([{**row, "sources": sources} for row in ROWS], rubric="right"))
+    assert why in done.run.warnings[0].message
+
+
+def test_a_dimension_with_a_score_in_some_row_is_not_named(setup):
+    (setup.folder / "right.yaml").write_text(
+        RUBRIC.replace("target, match: number", "grounded_numbers")
+    )
+    rows = [{**row, "sources": ["4"] if row["id"] == "a" else []} for row in ROWS]
+    assert setup.run(questions(rows, rubric="right")).run.warnings == ()
+
+
 def test_the_same_call_makes_and_judges_nothing_again(setup):
     first = setup.run(questions(rubric="right", epochs=2))
     asked = setup.asked

@@ -7,7 +7,7 @@ import pytest
 from demo import ROOT
 from session_runs import settings_of
 
-from harness import ScriptedBackend, ScriptedReply, ToolCall
+from harness import Evaluation, ScriptedBackend, ScriptedReply, ToolCall
 from harness.cli.project_files import load_evaluated
 
 PRICES = {"tea": 3, "coffee": 2, "milk": 1}
@@ -64,6 +64,29 @@ def test_it_takes_at_most_35_lines_and_has_the_figures_of_inspect(tmp_path, monk
     assert near.stderr == pytest.approx(STDERR, abs=5e-5)
     assert done.run.spent.calls == 180
     assert f"\n{done.summary}\n" in page
+
+
+def test_the_rubric_of_the_guide_judges_agreement_with_the_target(tmp_path):
+    page = (ROOT / "docs" / "from-inspect.md").read_text(encoding="utf-8")
+    (rubric,) = re.findall(r"`rubrics/agrees.yaml`.*?```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "agrees.yaml").write_text(rubric)
+
+    def judge(request):
+        prompt = request.messages[-1].content
+        target = re.search(r"<(target-\w+)>\n(.*)\n</\1>", prompt)[2]
+        draft = re.search(r"<(draft-\w+)>\n(.*)\n</\1>", prompt)[2]
+        return json.dumps({"reason": "So.", "issues": [], "score": int(target in draft)})
+
+    rows = [{"question": question, "target": "Paris"} for question in ("France?", "Spain?")]
+    done = Evaluation("{question}", rows, rubric="agrees").run(
+        settings=settings_of(tmp_path, rubrics=tmp_path, roles={"evaluator": "evaluator"}),
+        backends={
+            "producer": ScriptedBackend(["It is Paris.", "It is Madrid."]),
+            "evaluator": ScriptedBackend(judge),
+        },
+    )
+    assert (done.score("agrees.target").mean, done.score("agrees.passed").mean) == (0.5, 0.5)
+    assert done.run.warnings == ()
 
 
 def test_the_guide_to_evaluations_shows_what_its_file_prints(tmp_path, monkeypatch):

@@ -96,8 +96,12 @@ class Function(Check):
             result = self._function(draft)
         except Exception as error:
             # The author's code may raise anything; there is no score then.
+            remedy = ""
+            # As of `draft.split()` and `len(draft)`, by a function that was written for a text.
+            if isinstance(error, AttributeError | TypeError) and Draft.__name__ in str(error):
+                remedy = "; it gets the draft as a Draft, whose text is `draft.text`"
             raise EvaluationFailed(
-                f"the check {self.call} raised {type(error).__name__}: {error}"
+                f"the check {self.call} raised {type(error).__name__}: {error}{remedy}"
             ) from error
         grade = _as_grade(result)
         if grade is None or not _is_valid(grade, draft):

@@ -235,6 +235,7 @@ def decimal_grade(draft): return Grade(Decimal("0.25"))
 def unjudged(draft): return Grade(0.0, unjudged="there is no table")
 
 def raises(draft): raise KeyError("x")
+def own_mistake(draft): return None.split()
 def nothing(draft): pass
 def text(draft): return "good"
 def too_much(draft): return 1.01
@@ -302,6 +303,20 @@ def test_a_function_that_raises_or_returns_rubbish_gives_no_score(name, director
         function(f"own.py:{name}", directory).grade(draft("a"))
 
     assert isinstance(failed.value.__cause__, KeyError) is (name == "raises")
+
+
+@pytest.mark.parametrize("taken", ["draft.split()", "len(draft)", "'a' in draft", "draft[0]"])
+def test_a_function_of_a_text_is_told_where_the_text_is(taken, directory):
+    (directory / "text.py").write_text(f"def f(draft): return bool({taken})")
+    with pytest.raises(EvaluationFailed, match=r"whose text is `draft\.text`"):
+        function("text.py:f", directory).grade(draft("a"))
+
+
+@pytest.mark.parametrize("name", ["raises", "own_mistake"])
+def test_of_a_mistake_elsewhere_nothing_is_said_of_the_text(name, directory):
+    with pytest.raises(EvaluationFailed) as failed:
+        function(f"own.py:{name}", directory).grade(draft("a"))
+    assert "draft.text" not in str(failed.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The check of a row's target, and the judge that is told it."""
 
+import re
+
 import pytest
 
 from harness.errors import InvalidInput
@@ -75,6 +77,13 @@ def test_the_judge_is_told_the_target_as_data():
     assert "# Task" in before
     assert "Paris\n</target-000000000000>\n</target-" in rest
     assert "# Draft" in rest
+
+
+def test_the_judge_is_told_that_any_of_several_targets_is_right():
+    prompts = [told(Draft(text="Lyon", task="Which?", targets=t)) for t in (("4",), ("4", "four"))]
+    one, several = (prompt.partition("# Target")[2].partition("# Draft")[0] for prompt in prompts)
+    assert "any one of these" not in one
+    assert re.search(r"any one of these.*\n<(target-\w+)>\n4\n</\1>\n<\1>\nfour\n</\1>\n", several)
 
 
 def test_without_a_target_nothing_is_said_of_any():
