@@ -143,6 +143,16 @@ def test_what_is_not_json_has_no_share(text, code):
     assert (grade.share, found(grade)) == (0, [code])
 
 
+@pytest.fixture
+def usual_recursion():
+    """Python's own limit, which mypy raises for the process."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("usual_recursion")
 def test_a_schema_that_follows_json_down_too_deep_is_a_fault_of_the_draft():
     grade = Json(against={"items": {"$ref": "#"}}).grade(draft("[" * 900 + "]" * 900))
 
