@@ -7,9 +7,9 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, PositiveFloat, TypeAdapter, ValidationError
 
 from harness.advise.data_tables import DeviceSpec
 from harness.advise.model_shape import ModelShape
@@ -30,6 +30,8 @@ from harness.trace.records import Interval
 _WORDS: Final = ("time", "way", "year", "day", "man", "world", "life", "hand", "eye", "week")
 _TASK: Final = "\n\nWrite a very long story in which all of these words occur, one by one."
 _FILE: Final = "machine.json"
+# A call's reply, its tokens, and when its pieces came, in nanoseconds.
+Answer = tuple[Completion, Usage, Sequence[int]]
 _FEWEST_TOKENS: Final = 8  # if a burst shows fewer tokens for each reply, it shows no speed
 _MOST_OF_MEMORY: Final = (
     4  # the highest rate of weights that is learned, in bandwidths of the device
@@ -55,8 +57,7 @@ class MeasuredBurst:
     ttft_s: float  # the time of the call that waited longest
     at_once: float  # the mean count of replies that were written at the same moment
     context_tokens: float  # the mean context of the replies, in the middle of `_window_ns`
-    step_s: float | None
-    """Seconds for one token of each reply that is under way, by this machine's clock."""
+    step_s: float | None  # seconds for one token of each reply under way, by this machine's clock
 
 
 async def measure_speed(
@@ -83,10 +84,6 @@ async def measure_speed(
                         answers = await _answers(opened, alone.tag, burst)
                     measured.append(measured_burst(burst, answers))
     return opened.trace.run_id, measured
-
-
-Answer = tuple[Completion, Usage, Sequence[int]]
-"""A call's reply, its tokens, and when its pieces came, in nanoseconds."""
 
 
 async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
@@ -183,19 +180,19 @@ def _window_ns(written: Sequence[Sequence[int]]) -> tuple[int, int]:
     return start_ns, end_ns
 
 
-_Rate = Annotated[float, Field(gt=0)]
-
-
 class LearnedRates(BaseModel):
     """The rates that a runtime reached on a device with a model; a rate is None if unknown."""
 
     device: str
     runtime: str
     family: str
-    weights_bytes_per_s: _Rate | None
-    """The rate of reading weights. A step's overhead counts as a part of this reading."""
-    cache_bytes_per_s: _Rate | None
-    flops_per_s: _Rate | None  # the rate that the device would reach with weights of 16 bits
+    weights_bytes_per_s: (
+        PositiveFloat | None
+    )  # with all overhead of a step, which counts as reading
+    cache_bytes_per_s: PositiveFloat | None
+    flops_per_s: (
+        PositiveFloat | None
+    )  # the rate that the device would reach with weights of 16 bits
     model: str
     run_id: str
 

@@ -29,6 +29,7 @@ PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 
 """The tokens of a server's batch: llama.cpp's and vLLM's."""
 # The format of a KV cache in 8 bits for safetensors.
 _FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
+_AGAIN: Final = "download all files of the model into one folder again"
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 
@@ -47,28 +48,20 @@ class ModelShape:
 
     title: str
     family: str  # its architecture, such as `llama`; empty if unknown
-    quantization: str | None
-    """The name of the format, such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
+    quantization: str | None  # the format's name, such as `Q4_K_M` or `AWQ-4BIT`; None if unknown
     packing: Packing
-    is_local: bool = True
-    """Whether it was read from files; else it is known by name or size, and has both packings."""
+    is_local: bool = True  # read from files; else known by name or size, and had in both packings
     parameters: int  # counted from the configuration without norms and biases: within 2 %
-    active_parameters: int
-    """Parameters that one token is multiplied with: without the input's table and idle experts."""
+    active_parameters: int  # those that multiply one token: no idle expert, no input's table
     weight_bytes: int
     passed_bytes: int  # bytes of weights without the input's table, unless it is the output's too
     active_bytes: int  # bytes of weights that one token passes: with experts, only the ones it uses
-    expert_share: float = 1.0
-    """The share of a layer's experts that one token uses; 1 for a dense model."""
-    table_parameters: int = 0
-    """Parameters of the input's table, which multiplies no token; 0 if it is the output's, too."""
-    output_parameters: int = 0
-    """Parameters of the output's table, which only a prompt's last token passes; 0 if unknown."""
-    fine_parameters: int = 0
-    """Parameters that quantizations of safetensors leave in 16 bits, such as tables and routers."""
+    expert_share: float = 1.0  # the share of a layer's experts that one token uses; 1 if dense
+    table_parameters: int = 0  # of the input's table; 0 if it is the output's table, too
+    output_parameters: int = 0  # of the output's table, for a prompt's last token; 0 if unknown
+    fine_parameters: int = 0  # those that safetensors leave in 16 bits, such as tables and routers
     heads: int = 0  # query heads, which GPUs divide evenly; 0 if unknown
-    compute_bytes: int = 0
-    """The bytes of intermediate results for each token that is computed at once: an allowance."""
+    compute_bytes: int = 0  # of intermediate results, for each token computed at once: an allowance
     caches: tuple[LayerCache, ...]  # the cache of each layer
     exact_caches: bool  # whether the cache is known to the byte; else it is usually smaller
     context_limit: int | None = None  # the tokens that the model was trained for; None if unknown
@@ -172,9 +165,6 @@ def read_model_shape(path: Path) -> ModelShape:
     )
 
 
-_AGAIN: Final = "download all files of the model into one folder again"
-
-
 def _tensor_bytes(folder: Path, *, parameters: int) -> int | None:
     """The size of all files of tensors: those that an index names, else all; None without any."""
     index = folder / "model.safetensors.index.json"
@@ -226,6 +216,9 @@ _KV_HEADS: Final = (
 )  # fmt: skip
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+# Their configurations have the keys of latent attention, but they cache full keys and values.
+_LATENT_NOT_CACHED: Final = frozenset({"minicpm3", "plm"})
+# Their feed-forward layers have no gate.
 _UNGATED: Final = frozenset(
     {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "opt", "phi", "starcoder2"}
 )
@@ -236,8 +229,7 @@ class _Config(NamedTuple):
 
     path: Path
     whole: Mapping[str, Any]
-    part: Mapping[str, Any]
-    """The table that describes the language model, or the whole configuration."""
+    part: Mapping[str, Any]  # the table that describes the language model, or the whole
 
     @property
     def kind(self) -> str:
@@ -283,7 +275,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
 
     # 1. Parameters by kind.
     ffn = _feed_forward(config, layers=layers, width=width)
-    # Feed-forward layers have 3 matrices, or 2 without a gate.
+    # Matrices from the width to a feed-forward layer's length and back, and that of its gate.
     matrices = (2 if config.kind in _UNGATED else 3) * width
     dense_layers = layers - ffn.sparse_layers
     always_used = dense_layers * ffn.dense_length + ffn.sparse_layers * ffn.shared_length
@@ -394,10 +386,6 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
         return (full,) * layers, False
     # In Gemma 3, the last layer of each period sees all tokens.
     return tuple(full if n % period == period - 1 else narrow for n in range(layers)), True
-
-
-# Their configurations have the keys of latent attention, but they cache full keys and values.
-_LATENT_NOT_CACHED = frozenset({"minicpm3", "plm"})
 
 
 def _full_cache(config: _Config, width: int) -> LayerCache:

@@ -22,8 +22,7 @@ class Factors(NamedTuple):
 
     bandwidth: float = 1.0
     compute: float = 1.0
-    cache: float | None = None
-    """The share of the bandwidth for KV caches, lower on a CPU; None if it is that for weights."""
+    cache: float | None = None  # of the bandwidth, for KV caches: lower on a CPU; None: as weights
 
 
 CEILING: Final = Factors()
