@@ -117,10 +117,9 @@ def advise(
     places = placements(goals, spec)
     is_met = all(place.marked for place in places)
     if as_json:
-        ports = layout_table.ports_of(places)
         document = {
             "device": spec,
-            "models": [_json_place(place, spec, p) for place, p in zip(places, ports, strict=True)],
+            "models": [_json_place(place, spec) for place in places],
             "enough": [
                 {"device": kind, "layouts": {spot.goal.role: spot.marked for spot in spots}}
                 for kind, spots in ([] if is_met else enough_devices(goals, spec))
@@ -137,9 +136,9 @@ def advise(
         sys.exit(FAILED)
 
 
-def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
+def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
     row, goal = place.marked, place.goal
-    servings = layout_table.servings(place, row, device, port=port) if row else {}
+    servings = layout_table.servings(place, row, device) if row else {}
     return {
         "role": goal.role,
         "title": goal.shape.title,

@@ -36,8 +36,6 @@ ONLY: Final = "model"  # the role of a model that is named without one
 _WORD_COLUMNS: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
 _SHOWN_ROWS: Final = 12  # the most rows of a table without --explain
 _SHOWN_REMEDIES: Final = 4  # this device first, then the cheapest
-_FIRST_PORT: Final = 8080
-_PORTS_APART: Final = 100  # since each copy of a model has a port of its own
 _USUAL_FLOOR: Final = 4  # the fewest bits of a precision for most roles
 _BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 
@@ -49,7 +47,7 @@ def print_places(
     print_line(device_line(device, explain=explain), console)
     roles: list[str] = []
     endpoints: list[str] = []
-    for place, port in zip(places, ports_of(places), strict=True):
+    for place in places:
         row, role = place.marked, place.goal.role
         print_line("\n" + load_line(place), console, "bold")
         if len(places) > 1:
@@ -60,7 +58,7 @@ def print_places(
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
-        by_backend = servings(place, row, device, port=port)
+        by_backend = servings(place, row, device)
         _print_serving(place, row, by_backend, console, explain=explain)
         key = role if _BARE_KEY.fullmatch(role) else toml(role)
         if by_backend and role != ONLY:
@@ -104,9 +102,8 @@ def _print_serving(
         reasons |= dict(settings)
         command = " ".join(text for text, _ in settings)
         print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
-    if explain:
-        for name, reason in reasons.items():
-            print_line(f"  {name}: {reason}", console, "dim")
+    for name, reason in reasons.items() if explain else ():
+        print_line(f"  {name}: {reason}", console, "dim")
 
 
 def device_line(device: DeviceSpec, *, explain: bool) -> str:
@@ -312,13 +309,7 @@ def cost_line(place: Place, row: Layout) -> str | None:
     return f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."
 
 
-def ports_of(places: Sequence[Place]) -> list[int | None]:
-    """The first port of each model's servers; for a single model None, the servers' usual port."""
-    ports = [_FIRST_PORT + _PORTS_APART * number for number in range(len(places))]
-    return [*ports] if len(places) > 1 else [None]
-
-
-def servings(place: Place, row: Layout, device: DeviceSpec, *, port: int | None) -> Servings:
+def servings(place: Place, row: Layout, device: DeviceSpec) -> Servings:
     """Backend → the settings of its server, for servers that can serve the layout."""
     load = place.goal.load
     share = None
@@ -341,7 +332,7 @@ def servings(place: Place, row: Layout, device: DeviceSpec, *, port: int | None)
             stages=row.stages,
             copies=row.copies,
             gpu_share=share,
-            port=port,
+            port=place.port,
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
     return by_backend
@@ -364,7 +355,7 @@ def _can_serve(server: Mapping[str, str], place: Place, row: Layout, device: Dev
 
 
 def _weights(server: Mapping[str, str], place: Place, row: Layout) -> tuple[str, str | None]:
-    """The model for the command line, and the format in which the server quantizes its weights."""
+    """The model to load, and the format that the server makes of its weights; None for none."""
     model, shape = place.goal.model, place.goal.shape
     if server["packing"] == "gguf":
         if shape.is_local and row.precision == shape.quantization:
@@ -427,8 +418,7 @@ def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
     """
     parts: list[tuple[str, str]] = []
     for copy in range(serving.copies):
-        if copy:
-            parts.append(("&", "and beside it"))
+        parts += [("&", "and beside it")] if copy else []
         values = _values_of_copy(serving, copy, usual_port=int(servers()[backend]["usual_port"]))
         settings = [
             (row[backend].format(**values), row["meaning"].format(**values))
@@ -447,9 +437,11 @@ def _values_of_copy(serving: Serving, copy: int, *, usual_port: int) -> dict[str
     gpus = serving.tensor_parallel * serving.stages
     first = (serving.first_gpu or 0) + copy * gpus
     numbers = ",".join(map(str, range(first, first + gpus)))
+    # A shell knows `~` as the home folder only outside of quotes.
+    home = "~/" if serving.model.startswith("~/") else ""
     return asdict(serving) | {
         "command": True,
-        "model": quoted(serving.model),
+        "model": home + shlex.quote(serving.model.removeprefix("~/")),
         "all_tokens": serving.context_tokens * serving.sequences,
         "cache_type": CACHE_TYPES[serving.kv_bits],
         "gpus": serving.on_gpu and serving.first_gpu is not None and numbers,
@@ -475,7 +467,7 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
         f"model_id = {toml(model_id)}",
         f"max_parallel = {serving.sequences * serving.copies}",
     ]
-    # Only Ollama's column has this line: it takes the context with each call, not when it starts.
+    # Only Ollama's column has a further line: Ollama takes the context with each call.
     line = server["line"].format(context_tokens=serving.context_tokens)
     return [*lines, line] if line else lines
 
@@ -483,8 +475,3 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
 def toml(value: object) -> str:
     """A text or a list of texts in TOML."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def quoted(path: str) -> str:
-    """The text quoted for a shell, in which a `~` at the beginning stays the home folder."""
-    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

@@ -34,6 +34,8 @@ _SHORT_S: Final = 1e-4
 # eight H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more.
 _SHORT_OF_EXPERTS_S: Final = 3e-4
 _MOST_RANKS: Final = 8  # the most GPUs that divide a layer; they are usually of one machine
+_FIRST_PORT: Final = 8080
+_PORTS_APART: Final = 100  # since each copy of a model has a port of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +120,7 @@ class Layout:
 
 
 def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
-    """The layouts that fit: most targets met first, then highest precision, then least cost.
-
-    Other models take `taken_bytes` of each device.
-    """
+    """The layouts that fit beside `taken_bytes` of other models on each device, the best first."""
     rows: list[Layout] = []
     for shape in precisions(goal, device):
         for ranks, stages in divisions(shape, device.count):
@@ -133,6 +132,7 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
 
 
 def _preference(row: Layout) -> tuple[float, ...]:
+    """Sorts by most targets met, then highest precision, then least cost, then speed."""
     cost = (row.devices, row.stages)
     return (len(row.misses), -row.bits, *cost, row.ttft_s or 0, row.itl_s or 0)
 
@@ -233,13 +233,13 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
     rate_per_s = load.rate_per_s and load.rate_per_s / copies
     copy_load = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
     at_once = min(copy_load.users, places)
-    ttft_s = itl_s = requests_per_s = None
-    is_known = device.memory_bytes_per_s > 0
-    if is_known:
-        ttft_s, itl_s, of_copy_per_s = _speeds(rates, copy_load, at_once)
-        requests_per_s = of_copy_per_s * copies
     # `decode_limit` and `prefill_limit` are upper bounds, whatever was measured.
     limits = replace(rates, factors=CEILING)
+    decode_limit = ttft_s = itl_s = requests_per_s = None
+    if device.memory_bytes_per_s:
+        decode_limit = 1 / limits.step_s(tokens=load.middle_tokens)
+        ttft_s, itl_s, of_copy_per_s = _speeds(rates, copy_load, at_once)
+        requests_per_s = of_copy_per_s * copies
     devices = rates.tensor_parallel * rates.stages * copies
     return Layout(
         precision=shape.quantization or "as it is",
@@ -253,7 +253,7 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         sequence_bytes=sequence_bytes_on_all,
         device_bytes=fixed_bytes + at_once * sequence_bytes,
         sequences=places * copies,
-        decode_limit=1 / limits.step_s(tokens=load.middle_tokens) if is_known else None,
+        decode_limit=decode_limit,
         prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
         ttft_s=ttft_s,
         itl_s=itl_s,
@@ -315,6 +315,7 @@ class Place:
     first: int  # the number of its first device, from 0
     count: int
     models: int  # how many models share its devices, itself included
+    port: int | None  # of its first server; None for a single model: the servers' usual port
     layouts: tuple[Layout, ...]  # the result of `layouts`; empty if the model does not fit there
 
     @property
@@ -346,9 +347,11 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
             rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[index]))
             if rows:
                 sizes[index] = rows[0].device_bytes
-            places.append(
-                Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
+            port = _FIRST_PORT + _PORTS_APART * goals.index(goal) if len(goals) > 1 else None
+            place = Place(
+                goal=goal, first=first, count=count, models=len(group), port=port, layouts=rows
             )
+            places.append(place)
         first += count
     return sorted(places, key=lambda place: goals.index(place.goal))
 
@@ -383,10 +386,7 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
 def enough_devices(
     goals: Sequence[ServingGoal], device: DeviceSpec
 ) -> list[tuple[DeviceSpec, list[Place]]]:
-    """Each kind of device of which some number meets all targets, in its least number.
-
-    This device comes first, then the cheapest.
-    """
+    """The least number of each kind of device that meets all targets: this kind, then by cost."""
     remedies = []
     # Factors were measured on this device, and say nothing of another.
     unmeasured = [replace(goal, measured=None) for goal in goals]

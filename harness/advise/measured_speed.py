@@ -33,9 +33,7 @@ _FILE: Final = "machine.json"
 # A call's reply, its tokens, and when its pieces came, in nanoseconds.
 Answer = tuple[Completion, Usage, Sequence[int]]
 _FEWEST_TOKENS: Final = 8  # if a burst shows fewer tokens for each reply, it shows no speed
-_MOST_OF_MEMORY: Final = (
-    4  # the highest rate of weights that is learned, in bandwidths of the device
-)
+_MOST_OF_MEMORY: Final = 4  # the highest rate of weights to learn, in bandwidths of the device
 
 
 class Burst(NamedTuple):
@@ -87,8 +85,6 @@ async def measure_speed(
 
 
 async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
-    """Makes all calls of a burst at once; raises the error of the first that fails."""
-
     async def answer() -> Answer:
         words = random.choices(_WORDS, k=burst.prompt_tokens)  # noqa: S311
         pieces_ns: list[int] = []
@@ -109,7 +105,7 @@ async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(answer()) for _ in range(burst.sequences)]
-    except ExceptionGroup as failed:
+    except ExceptionGroup as failed:  # callers expect the error of one call
         raise failed.exceptions[0] from failed
     return [task.result() for task in tasks]
 
@@ -117,12 +113,9 @@ async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
 def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     """The figures of a burst, from all its calls."""
     computed = sum(usage.input_tokens - (usage.cached_tokens or 0) for _, usage, _ in answers)
-    prefill_ns = length_ns(
-        Interval(start_ns=phase.start_ns, end_ns=phase.end_ns)
-        for call, _, _ in answers
-        for phase in call.phases
-        if phase.name == "prefill"
-    )
+    phases = [phase for call, _, _ in answers for phase in call.phases if phase.name == "prefill"]
+    prefills = [Interval(start_ns=phase.start_ns, end_ns=phase.end_ns) for phase in phases]
+    prefill_ns = length_ns(prefills)
     ttfts_ns = [(call.first_token_ns or call.sent_ns) - call.sent_ns for call, _, _ in answers]
     at_once, context_tokens, step_s = _decoding(answers)
     return MeasuredBurst(
@@ -169,12 +162,11 @@ def _window_ns(written: Sequence[Sequence[int]]) -> tuple[int, int]:
     """The window in which all replies are written, from the times of each reply's pieces.
 
     From the last reply's first piece to the first reply's last piece; if that is under a quarter of
-    the time to the very last piece, everything.
+    the time to the very last piece, since some calls waited for a place, everything.
     """
     start_ns = max(pieces_ns[0] for pieces_ns in written)
     end_ns = min(pieces_ns[-1] for pieces_ns in written)
     last_ns = max(pieces_ns[-1] for pieces_ns in written)
-    # The window is so short if some calls waited for a place while others were answered.
     if end_ns - start_ns < (last_ns - start_ns) / 4:
         return min(pieces_ns[0] for pieces_ns in written), last_ns
     return start_ns, end_ns
@@ -270,8 +262,10 @@ def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float
     step_s = rates.step_s(tokens=round(measured.context_tokens), sequences=at_once)
     figures = {}
     if measured.step_s:
-        decode_per_s = measured.at_once / step_s
-        figures["decode, tokens/s"] = (decode_per_s, measured.at_once / measured.step_s)
+        figures["decode, tokens/s"] = (
+            measured.at_once / step_s,
+            measured.at_once / measured.step_s,
+        )
     prefill_per_s = rates.prefill_tokens_per_s(tokens)
     prefill_s = rates.prefill_s(tokens)
     if prefill_per_s and prefill_s and measured.prefill_tokens_per_s:

@@ -198,8 +198,6 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
-    for row in layouts(goal, spec):
-        # The endpoint loads the file in its own precision, a part of the layers on each device.
-        if row.weight_bytes == shape.weight_bytes and row.stages == len(names):
-            return row
-    return None
+    # The endpoint loads the file in its own precision, a part of the layers on each device.
+    rows = (row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes)
+    return next((row for row in rows if row.stages == len(names)), None)
