@@ -19,9 +19,8 @@ from harness.advise.layout_table import ONLY, command_of, endpoint_of
 from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
-from harness.cli import consoles
 from harness.cli.arguments import config_option, find_journal, json_option
-from harness.cli.consoles import JournalCommand, Shown, results
+from harness.cli.consoles import JournalCommand, Shown, json_object, results, write_json
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
@@ -36,7 +35,9 @@ from harness.trace.calls import Call, calls_of
 from harness.trace.journal_reader import Journal
 
 _POSITIVE = click.FloatRange(0, min_open=True)
-_MEASURING_S = 60.0
+_MEASURING_S = 60.0  # the time limit of all bursts together
+_SHORT_PROMPT = 64  # tokens
+_LONG_PROMPT = 512
 
 
 @click.command(cls=JournalCommand)
@@ -94,37 +95,38 @@ def advise(
         endpoints = endpoints_of(settings)
         check_tags([measured], endpoints)
         endpoint = endpoints[measured]
-        # An endpoint's own file need not be named.
-        models = models or ([str(endpoint.path)] if endpoint.path else [])
-        device = device or (_device_of(endpoint) if memory is None else None)
+        # The endpoint's own model and device, unless the command line names others.
+        if not models and endpoint.path:
+            models = [str(endpoint.path)]
+        if not device and memory is None:
+            device = _device_of(endpoint)
     spec = _device(device, memory, bandwidth, tflops)
-    price = price or spec.usd_per_hour
-    spec = replace(spec, count=gpus or spec.count, usd_per_hour=price)
-    goals, learned = _goals(models, **options), dict[str, speed.LearnedRates]()
-    for number, model in enumerate(goals):
+    spec = replace(spec, count=gpus or spec.count, usd_per_hour=price or spec.usd_per_hour)
+    goals = _goals(models, **options)
+    learned: dict[str, speed.LearnedRates] = {}  # by role
+    for number, goal in enumerate(goals):
         runtime = endpoint.backend if endpoint else None
-        rates = speed.learned_for(os.environ, spec, model.shape, runtime=runtime)
-        # Learned rates count as shares of the device's own, which must be known.
+        rates = speed.learned_for(os.environ, spec, goal.shape, runtime=runtime)
+        # `factors_on` divides by the device's own speed.
         if rates is not None and spec.memory_bytes_per_s:
-            learned[model.role] = rates
-            goals[number] = replace(model, measured=rates.factors_on(spec))
+            learned[goal.role] = rates
+            goals[number] = replace(goal, measured=rates.factors_on(spec))
     if endpoint is not None:
         _measure(endpoint, goals[0], spec, settings, as_json=as_json)
         return
     places = placements(goals, spec)
     is_met = all(place.marked for place in places)
     if as_json:
-        ports = layout_table.ports_of(places)
         document = {
             "device": spec,
-            "models": [_json_place(place, spec, p) for place, p in zip(places, ports, strict=True)],
+            "models": [_json_place(place, spec) for place in places],
             "enough": [
                 {"device": kind, "layouts": {spot.goal.role: spot.marked for spot in spots}}
                 for kind, spots in ([] if is_met else enough_devices(goals, spec))
             ],
             "learned": {role: rates.model_dump() for role, rates in learned.items()},
         }
-        consoles.write_json(consoles.json_object(document))
+        write_json(json_object(document))
     else:
         for role, rates in learned.items():
             line = f"{role}: as quick as {rates.model} with {rates.runtime} in run {rates.run_id}"
@@ -134,9 +136,9 @@ def advise(
         sys.exit(FAILED)
 
 
-def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
+def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
     row, goal = place.marked, place.goal
-    servings = layout_table.servings(place, row, device, port=port) if row else {}
+    servings = layout_table.servings(place, row, device) if row else {}
     return {
         "role": goal.role,
         "title": goal.shape.title,
@@ -160,10 +162,9 @@ def _measure(
     if not device.memory_bytes_per_s:
         problem = f"what is measured is compared with the speed of '{device.name}', which is "
         raise InvalidInput(f"{problem}unknown; give --bandwidth too", code="advise.speed-unknown")
-    rates, load = Rates(goal.shape, device, factors=goal.factors), goal.load
-    together = speed.Burst(load.users, min(load.prompt_tokens, 512))
+    together = speed.Burst(goal.load.users, min(goal.load.prompt_tokens, _LONG_PROMPT))
     # Two bursts of a single call: `learn` compares the shortest context with the longest.
-    planned = [speed.Burst(1, 64), together, speed.Burst(1, 512)]
+    planned = [speed.Burst(1, _SHORT_PROMPT), together, speed.Burst(1, _LONG_PROMPT)]
     measuring = speed.measure_speed(
         settings, endpoint, planned, environment=os.environ, limit_s=_MEASURING_S
     )
@@ -174,6 +175,8 @@ def _measure(
         raise CallTimeout(problem, endpoint=endpoint.tag, limit="timeout_s")
     learned = speed.learn(goal.shape, device, bursts, runtime=endpoint.backend, run_id=run_id)
     speed.keep_factors(learned, os.environ)
+    # Predicted from what was known before, since the rates just learned explain their own bursts.
+    rates = Rates(goal.shape, device, factors=goal.factors)
     pairs = [(burst, speed.predicted_of(burst, rates)) for burst in bursts]
     if as_json:
         document = {
@@ -181,14 +184,15 @@ def _measure(
             "bursts": [{"measured": burst, "predicted": figures} for burst, figures in pairs],
             "learned": learned.model_dump(),
         }
-        consoles.write_json(consoles.json_object(document))
+        write_json(json_object(document))
         return
     rows: list[Sequence[str]] = [("", "predicted", "measured", "ratio")]
     for burst, figures in pairs:
         calls = f"{burst.burst.sequences} at once, {burst.prompt_tokens:.0f} tokens: "
-        for figure, values in figures.items():
-            rows.append((calls + figure, *map(digits, (*values, values[1] / values[0]))))
-        # Then the server has fewer places, and its figures are those of a smaller burst.
+        for figure, (predicted, seen) in figures.items():
+            ratio = seen / predicted
+            rows.append((calls + figure, digits(predicted), digits(seen), digits(ratio)))
+        # The server has fewer places than the burst has calls: its figures are of a smaller burst.
         if burst.at_once < burst.burst.sequences / 2:
             rows.append((f"{calls}only {burst.at_once:.1f} were written together", "", "", ""))
     layout_table.print_rows(rows, results())
@@ -209,14 +213,13 @@ def _device_of(endpoint: Endpoint) -> str | None:
 def _device(
     name: str | None, memory: str | None, bandwidth: str | None, tflops: float | None
 ) -> DeviceSpec:
+    """The device of these options; without any, this machine's first GPU, or else the machine."""
     if memory is not None and name in {None, MACHINE}:
         is_gpu = name != MACHINE
         return tables.device_by_hand(memory, bandwidth=bandwidth, tflops=tflops, is_gpu=is_gpu)
     if (memory, bandwidth, tflops) != (None, None, None):
-        problem = (
-            "--bandwidth and --tflops are those of a device by hand; give its memory too, and "
-        )
-        problem += 'no other --device: --memory "24 GiB" --bandwidth "1008 GB"'
+        problem = "--bandwidth and --tflops are those of a device by hand; give its memory too, "
+        problem += 'and no other --device: --memory "24 GiB" --bandwidth "1008 GB"'
         raise InvalidInput(problem, code="advise.bandwidth-alone")
     name = name or next((gpu.name for gpu in read_gpus()), MACHINE)
     if name == MACHINE:
@@ -233,47 +236,48 @@ def _goals(
     kv_bits: str,
     **options: Any,  # noqa: ANN401 - fields of `Load`
 ) -> list[ServingGoal]:
-    """The models of the command line, and those of the run, each with its load."""
+    """The models of the command line and of the run, each with its load, which options change."""
     changes = {name: value for name, value in options.items() if value is not None}
     named = _models_by_role(models)
     settings, calls = Settings(), list[Call]()
     if run:
         settings = load_settings(config, environment=os.environ)
         calls = calls_of(Journal(find_journal(run, settings.traces)).spans())
-    pairs: dict[str, tuple[str, Load]] = {}
+    loaded: dict[str, tuple[str, Load]] = {}  # role → its model and its load
     for tag, (roles, load) in loads_of(calls).items():
         role = next((name for name in (*roles, tag) if name in named), ONLY)
-        # A model that is named on the command line goes before the endpoint's file.
-        file = settings.endpoints[tag].path if tag in settings.endpoints else None
-        model = named.pop(role, str(file or ""))
+        endpoint = settings.endpoints.get(tag)
+        # The command line names a model by a role or by the endpoint's tag; else it is the file's.
+        model = named.pop(role, str(endpoint.path) if endpoint and endpoint.path else "")
         if not model:
             problem = f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B"
             raise InvalidInput(problem, code="advise.size-unknown")
-        # Several endpoints, as of a pool, may have the same role.
-        role = f"{roles[0]}-{tag}" if roles[0] in pairs else roles[0]
-        pairs[role] = model, replace(load, **changes)
-    pairs |= {role: (model, Load(**changes)) for role, model in named.items()}
-    if not pairs:
+        # The endpoints of a pool have the same role, so their tags distinguish them.
+        role = f"{roles[0]}-{tag}" if roles[0] in loaded else roles[0]
+        loaded[role] = model, replace(load, **changes)
+    loaded |= {role: (model, Load(**changes)) for role, model in named.items()}
+    if not loaded:
         problem = "there is no model; name a GGUF file, a folder, a size such as 8B, or --run "
         raise InvalidInput(f"{problem}latest", code="advise.no-model")
     return [
         ServingGoal(
             role=role,
             shape=_shape(model),
-            # Servers take the folder in which a configuration is.
+            # A server takes the folder of a configuration, not the file.
             model=str(Path(model).parent) if Path(model).name == "config.json" else model,
             load=load,
             quantization=tables.quantization_of(quantization).name if quantization else None,
             kv_bits=8 if kv_bits == "8" else 16,
         )
-        for role, (model, load) in pairs.items()
+        for role, (model, load) in loaded.items()
     ]
 
 
 def _models_by_role(models: Sequence[str]) -> dict[str, str]:
+    """Role → model, from arguments such as `producer=8B`; a model alone has the role `ONLY`."""
     named: dict[str, str] = {}
     for argument in models:
-        is_file = Path(argument).exists()  # whose name may have an equals sign
+        is_file = Path(argument).exists()  # the name of a file may have an equals sign
         role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
         if (role or ONLY) in named:
             problem = f"'{argument}': another model has the same role, or none; give each its own, "

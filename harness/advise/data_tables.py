@@ -1,8 +1,4 @@
-"""Devices with their rents, known models, and precisions.
-
-They come from the packaged tables, whose rows have a source and a date, from this machine, or from
-the command line.
-"""
+"""Devices, models and precisions: of the packaged tables, of this machine, or given by hand."""
 
 from __future__ import annotations
 
@@ -25,9 +21,10 @@ from harness.hardware.footprint import parse_bytes
 from harness.hardware.machine import read_gpus
 from harness.inference.endpoint import MACHINE
 
-# A smaller figure for memory or bytes a second is a number whose unit was forgotten.
+# A figure for memory, or for bytes a second, is smaller only if its unit was forgotten.
 _LEAST_BYTES: Final = 2**20
-# The ends of names that distinguish variants of a model, which have the same size.
+_VENDOR: Final = re.compile(r"\b(?:nvidia|geforce|tesla|amd|instinct)\b")
+# Endings of names. Variants of a model that differ only in these have the same size.
 _VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
 
 
@@ -39,15 +36,11 @@ class DeviceSpec:
     memory_bytes: int
     memory_bytes_per_s: float = 0.0  # 0 if unknown
     flops_per_s: float | None = None  # for dense products with 16-bit factors; None if unknown
-    fp8_flops_per_s: float | None = None
-    """For dense products with 8-bit factors; None if unknown or if it has no units for them."""
-    has_int8: bool = False
-    """Whether it multiplies 8-bit integers twice as fast as 16 bits; False if unknown."""
-    link_bytes_per_s: float = 0.0
-    """One-way speed to its neighbors, by NVLink or the like, else by PCIe; 0 if unknown."""
+    fp8_flops_per_s: float | None = None  # with 8-bit factors; None if unknown or without units
+    has_int8: bool = False  # whether 8-bit integers multiply twice as fast as 16 bits, if known
+    link_bytes_per_s: float = 0.0  # one way to its neighbors, by NVLink or PCIe; 0 if unknown
     usd_per_hour: float | None = None
-    room_bytes: int | None = None
-    """The memory that a budget allows; None for the usual share of all memory."""
+    room_bytes: int | None = None  # that a budget allows; None for the usual share of all memory
     is_gpu: bool = True
     count: int = 1  # how many devices of this kind the machine has
     source: str  # the source of the figures: `measured`, `nominal`, `by hand`, or a data sheet
@@ -71,7 +64,7 @@ class DeviceSpec:
 
 
 def rows(table: str) -> list[dict[str, str]]:
-    """The rows of a packaged table, each with its source and its date."""
+    """The rows of a packaged table."""
     return list(csv.DictReader(io.StringIO(_text(f"{table}.csv"))))
 
 
@@ -89,8 +82,7 @@ def known_devices() -> dict[str, DeviceSpec]:
             memory_bytes_per_s=float(row["bandwidth_gb_s"]) * 1e9,
             flops_per_s=float(row["tflops"]) * 1e12,
             fp8_flops_per_s=float(row["fp8_tflops"] or 0) * 1e12 or None,
-            # All GPUs of the table have it.
-            has_int8=True,
+            has_int8=True,  # as all GPUs of the table have
             link_bytes_per_s=float(row["link_gb_s"]) * 1e9,
             usd_per_hour=float(row["usd_per_hour"] or 0) or None,
             source=f"{row['source']}, {row['date']}" + _rent(row),
@@ -118,11 +110,8 @@ def known_device(name: str) -> DeviceSpec:
     return device
 
 
-_VENDOR: Final = re.compile(r"\b(?:nvidia|geforce|tesla|amd|instinct)\b")
-
-
 def _letters(name: str) -> str:
-    """A name's letters and digits alone, by which `RTX 4090` and `rtx-4090` are equal."""
+    """The name's letters and digits alone, so that `RTX 4090` equals `rtx-4090`."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -132,7 +121,7 @@ def this_machine() -> DeviceSpec:
         name=MACHINE,
         memory_bytes=machine.machine_memory_bytes(),
         memory_bytes_per_s=machine.memory_bytes_per_s(),
-        # Products of f32, since kernels for quantized weights reach about as many operations.
+        # Measured with f32: kernels for quantized weights reach about as many operations.
         flops_per_s=machine.products_per_s(),
         is_gpu=False,
         source="measured",
@@ -142,21 +131,18 @@ def this_machine() -> DeviceSpec:
 def this_gpu(name: str) -> DeviceSpec:
     """A GPU of this machine; raises `InvalidInput` if it is missing or its figures are unknown."""
     gpus = {gpu.name: gpu for gpu in read_gpus()}
-    gpu = gpus.get(name)
-    spec = product(gpu.product) if gpu else None
-    spec = spec or DeviceSpec(name=name, memory_bytes=0, source="")
-    # The driver's figures go first: it knows this card, and the table only its kind.
-    memory_bytes = (gpu and gpu.capacity_bytes) or spec.memory_bytes
-    speed = (gpu and gpu.memory_bytes_per_s) or spec.memory_bytes_per_s
-    if not (gpu and memory_bytes and speed):
-        seen = ", ".join(gpus) or "none"
-        problem = f"'{name}' is not seen by NVIDIA's driver here (found: {seen}); "
-        problem += "install the extra `nvidia`, or give --memory and --bandwidth"
-        raise InvalidInput(problem, code="advise.no-such-gpu")
-    count = sum(alike.product == gpu.product for alike in gpus.values())
-    return replace(
-        spec, memory_bytes=memory_bytes, memory_bytes_per_s=speed, count=count, source="nominal"
-    )
+    if gpu := gpus.get(name):
+        spec = product(gpu.product) or DeviceSpec(name=name, memory_bytes=0, source="")
+        # The driver's figures go first: it knows this card, and the table only its kind.
+        memory_bytes = gpu.capacity_bytes or spec.memory_bytes
+        speed = gpu.memory_bytes_per_s or spec.memory_bytes_per_s
+        count = sum(alike.product == gpu.product for alike in gpus.values())
+        if memory_bytes and speed:
+            spec = replace(spec, memory_bytes=memory_bytes, memory_bytes_per_s=speed)
+            return replace(spec, count=count, source="nominal")
+    problem = f"'{name}' is not seen by NVIDIA's driver here (found: {', '.join(gpus) or 'none'}); "
+    problem += "install the extra `nvidia`, or give --memory and --bandwidth"
+    raise InvalidInput(problem, code="advise.no-such-gpu")
 
 
 def product(name: str) -> DeviceSpec | None:
@@ -171,24 +157,20 @@ def product(name: str) -> DeviceSpec | None:
 def device_by_hand(
     memory: str, *, bandwidth: str | None = None, tflops: float | None = None, is_gpu: bool = True
 ) -> DeviceSpec:
-    """A GPU, or a processor, by its memory such as `24 GiB` and its bandwidth such as `1008 GB`.
-
-    Raises `InvalidInput` for a size of another form, or without a unit.
-    """
+    """A GPU, or a processor, by figures such as `24 GiB` and `1008 GB`; raises `InvalidInput`."""
     try:
         size = parse_bytes(memory)
-        # Without a bandwidth, any that passes the check below.
-        speed = parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
+        speed = parse_bytes(bandwidth.removesuffix("/s")) if bandwidth else None
     except ValueError as error:
         raise InvalidInput(str(error), code="advise.size-unreadable") from error
-    if min(size, speed) < _LEAST_BYTES:
+    if size < _LEAST_BYTES or (speed is not None and speed < _LEAST_BYTES):
         problem = f"'{memory}' is no memory, or it has no speed; give both with their units: "
         problem += '--memory "24 GiB" --bandwidth "1008 GB"'
         raise InvalidInput(problem, code="advise.no-memory")
     return DeviceSpec(
         name=f"{'GPU' if is_gpu else MACHINE} of {memory}",
         memory_bytes=size,
-        memory_bytes_per_s=speed if bandwidth else 0.0,
+        memory_bytes_per_s=speed or 0.0,
         flops_per_s=tflops * 1e12 if tflops else None,
         is_gpu=is_gpu,
         source="by hand",
@@ -209,7 +191,7 @@ def quantizations() -> dict[str, Quantization]:
 
 
 def quantization_of(name: str) -> Quantization:
-    """A quantization of the table, in any case; raises `InvalidInput` for another name."""
+    """The quantization of this name, in upper or lower case; raises `InvalidInput` if unknown."""
     table = quantizations()
     if name.upper() not in table:
         problem = f"'{name}' is not a quantization; {did_you_mean(name.upper(), table)}"
@@ -225,7 +207,7 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def known_shape(model: str) -> ModelShape:
-    """A model of the table by its name, also as hubs write it, or one of a size such as `7B`."""
+    """The known model of this name, as we or a hub write it, or one of this size, such as `7B`."""
     models = known_models()
     # On a hub, `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
@@ -242,7 +224,7 @@ def known_shape(model: str) -> ModelShape:
         problem += size[0].upper() if size else "8B"
         raise InvalidInput(problem, code="advise.model-unknown")
     usual = [known_shape(name) for name, row in models.items() if "usual" in row]
-    # The nearest model gives the layers and heads; only its sizes are scaled.
+    # The usual model that is nearest gives the layers and heads; only its sizes are scaled.
     shape = min(usual, key=lambda shape: abs(shape.parameters - count))
     sizes = (
         *("parameters", "active_parameters", "table_parameters", "output_parameters"),

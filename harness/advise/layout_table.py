@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import PurePath
@@ -15,10 +15,12 @@ from rich.console import Console
 
 from harness.advise.data_tables import DeviceSpec, rows
 from harness.advise.layouts import (
+    WHOLE_BITS,
     Layout,
     Miss,
     Place,
     ServingGoal,
+    counts_tried,
     enough_devices,
     precisions,
     short_s,
@@ -30,14 +32,12 @@ from harness.hardware.quantization import CACHE_TYPES, KvBits, role_floor
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS
 
-ONLY: Final = "model"
-"""The role of a model that is named without one."""
-# Columns of words, which are aligned to the left.
-_LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
-_ROWS: Final = 12  # the most rows of a table without --explain
-_FIRST_PORT: Final = 8080
+ONLY: Final = "model"  # the role of a model that is named without one
+_WORD_COLUMNS: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
+_SHOWN_ROWS: Final = 12  # the most rows of a table without --explain
+_SHOWN_REMEDIES: Final = 4  # this device first, then the cheapest
 _USUAL_FLOOR: Final = 4  # the fewest bits of a precision for most roles
-_BARE: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
+_BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 
 
 def print_places(
@@ -47,38 +47,43 @@ def print_places(
     print_line(device_line(device, explain=explain), console)
     roles: list[str] = []
     endpoints: list[str] = []
-    for place, port in zip(places, ports_of(places), strict=True):
+    for place in places:
         row, role = place.marked, place.goal.role
         print_line("\n" + load_line(place), console, "bold")
         if len(places) > 1:
-            beside = ", beside the other models there" if place.models > 1 else ""
             numbers = ", ".join(str(place.first + n) for n in range(place.count))
+            beside = ", beside the other models there" if place.models > 1 else ""
             print_line(f"on device {numbers}{beside}", console)
-        visible = place.layouts if explain else place.layouts[:_ROWS]
-        lines = [("->" if layout is row else "", *cells(layout)) for layout in visible]
-        print_rows([("", *columns()), *lines] if lines else [], console)
-        if len(visible) < len(place.layouts):
-            print_line(f"and {len(place.layouts) - len(visible)} more: --explain", console)
+        _print_layouts(place, console, explain=explain)
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
-        by_backend = servings(place, row, device, port=port)
+        by_backend = servings(place, row, device)
         _print_serving(place, row, by_backend, console, explain=explain)
+        key = role if _BARE_KEY.fullmatch(role) else toml(role)
+        if by_backend and role != ONLY:
+            roles.append(f"{key} = {toml(role)}")
         # `harness.toml` gets one endpoint for each model, that of the first server.
         for backend, serving in [*by_backend.items()][:1]:
-            key = role if _BARE.fullmatch(role) else toml(role)
-            roles += [f"{key} = {toml(role)}"] * (role != ONLY)
             table = f"[endpoints.{key}]  # {PROVIDERS[backend].title}"
             endpoints += ["", table, *endpoint_of(backend, serving)]
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device), console, "bold")
     print_line("", console)
-    # Each note once, although several models may have it.
+    # Several models may have the same note, which is printed once.
     for note in dict.fromkeys(note for place in places for note in notes(place, device)):
         print_line(f"- {note}", console)
     if endpoints:
         head = ["", "[roles]", *roles] if roles else []
         print_line("\nharness.toml:" + "\n".join([*head, *endpoints]), console, "cyan")
+
+
+def _print_layouts(place: Place, console: Console, *, explain: bool) -> None:
+    visible = place.layouts if explain else place.layouts[:_SHOWN_ROWS]
+    lines = [("->" if row is place.marked else "", *cells(row)) for row in visible]
+    print_rows([("", *columns()), *lines], console)
+    if len(visible) < len(place.layouts):
+        print_line(f"and {len(place.layouts) - len(visible)} more: --explain", console)
 
 
 def _print_serving(
@@ -89,8 +94,8 @@ def _print_serving(
     if row.itl_s is None:
         unknown = " as far as known: --bandwidth and --tflops would tell its speed"
     print_line(f"-> meets all targets{unknown}.", console)
-    for line in cost_lines(place, row):
-        print_line(line, console)
+    if cost := cost_line(place, row):
+        print_line(cost, console)
     reasons = {title: formula for title, formula in columns().items() if formula}
     for backend, serving in by_backend.items():
         settings = command_of(backend, serving)
@@ -135,11 +140,11 @@ def columns() -> dict[str, str]:
 
 
 def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
-    """Prints a table with its head, without columns whose cells are all unknown."""
+    """Prints a table, whose first row is its head, without columns that are unknown in all rows."""
     padded: list[list[str]] = []
     for head, *texts in zip(*table, strict=True):
         if any(text != "?" for text in texts):
-            justify = str.ljust if head in _LEFT else str.rjust
+            justify = str.ljust if head in _WORD_COLUMNS else str.rjust
             width = max(map(len, (head, *texts)))
             padded.append([justify(text, width) for text in (head, *texts)])
     for row in zip(*padded, strict=True):
@@ -148,37 +153,41 @@ def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
 
 def cells(row: Layout) -> tuple[str, ...]:
     """A layout's figures as texts, in the order of `columns`."""
-    low, high = (">= ", "<= ") if row.is_bound else ("", "")
+    at_least = ">= " if row.is_bound else ""
+    at_most = "<= " if row.is_bound else ""
+    division = _division(row)
     return (
         row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
-        f"{row.devices}{_divided(row).replace(',', ':')}",
+        f"{row.devices}: {division}" if division else f"{row.devices}",
         format_bytes(row.weight_bytes),
         format_bytes(row.sequence_bytes),
         f"{row.sequences:,}",
         "?" if row.decode_limit is None else digits(row.decode_limit),
         "?" if row.prefill_limit is None else digits(row.prefill_limit),
-        "?" if row.ttft_s is None else low + _seconds(row.ttft_s),
-        "?" if row.itl_s is None else low + _seconds(row.itl_s),
-        "?" if row.tokens_per_s is None else high + digits(row.tokens_per_s),
+        "?" if row.ttft_s is None else at_least + _seconds(row.ttft_s),
+        "?" if row.itl_s is None else at_least + _seconds(row.itl_s),
+        "?" if row.tokens_per_s is None else at_most + digits(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
     )
 
 
-def _divided(row: Layout) -> str:
+def _division(row: Layout) -> str:
+    """A layout's division of its devices, such as `TP 2 x 4 copies`; empty for one device."""
     parts = [f"TP {row.tensor_parallel}"] if row.tensor_parallel > 1 else []
     parts += [f"PP {row.stages}"] if row.stages > 1 else []
     parts += [f"{row.copies} copies"] if row.copies > 1 else []
-    return f", {' x '.join(parts)}" if parts else ""
+    return " x ".join(parts)
 
 
 def missed(miss: Miss) -> str:
-    """A missed target, and by how much."""
+    """A missed target as text, and by how much the layout misses it."""
     if miss.target == "places":
         return f"{miss.limit - miss.value:,.0f} of {miss.limit:,.0f} wait for a place"
     if miss.target == "rate":
         return f"{digits(miss.value)} of {digits(miss.limit)} requests/s"
     value, limit = _seconds(miss.value), _seconds(miss.limit)
+    # Rounded, a value may read like the limit that it exceeds.
     return f"{miss.target} {value} of {limit}" if value != limit else f"{miss.target} above {limit}"
 
 
@@ -196,8 +205,9 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     elif any(row.itl_s for row in layouts):
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
     if any(row.tensor_parallel > 1 for row in layouts):
-        link = f"counts at {device.link_bytes_per_s / 1e9:,.0f} GB/s, its delay does not"
-        sent = link if device.link_bytes_per_s else "is in no figure: TP wants NVLink"
+        sent = "is in no figure: TP wants NVLink"
+        if device.link_bytes_per_s:
+            sent = f"counts at {device.link_bytes_per_s / 1e9:,.0f} GB/s, its delay does not"
         yield f"what GPUs of TP send each other {sent}"
         if any(cache.heads == 1 for cache in goal.shape.caches):
             yield f"the KV cache of {model} is one head (MLA, MQA): each GPU of TP has all of it"
@@ -212,7 +222,8 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
 
 
 def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
-    shape, model, floor = goal.shape, goal.shape.title, role_floor(goal.role)
+    shape, model = goal.shape, goal.shape.title
+    floor = role_floor(goal.role)
     if any(row.precision == "MXFP4" for row in layouts):
         yield "servers may pad the experts of MXFP4: up to 9 % more weights, and fewer sequences"
     if shape.expert_share < 1:
@@ -222,13 +233,14 @@ def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
         yield f"sizes in another precision than {shape.quantization} are estimates"
     if floor > _USUAL_FLOOR and goal.quantization is None:
         yield f"for {goal.role} no precision under {floor:g} bits is considered"
+    # `bits` are computed from rounded bytes, and may be a little under those of the precision.
     if any(row.bits < floor - 0.1 for row in layouts):
         yield f"fewer than {floor:g} bits are too coarse for {goal.role}"
     if not shape.is_local and "/" not in goal.model:
         yield f"{model} in a command stands for your own file or folder, or a hub's name"
     if shape.family and not shape.exact_caches:
         yield f"the KV cache of {model} is at most so large: not all of its layers are known here"
-    if 0 < (shape.context_limit or 0) < goal.load.context_tokens:
+    if shape.context_limit and shape.context_limit < goal.load.context_tokens:
         context = f"{shape.context_limit} tokens, fewer than {goal.load.context_tokens}"
         yield f"{model} was trained for {context}"
 
@@ -236,8 +248,10 @@ def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
 def _seconds(value: float) -> str:
     if value == float("inf"):
         return "endless"
+    if value >= 1:
+        return f"{digits(value)} s"
     ms = 1000 * value
-    return f"{digits(value)} s" if value >= 1 else f"{digits(ms) if ms < 10 else round(ms)} ms"
+    return f"{digits(ms)} ms" if ms < 10 else f"{round(ms)} ms"
 
 
 def missed_line(place: Place, device: DeviceSpec) -> str:
@@ -256,31 +270,34 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
-    """Says with which devices all targets would be met."""
+    """Says which devices of the table would meet all targets."""
+    goals = [place.goal for place in places]
     remedies: list[str] = []
-    for kind, spots in enough_devices([place.goal for place in places], device)[:4]:
-        layouts = "; ".join(
-            f"{_prefix(place.goal.role, ' ')}{row.precision}{_divided(row)}"
-            for place in spots
-            if (row := place.marked)
-        )
+    for kind, spots in enough_devices(goals, device)[:_SHOWN_REMEDIES]:
+        parts: list[str] = []
+        for place in spots:
+            if row := place.marked:
+                division = f", {_division(row)}" if row.devices > 1 else ""
+                parts.append(f"{_prefix(place.goal.role, ' ')}{row.precision}{division}")
         cost = f", ${kind.usd_per_hour * kind.count:.2f}/h" if kind.usd_per_hour else ""
-        remedies.append(f"{kind.count} x {kind.name} ({layouts}{cost})")
-    counts = "1, 2, 4 or 8" if len(places) > 1 else "1, 2, 4, 8 or 16"
+        remedies.append(f"{kind.count} x {kind.name} ({'; '.join(parts)}{cost})")
+    *smaller, largest = counts_tried(goals)
+    counts = f"{', '.join(map(str, smaller))} or {largest}"
     if not remedies:
         return f"None of these meets the targets: {counts} of each GPU of the table."
     return f"What would meet the targets, of {counts} GPUs: {', or '.join(remedies)}."
 
 
 def _prefix(role: str, after: str) -> str:
+    """The role and what stands after it; empty for a model that was named without a role."""
     return "" if role == ONLY else f"{role}{after}"
 
 
-def cost_lines(place: Place, row: Layout) -> Iterator[str]:
-    """Says what a million tokens cost at the load, if the rent and the speed are known."""
+def cost_line(place: Place, row: Layout) -> str | None:
+    """Says what a million tokens cost at the load; None if the rent or the speed is unknown."""
     load, speed = place.goal.load, row.tokens_per_s
     if row.usd_per_hour is None or not speed:
-        return
+        return None
     hour = row.usd_per_hour / place.models  # models that share devices share their rent
     busy = 1.0
     if load.rate_per_s:
@@ -289,68 +306,76 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
     bound = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    yield f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."
+    return f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."
 
 
-def ports_of(places: Sequence[Place]) -> list[int | None]:
-    """The first port of each model's servers; for a single model None, the servers' usual port."""
-    # A hundred apart, since each copy of a model has a port of its own.
-    return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
-
-
-def servings(place: Place, row: Layout, device: DeviceSpec, *, port: int | None) -> Servings:
+def servings(place: Place, row: Layout, device: DeviceSpec) -> Servings:
     """Backend → the settings of its server, for servers that can serve the layout."""
-    load, shape = place.goal.load, place.goal.shape
-    # Models come in 16 bits, some in MXFP4, and this one in its own precision. Weights in any other
-    # precision must be quantized first.
-    is_published = row.bits > 15 or row.precision == "MXFP4"
-    is_own = row.precision == shape.quantization
-    must_quantize = not (is_own or is_published)
-    # A model that is known by its name comes in either packing.
-    has_both = is_published and not shape.is_local and row.tensor_parallel == 1
+    load = place.goal.load
+    share = None
+    if place.models > 1:
+        # A hundredth more than needed: rounded down, the server would not start.
+        share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
     by_backend: Servings = {}
     for backend, server in servers().items():
-        takes_gguf = server["packing"] == "gguf"
-        takes_packing = server["packing"] == row.packing or has_both
-        if not takes_packing or not (takes_gguf or device.is_gpu):
+        if not _can_serve(server, place, row, device):
             continue
-        if must_quantize and server["packs_loaded"] and not _can_be_packed(place, row, device):
-            continue
-        model = place.goal.model
-        online = None  # the format in which the server quantizes the weights that it loads
-        if takes_gguf and not (shape.is_local and is_own):
-            name = model if shape.is_local else model.rpartition("/")[2]
-            model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"
-        elif not takes_gguf and must_quantize:
-            if row.precision == "FP8":
-                online = "fp8"
-            else:
-                model = f"{model}-{row.precision}"
-        # Rounded up, since with less memory than it needs a server would not start.
-        share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
+        model, online = _weights(server, place, row)
         by_backend[backend] = Serving(
             model=model,
             context_tokens=load.context_tokens,
-            sequences=max(min(-(-load.users // row.copies), row.sequences // row.copies), 1),
+            sequences=min(-(-load.users // row.copies), row.sequences // row.copies),
             kv_bits=row.kv_bits,
             quantization=online,
             on_gpu=device.is_gpu,
             tensor_parallel=row.tensor_parallel,
             stages=row.stages,
             copies=row.copies,
-            gpu_share=share if place.models > 1 else None,
-            port=port,
+            gpu_share=share,
+            port=place.port,
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
     return by_backend
 
 
-def _can_be_packed(place: Place, row: Layout, device: DeviceSpec) -> bool:
-    """Whether a server can quantize 16-bit weights, all of which it loads before."""
+def _can_serve(server: Mapping[str, str], place: Place, row: Layout, device: DeviceSpec) -> bool:
+    """Whether a server, a column of `servers`, can serve the layout on the device."""
     shape = place.goal.shape
-    has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
-    # Servers do not quantize experts on devices without units for FP8.
-    return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
+    if server["packing"] == "safetensors" and not device.is_gpu:
+        return False
+    # A model without a file is published in both packings; no server of GGUF divides a layer.
+    is_in_both = not shape.is_local and _is_published(row) and row.tensor_parallel == 1
+    if server["packing"] != row.packing and not is_in_both:
+        return False
+    if server["packs_loaded"] and _must_be_made(place, row):
+        # It loads all 16-bit weights first, and quantizes no experts without units for FP8.
+        has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
+        return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
+    return True
+
+
+def _weights(server: Mapping[str, str], place: Place, row: Layout) -> tuple[str, str | None]:
+    """The model to load, and the format that the server makes of its weights; None for none."""
+    model, shape = place.goal.model, place.goal.shape
+    if server["packing"] == "gguf":
+        if shape.is_local and row.precision == shape.quantization:
+            return model, None
+        # A file of the user: `8B-Q6_K.gguf` beside `8B.gguf`, or without the owner's name on a hub.
+        name = model if shape.is_local else model.rpartition("/")[2]
+        return f"{name.removesuffix('.gguf')}-{row.precision}.gguf", None
+    if not _must_be_made(place, row):
+        return model, None
+    # Servers make FP8 while they load 16-bit weights. Any other format must be made by the user.
+    return (model, "fp8") if row.precision == "FP8" else (f"{model}-{row.precision}", None)
+
+
+def _must_be_made(place: Place, row: Layout) -> bool:
+    # Weights are published in 16 bits or MXFP4, or are this very file. Others must be made first.
+    return not (_is_published(row) or row.precision == place.goal.shape.quantization)
+
+
+def _is_published(row: Layout) -> bool:
+    return row.bits > WHOLE_BITS or row.precision == "MXFP4"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,14 +386,12 @@ class Serving:
     context_tokens: int  # the tokens of one sequence: its prompt and its reply
     sequences: int = 1  # the sequences that one copy answers at once
     kv_bits: KvBits = 16
-    quantization: str | None = None
-    """The format in which 16-bit weights are quantized when they are loaded; None for no other."""
+    quantization: str | None = None  # the format that the server makes of weights as it loads them
     on_gpu: bool = True
     tensor_parallel: int = 1
     stages: int = 1
     copies: int = 1
-    gpu_share: float | None = None
-    """Each server's share of the GPU's memory, from 0 to 1; None for its default."""
+    gpu_share: float | None = None  # each server's share of a GPU's memory; None for its default
     port: int | None = None  # the first copy's port; None for the server's usual port
     first_gpu: int | None = None  # the number of the first GPU that it uses; None to use all GPUs
 
@@ -389,39 +412,46 @@ def servers() -> dict[BackendName, dict[str, str]]:
 
 
 def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
-    """The parts of the command line that starts the server, each with its reason.
+    """The parts of the command line that starts all copies of the server, each with its reason.
 
     Joined by spaces they are a line for a shell: variables, the program with its model, its flags.
     """
-    server = servers()[backend]
     parts: list[tuple[str, str]] = []
-    gpus = serving.tensor_parallel * serving.stages
-    first = serving.first_gpu
     for copy in range(serving.copies):
-        numbers = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
-        values: dict[str, object] = asdict(serving) | {
-            "command": True,
-            "model": quoted(serving.model),
-            "all_tokens": serving.context_tokens * serving.sequences,
-            "cache_type": CACHE_TYPES[serving.kv_bits],
-            "gpus": serving.on_gpu and first is not None and ",".join(map(str, numbers)),
-            # 0 for 16 bits, which are every server's default.
-            "kv_bits": serving.kv_bits % 16,
-            "gpu_layers": "all" if serving.on_gpu else "0",
-            "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
-            "stages": serving.stages > 1 and serving.stages,
-            "port": (serving.port or copy) and int(serving.port or server["usual_port"]) + copy,
-        }
-        # Flags whose values are false are left out.
+        parts += [("&", "and beside it")] if copy else []
+        values = _values_of_copy(serving, copy, usual_port=int(servers()[backend]["usual_port"]))
         settings = [
             (row[backend].format(**values), row["meaning"].format(**values))
             for row in rows("flags")
             if row[backend] and values.get(row["name"])
         ]
-        parts += [("&", "and beside it")] if copy else []
-        # In a shell's order: variables (`CUDA_…=`), the program, its flags.
-        parts += sorted(settings, key=lambda part: (part[0][:2] == "--", not part[0][0].isupper()))
+        # A shell takes variables (`CUDA_VISIBLE_DEVICES=0`) before the program, flags after it.
+        parts += [part for part in settings if part[0][0].isupper()]
+        parts += [part for part in settings if part[0][0].islower()]
+        parts += [part for part in settings if part[0].startswith("--")]
     return parts
+
+
+def _values_of_copy(serving: Serving, copy: int, *, usual_port: int) -> dict[str, object]:
+    """Name in the table `flags` → the copy's value; a flag whose value is false is left out."""
+    gpus = serving.tensor_parallel * serving.stages
+    first = (serving.first_gpu or 0) + copy * gpus
+    numbers = ",".join(map(str, range(first, first + gpus)))
+    # A shell knows `~` as the home folder only outside of quotes.
+    home = "~/" if serving.model.startswith("~/") else ""
+    return asdict(serving) | {
+        "command": True,
+        "model": home + shlex.quote(serving.model.removeprefix("~/")),
+        "all_tokens": serving.context_tokens * serving.sequences,
+        "cache_type": CACHE_TYPES[serving.kv_bits],
+        "gpus": serving.on_gpu and serving.first_gpu is not None and numbers,
+        "kv_bits": serving.kv_bits if serving.kv_bits != 16 else None,  # every server's default
+        "gpu_layers": "all" if serving.on_gpu else "0",
+        "tensor_parallel": serving.tensor_parallel if serving.tensor_parallel > 1 else None,
+        "stages": serving.stages if serving.stages > 1 else None,
+        # Copies after the first cannot have the usual port.
+        "port": (serving.port or usual_port) + copy if serving.port or copy else None,
+    }
 
 
 def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
@@ -429,12 +459,15 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
     server, model = servers()[backend], serving.model
     first = int(serving.port or server["usual_port"])
     urls = [f"http://127.0.0.1:{first + copy}{server['path']}" for copy in range(serving.copies)]
+    # llama-server answers to any name; for Ollama this is the name to give to `ollama create`.
+    model_id = PurePath(model).stem if model.endswith(".gguf") else model
     lines = [
         f"backend = {toml(backend)}",
         f"urls = {toml(urls)}" if len(urls) > 1 else f"url = {toml(urls[0])}",
-        f"model_id = {toml(PurePath(model).stem if model.endswith('.gguf') else model)}",
+        f"model_id = {toml(model_id)}",
         f"max_parallel = {serving.sequences * serving.copies}",
     ]
+    # Only Ollama's column has a further line: Ollama takes the context with each call.
     line = server["line"].format(context_tokens=serving.context_tokens)
     return [*lines, line] if line else lines
 
@@ -442,8 +475,3 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
 def toml(value: object) -> str:
     """A text or a list of texts in TOML."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def quoted(path: str) -> str:
-    """The text quoted for a shell, in which a `~` at the beginning stays the home folder."""
-    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -27,14 +27,15 @@ from harness.trace.intervals import depths
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
 # A model with fewer bits for each weight is served in the precision that it comes in.
-_WHOLE_BITS: Final = 15
+WHOLE_BITS: Final = 15
 # If a layer takes less time, most of it is for starting kernels and sending between GPUs.
 _SHORT_S: Final = 1e-4
-# The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on eight
-# H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more.
+# With many small experts it is longer: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on
+# eight H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more.
 _SHORT_OF_EXPERTS_S: Final = 3e-4
-_MOST_DEVICES: Final = 16
-_MOST_RANKS: Final = 8  # GPUs that divide a layer: those of one machine, as a rule
+_MOST_RANKS: Final = 8  # the most GPUs that divide a layer; they are usually of one machine
+_FIRST_PORT: Final = 8080
+_PORTS_APART: Final = 100  # since each copy of a model has a port of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,7 @@ class Load:
     users: int = 1
     prompt_tokens: int = 2000
     output_tokens: int = 500
-    rate_per_s: float | None = None
-    """Requests that come in a second, at random; None if all users ask at the same moment."""
+    rate_per_s: float | None = None  # requests that come at random; None: all users ask at once
     cached_tokens: int = 0  # the tokens of a prompt that a prefix cache has
     calls: int | None = None  # the calls of the run that the load is from
     ttft_s: float = 2.0
@@ -70,8 +70,7 @@ class ServingGoal:
     shape: ModelShape
     model: str  # the model's file, folder or name, as a server takes it
     load: Load
-    quantization: str | None = None
-    """The only precision to consider; None for the model's own, or all from 16 bits down."""
+    quantization: str | None = None  # the only precision to consider; None for all of `precisions`
     kv_bits: KvBits = 16
     measured: Factors | None = None  # the factors of its device; None for the usual ones
 
@@ -109,10 +108,8 @@ class Layout:
     prefill_limit: float | None  # tokens of a prompt that a copy reads in a second, at best
     ttft_s: float | None  # the last user's if all ask at once; the mean if requests come at a rate
     itl_s: float | None
-    tokens_per_s: float | None
-    """Tokens of all replies together, with the reading of prompts if its speed is known."""
-    is_bound: bool
-    """Whether a step's overhead, which is in no figure, is most of it: times are lower bounds."""
+    tokens_per_s: float | None  # of all replies, less the time of prompts if their speed is known
+    is_bound: bool  # times are lower bounds: a step is mostly overhead, which is in no figure
     usd_per_hour: float | None
     misses: tuple[Miss, ...]
 
@@ -123,38 +120,40 @@ class Layout:
 
 
 def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
-    """The layouts that fit: most targets met first, then highest precision, then least cost.
-
-    Other models take `taken_bytes` of each device.
-    """
+    """The layouts that fit beside `taken_bytes` of other models on each device, the best first."""
     rows: list[Layout] = []
     for shape in precisions(goal, device):
         for ranks, stages in divisions(shape, device.count):
             rates = Rates(shape, device, goal.kv_bits, ranks, stages, goal.factors)
             with suppress(InvalidInput):  # heads too narrow for a packed cache
-                for copies in range(device.count // (ranks * stages)):
-                    row = _layout(goal.load, rates, taken_bytes, copies + 1)
-                    # The fewest copies that meet all targets, else the most. If one does not fit,
-                    # further ones do not either.
-                    if row is None or not row.misses:
-                        break
-                rows += [row] if row else []
-    return sorted(
-        rows,
-        key=lambda row: (
-            *(len(row.misses), -row.bits, row.devices, row.stages),
-            *(row.ttft_s or 0, row.itl_s or 0),
-        ),
-    )
+                if row := _least_copies(goal.load, rates, taken_bytes):
+                    rows.append(row)
+    return sorted(rows, key=_preference)
+
+
+def _preference(row: Layout) -> tuple[float, ...]:
+    """Sorts by most targets met, then highest precision, then least cost, then speed."""
+    cost = (row.devices, row.stages)
+    return (len(row.misses), -row.bits, *cost, row.ttft_s or 0, row.itl_s or 0)
+
+
+def _least_copies(load: Load, rates: Rates, taken_bytes: int) -> Layout | None:
+    """The layout with the fewest copies that meet all targets, else with the most copies."""
+    row = None
+    for copies in range(1, rates.device.count // (rates.tensor_parallel * rates.stages) + 1):
+        row = _layout(load, rates, taken_bytes, copies)
+        if row is None or not row.misses:
+            break
+    return row
 
 
 def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
-    """The model as it comes, and, if that is 16 bits, quantized down to its role's floor."""
+    """The model as it comes, and if that is 16 bits, also quantized, down to its role's floor."""
     shape = goal.shape
     if goal.quantization:
         row = quantization_of(goal.quantization)
         return [shape if shape.quantization == row.name else shape.quantized(row)]
-    if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
+    if 8 * shape.weight_bytes / shape.parameters < WHOLE_BITS:
         return [shape]
     packings: set[Packing] = {shape.packing}
     # A model that is known by its name comes in both packings. On one GPU both are considered; on
@@ -165,16 +164,16 @@ def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
     coarser = [
         shape.quantized(row)
         for row in quantizations().values()
-        if row.packing in packings and role_floor(goal.role) <= row.nominal_bits < _WHOLE_BITS
-        if row.name != "MXFP4"  # models come in it, or do not
+        if row.packing in packings and role_floor(goal.role) <= row.nominal_bits < WHOLE_BITS
+        if row.name != "MXFP4"  # which is published for some models, and made for no others
     ]
     whole = shape if shape.packing in packings else shape.quantized(quantization_of("F16"))
     return [whole, *coarser]
 
 
 def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
-    """Pairs of GPUs for each layer and stages, for a copy on at most `count` devices."""
-    # Heads are divided evenly, by powers of two. llama.cpp only divides models by layers.
+    """Pairs of tensor-parallel ranks and pipeline stages, for a copy on at most `count` devices."""
+    # Ranks are powers of two that divide the heads evenly. llama.cpp divides no layer.
     powers = [1 << power for power in range(count.bit_length())]
     limit = _MOST_RANKS if shape.packing == "safetensors" else 1
     ranks = [n for n in powers if shape.heads % n == 0 and n <= limit]
@@ -184,24 +183,20 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
 
 
 def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """Tag of each model → its roles, the evaluator's first, and the load of the run."""
+    """Tag of each model → its roles, the strictest first, and the load that its calls show."""
     loads = {}
     for model, group in answered_by_model(calls).items():
         read = [call.input_tokens or 0 for call in group]
         written = [call.output_tokens or 0 for call in group]
         cached_share = sum(call.cached_tokens or 0 for call in group) / max(sum(read), 1)
-        prompt, output = (
-            # The 95th percentile. Twice, since `quantiles` takes two values at least.
-            max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
-            for counts in (read, written)
-        )
+        prompt_tokens = _most_tokens(read)
         took_ns = max(call.end_ns for call in group) - min(call.start_ns for call in group)
         load = Load(
             users=max(depth for _, depth in depths(group)),  # those that wait included
-            prompt_tokens=prompt,
-            output_tokens=output,
+            prompt_tokens=prompt_tokens,
+            output_tokens=_most_tokens(written),
             rate_per_s=len(group) * 1e9 / max(took_ns, 1),
-            cached_tokens=round(prompt * min(cached_share, 1.0)),
+            cached_tokens=round(prompt_tokens * min(cached_share, 1.0)),
             calls=len(group),
         )
         roles = {call.role or model for call in group}
@@ -209,16 +204,22 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
     return loads
 
 
+def _most_tokens(counts: list[int]) -> int:
+    """The 95th percentile, so that a few very long calls do not decide; at least 1."""
+    # Each count twice, since `quantiles` needs two values.
+    return max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
+
+
 def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
-    """Bytes beside sequences on the device with the most layers; of a sequence there; on all."""
+    """Bytes on the fullest device without sequences; of a sequence there, and on all devices."""
     shape = rates.model
     batch = PROMPT_TOKENS_AT_ONCE[shape.packing]
-    # A layer's cache has room for a batch beside its window.
+    # The cache of a layer with a window also has room for a batch.
     kv_bytes = rates.on_rank.sequence_kv_bytes(load.context_tokens, rates.kv_bits, beside=batch)
-    part = math.ceil(shape.layers / rates.stages) / shape.layers
-    fixed = round(shape.weight_bytes * part / rates.tensor_parallel) + batch * shape.compute_bytes
-    fixed += GPU_CONTEXT_BYTES * rates.device.is_gpu
-    return fixed, max(round(kv_bytes * part), 1), kv_bytes * rates.tensor_parallel
+    share = math.ceil(shape.layers / rates.stages) / shape.layers
+    fixed = round(shape.weight_bytes * share / rates.tensor_parallel) + batch * shape.compute_bytes
+    fixed += GPU_CONTEXT_BYTES if rates.device.is_gpu else 0
+    return fixed, max(round(kv_bytes * share), 1), kv_bytes * rates.tensor_parallel
 
 
 def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
@@ -228,27 +229,18 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
     places = (device.room - taken_bytes - fixed_bytes) // sequence_bytes
     if places < 1:
         return None
-    # The largest share of the load that a copy can have.
+    # The busiest copy has its share of the users rounded up.
     rate_per_s = load.rate_per_s and load.rate_per_s / copies
-    share = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
-    at_once = min(share.users, places)
-    is_known = device.memory_bytes_per_s > 0
-    ttft_s, itl_s, requests = _speeds(rates, share, at_once) if is_known else (None, None, None)
+    copy_load = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
+    at_once = min(copy_load.users, places)
     # `decode_limit` and `prefill_limit` are upper bounds, whatever was measured.
     limits = replace(rates, factors=CEILING)
+    decode_limit = ttft_s = itl_s = requests_per_s = None
+    if device.memory_bytes_per_s:
+        decode_limit = 1 / limits.step_s(tokens=load.middle_tokens)
+        ttft_s, itl_s, of_copy_per_s = _speeds(rates, copy_load, at_once)
+        requests_per_s = of_copy_per_s * copies
     devices = rates.tensor_parallel * rates.stages * copies
-    served = (requests or 0.0) * copies
-    # The rate of a run is no target, since a run asks no faster than it is answered.
-    rate = load.rate_per_s if load.calls is None and served else None
-    misses: list[Miss] = []
-    if places * copies < load.users:
-        misses.append(Miss("places", places * copies, load.users))
-    if ttft_s and ttft_s > load.ttft_s:
-        misses.append(Miss("TTFT", ttft_s, load.ttft_s))
-    if itl_s and itl_s > load.itl_s:
-        misses.append(Miss("ITL", itl_s, load.itl_s))
-    if rate and rate > served:
-        misses.append(Miss("rate", served, rate))
     return Layout(
         precision=shape.quantization or "as it is",
         packing=shape.packing,
@@ -261,26 +253,42 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         sequence_bytes=sequence_bytes_on_all,
         device_bytes=fixed_bytes + at_once * sequence_bytes,
         sequences=places * copies,
-        decode_limit=1 / limits.step_s(tokens=load.middle_tokens) if is_known else None,
+        decode_limit=decode_limit,
         prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
         ttft_s=ttft_s,
         itl_s=itl_s,
-        tokens_per_s=requests and requests * copies * load.output_tokens,
+        tokens_per_s=requests_per_s and requests_per_s * load.output_tokens,
         is_bound=itl_s is not None and itl_s < short_s(shape) * shape.layers,
         usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
-        misses=tuple(misses),
+        misses=tuple(_misses(load, places * copies, ttft_s, itl_s, requests_per_s)),
     )
 
 
+def _misses(
+    load: Load, places: int, ttft_s: float | None, itl_s: float | None, requests_per_s: float | None
+) -> Iterator[Miss]:
+    """The targets that figures miss. A figure that is None, since it is unknown, misses none."""
+    if places < load.users:
+        yield Miss("places", places, load.users)
+    if ttft_s and ttft_s > load.ttft_s:
+        yield Miss("TTFT", ttft_s, load.ttft_s)
+    if itl_s and itl_s > load.itl_s:
+        yield Miss("ITL", itl_s, load.itl_s)
+    # The rate of a run is no target, since a run asks no faster than it is answered.
+    rate = load.rate_per_s if load.calls is None else None
+    if rate and requests_per_s and rate > requests_per_s:
+        yield Miss("rate", requests_per_s, rate)
+
+
 def short_s(shape: ModelShape) -> float:
-    """Seconds: if a layer takes less, most of it is overhead that is in no figure."""
+    """The seconds of a layer under which most of its time is overhead, which is in no figure."""
     return _SHORT_OF_EXPERTS_S if has_small_experts(shape) else _SHORT_S
 
 
 def _speeds(rates: Rates, load: Load, sequences: int) -> tuple[float | None, float, float]:
-    """TTFT, ITL and requests a second of one copy that answers so many sequences at once."""
+    """TTFT, ITL and requests a second of one copy, for its load, with so many sequences at once."""
     prefill_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
-    # The time from one prompt to the next: the stages of a pipeline read several at once.
+    # From one prompt to the next takes less than a prompt, if stages read several prompts at once.
     between_s = (prefill_s or 0.0) / rates.stages_at_once
     step_s = rates.step_s(tokens=load.middle_tokens, sequences=sequences)
     counts = {"sequences": sequences, "output_tokens": load.output_tokens}
@@ -291,8 +299,8 @@ def _speeds(rates: Rates, load: Load, sequences: int) -> tuple[float | None, flo
     if load.rate_per_s is not None:
         waiting_s = formulas.mean_queue(load.rate_per_s, between_s) * between_s
     else:
-        # The last user waits for whole rounds of replies if there are too few places, and then for
-        # the prompts before it in its own round.
+        # With too few places the last user waits for whole rounds of replies, and then in any case
+        # for the prompts before its own.
         rounds, prompts_before = divmod(load.users - 1, sequences)
         round_s = sequences * between_s + load.output_tokens * step_s
         waiting_s = rounds * round_s + prompts_before * between_s
@@ -301,12 +309,13 @@ def _speeds(rates: Rates, load: Load, sequences: int) -> tuple[float | None, flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A model's part of the devices."""
+    """The devices that a model gets, and its layouts on them."""
 
     goal: ServingGoal
     first: int  # the number of its first device, from 0
     count: int
     models: int  # how many models share its devices, itself included
+    port: int | None  # of its first server; None for a single model: the servers' usual port
     layouts: tuple[Layout, ...]  # the result of `layouts`; empty if the model does not fit there
 
     @property
@@ -316,10 +325,10 @@ class Place:
 
 
 def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
-    """Where several models stay at once; models with the highest floor (judges) choose first.
+    """The place of each model, in the order of `goals`, if all stay in memory at once.
 
-    With enough devices each model has some of its own, and the last model all that are left. With
-    fewer devices than models, the last device is shared. The order is that of `goals`.
+    Models with the highest floor (judges) choose first. With enough devices each model has some of
+    its own, and the last model all that are left; with fewer, the last device is shared.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
     places: list[Place] = []
@@ -334,19 +343,21 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
         part = replace(device, count=count)
         sizes = _least_bytes(group, part)
         for index, goal in enumerate(group):
-            # The models before it take the bytes of their layouts, those after it their least.
+            # Models before this one take the bytes of their layouts; models after it, their least.
             rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[index]))
             if rows:
                 sizes[index] = rows[0].device_bytes
-            places.append(
-                Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
+            port = _FIRST_PORT + _PORTS_APART * goals.index(goal) if len(goals) > 1 else None
+            place = Place(
+                goal=goal, first=first, count=count, models=len(group), port=port, layouts=rows
             )
+            places.append(place)
         first += count
     return sorted(places, key=lambda place: goals.index(place.goal))
 
 
 def _enough(goal: ServingGoal, device: DeviceSpec, most: int) -> int:
-    """The fewest devices on which a model meets its targets, else the fewest on which it fits."""
+    """The fewest devices on which a model meets its targets, or else fits; `most` if on none."""
     fewest = most
     for count in range(1, most + 1):
         rows = layouts(goal, replace(device, count=count))
@@ -357,9 +368,9 @@ def _enough(goal: ServingGoal, device: DeviceSpec, most: int) -> int:
 
 
 def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
-    """The bytes that each model takes of a device in its coarsest precision."""
+    """The bytes that each model takes of a device at least, in its smallest precision."""
     sizes: list[int] = []
-    # With all users of each model if there is room for them, else with half of them, and so on.
+    # First with all users of each model; while there is no room for them, with half of the users.
     for halvings in range(max(goal.load.users for goal in group).bit_length()):
         sizes = []
         for goal in group:
@@ -375,14 +386,13 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
 def enough_devices(
     goals: Sequence[ServingGoal], device: DeviceSpec
 ) -> list[tuple[DeviceSpec, list[Place]]]:
-    """Devices of the table, as many as all models need to meet their targets: this one first."""
+    """The least number of each kind of device that meets all targets: this kind, then by cost."""
     remedies = []
-    counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    # The measured factors are only this device's.
+    # Factors were measured on this device, and say nothing of another.
     unmeasured = [replace(goal, measured=None) for goal in goals]
     for name, spec in known_devices().items():
         kind, models = (device, goals) if name == device.name else (spec, unmeasured)
-        for count in counts:
+        for count in counts_tried(goals):
             places = placements(models, replace(kind, count=count))
             ends = [place.first + place.marked.devices for place in places if place.marked]
             if len(ends) == len(places):
@@ -394,3 +404,8 @@ def enough_devices(
         return kind.name != device.name, (kind.usd_per_hour or math.inf) * kind.count, kind.count
 
     return sorted(remedies, key=rank)
+
+
+def counts_tried(goals: Sequence[ServingGoal]) -> tuple[int, ...]:
+    """The numbers of devices that `enough_devices` tries of each kind."""
+    return (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, 16)

@@ -29,6 +29,7 @@ PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 
 """The tokens of a server's batch: llama.cpp's and vLLM's."""
 # The format of a KV cache in 8 bits for safetensors.
 _FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
+_AGAIN: Final = "download all files of the model into one folder again"
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 
@@ -47,28 +48,20 @@ class ModelShape:
 
     title: str
     family: str  # its architecture, such as `llama`; empty if unknown
-    quantization: str | None
-    """The name of the format, such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
+    quantization: str | None  # the format's name, such as `Q4_K_M` or `AWQ-4BIT`; None if unknown
     packing: Packing
-    is_local: bool = True
-    """Whether it was read from files; else it is known by name or size, and has both packings."""
+    is_local: bool = True  # read from files; else known by name or size, and had in both packings
     parameters: int  # counted from the configuration without norms and biases: within 2 %
-    active_parameters: int
-    """Parameters that one token is multiplied with: without the input's table and idle experts."""
+    active_parameters: int  # those that multiply one token: no idle expert, no input's table
     weight_bytes: int
     passed_bytes: int  # bytes of weights without the input's table, unless it is the output's too
     active_bytes: int  # bytes of weights that one token passes: with experts, only the ones it uses
-    expert_share: float = 1.0
-    """The share of a layer's experts that one token uses; 1 for a dense model."""
-    table_parameters: int = 0
-    """Parameters of the input's table, which multiplies no token; 0 if it is the output's, too."""
-    output_parameters: int = 0
-    """Parameters of the output's table, which only a prompt's last token passes; 0 if unknown."""
-    fine_parameters: int = 0
-    """Parameters that quantizations of safetensors leave in 16 bits, such as tables and routers."""
+    expert_share: float = 1.0  # the share of a layer's experts that one token uses; 1 if dense
+    table_parameters: int = 0  # of the input's table; 0 if it is the output's table, too
+    output_parameters: int = 0  # of the output's table, for a prompt's last token; 0 if unknown
+    fine_parameters: int = 0  # those that safetensors leave in 16 bits, such as tables and routers
     heads: int = 0  # query heads, which GPUs divide evenly; 0 if unknown
-    compute_bytes: int = 0
-    """The bytes of intermediate results for each token that is computed at once: an allowance."""
+    compute_bytes: int = 0  # of intermediate results, for each token computed at once: an allowance
     caches: tuple[LayerCache, ...]  # the cache of each layer
     exact_caches: bool  # whether the cache is known to the byte; else it is usually smaller
     context_limit: int | None = None  # the tokens that the model was trained for; None if unknown
@@ -79,7 +72,7 @@ class ModelShape:
         return len(self.caches)
 
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
-        """The bytes that so many tokens of one sequence fill; raises as `layer_token_bytes`."""
+        """The KV cache of one sequence of so many tokens; raises what `layer_token_bytes` does."""
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
         block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
         # The sum over layers of 2 * tokens * kv_heads * head_dim * bytes of an element, and of the
@@ -93,6 +86,7 @@ class ModelShape:
 
     def quantized(self, to: Quantization) -> ModelShape:
         """The model with its weights in another quantization: an estimate."""
+        # `fine` and the input's table never get fewer than 16 bits in safetensors.
         fine = self.fine_parameters if to.packing == "safetensors" else 0
         fine_bits = max(to.bits, 16) if fine else to.bits
         size = ((self.parameters - fine) * to.bits + fine * fine_bits) / 8
@@ -135,7 +129,7 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
         size = _tensor_bytes(path, parameters=shape.parameters)
-        # Weights that the configuration does not describe, such as norms; every token passes them.
+        # Files have weights that the configuration omits, such as norms; all tokens pass these.
         extra = 0 if size is None else size - shape.weight_bytes
         return replace(
             shape,
@@ -156,7 +150,7 @@ def read_model_shape(path: Path) -> ModelShape:
         quantization=None if quantization == "unknown" else quantization,
         packing="gguf",
         parameters=header.parameters,
-        # All tensors have about the same bits, so that shares of bytes are those of parameters.
+        # All tensors have about the same bits, so a share of the bytes is one of the parameters.
         active_parameters=round(header.parameters * header.active_bytes / weights),
         weight_bytes=weights,
         passed_bytes=header.weights.passed_bytes,
@@ -172,11 +166,8 @@ def read_model_shape(path: Path) -> ModelShape:
     )
 
 
-_AGAIN: Final = "download all files of the model into one folder again"
-
-
 def _tensor_bytes(folder: Path, *, parameters: int) -> int | None:
-    """The size of all files of tensors: those that an index names, else all; None without any."""
+    """The bytes of the folder's files of tensors, of all that an index names; None without any."""
     index = folder / "model.safetensors.index.json"
     single = folder / "model.safetensors"
     paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
@@ -187,7 +178,7 @@ def _tensor_bytes(folder: Path, *, parameters: int) -> int | None:
     size = 0
     for path in paths:
         try:
-            # The headers in the files are only some thousandths of a percent.
+            # A file's header, which counts as tensors here, is some thousandths of a percent.
             size += path.stat().st_size
         except OSError as error:
             problem = f"cannot be opened ({error.strerror}); {_AGAIN}"
@@ -217,7 +208,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 _DELTA: Final = "linear_attention"  # a gated delta net, as in Qwen 3-Next
-# Signs of other recurrent layers. There is no common way to say which layers are.
+# Keys of models with other recurrent layers. No common key says which layers these are.
 _RECURRENT: Final = frozenset({"attn_layer_period", "hybrid_override_pattern", "ssm_cfg"})
 _HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _KV_HEADS: Final = (
@@ -226,6 +217,8 @@ _KV_HEADS: Final = (
 )  # fmt: skip
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_USED: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+# Their configurations have the keys of latent attention, but they cache full keys and values.
+_LATENT_NOT_CACHED: Final = frozenset({"minicpm3", "plm"})
 _UNGATED: Final = frozenset(
     {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "opt", "phi", "starcoder2"}
 )
@@ -236,8 +229,7 @@ class _Config(NamedTuple):
 
     path: Path
     whole: Mapping[str, Any]
-    part: Mapping[str, Any]
-    """The table that describes the language model, or the whole configuration."""
+    part: Mapping[str, Any]  # the table that describes the language model, or the whole
 
     @property
     def kind(self) -> str:
@@ -245,12 +237,12 @@ class _Config(NamedTuple):
         return str(self.get("model_type") or "")
 
     def get(self, *names: str) -> Any:  # noqa: ANN401 - whatever the JSON has
-        """The value of the first of these names that has one; null counts as missing."""
+        """The value of the first of these names that is not missing or null."""
         values = (table.get(name) for table in (self.part, self.whole) for name in names)
         return next((value for value in values if value is not None), None)
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """A whole number from 0, or `default` if there is one and it is missing."""
+        """The first of these names as a number from 0; if missing, `default`, or else an error."""
         value = self.get(*names)
         value = default if value is None else value
         if value is None:
@@ -283,7 +275,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
 
     # 1. Parameters by kind.
     ffn = _feed_forward(config, layers=layers, width=width)
-    # Feed-forward layers have 3 matrices, or 2 without a gate.
+    # Matrices from the width to a feed-forward layer's length and back, and that of its gate.
     matrices = (2 if config.kind in _UNGATED else 3) * width
     dense_layers = layers - ffn.sparse_layers
     always_used = dense_layers * ffn.dense_length + ffn.sparse_layers * ffn.shared_length
@@ -295,7 +287,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     # As transformers reads it, input and output share a table unless the configuration denies it.
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
 
-    # 2. Bytes: parameters * bits / 8. Quantization often leaves attention out.
+    # 2. Bytes: parameters * bits / 8, but at least 16 bits for tables, routers, often attention.
     dtype = str(config.get("dtype", "torch_dtype") or "").removeprefix("torch.")
     quantization, has_attention = _quantization(config)
     bits = packings.weight_bits(quantization or dtype)
@@ -323,7 +315,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
         output_parameters=output,
         fine_parameters=fine,
         heads=config.count(*_HEADS, default=0),
-        compute_bytes=2 * (3 * longest + 5 * width),
+        compute_bytes=2 * (3 * longest + 5 * width),  # as `footprint.compute_bytes`, in 16 bits
         caches=caches,
         exact_caches=is_exact,
         context_limit=config.count(*limits, default=0) or None,
@@ -331,14 +323,14 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
 
 
 class _FeedForward(NamedTuple):
-    """The feed-forward layers of a model; the sparse ones have experts."""
+    """The feed-forward layers of a model; the sparse ones have experts. Lengths are in elements."""
 
     sparse_layers: int
     experts: int
     experts_used: int
     dense_length: int
     expert_length: int
-    shared_length: int  # of the experts that are for all tokens
+    shared_length: int  # of the experts that all tokens use, together
 
 
 def _feed_forward(config: _Config, *, layers: int, width: int) -> _FeedForward:
@@ -369,7 +361,7 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     """The cache of each layer, and whether the configuration describes them all."""
     full = _full_cache(config, width)
     window = config.count("sliding_window", "attention_chunk_size", default=0)
-    # Qwen 2 names a window that it does not use.
+    # Qwen 2 gives the width of a window even if it has none.
     if config.get("use_sliding_window") is False:
         window = 0
     narrow = replace(full, window_tokens=window or None)
@@ -396,10 +388,6 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     return tuple(full if n % period == period - 1 else narrow for n in range(layers)), True
 
 
-# Their configurations have the keys of latent attention, but they cache full keys and values.
-_LATENT_NOT_CACHED = frozenset({"minicpm3", "plm"})
-
-
 def _full_cache(config: _Config, width: int) -> LayerCache:
     rank = config.product("kv_lora_rank")
     if rank and config.kind not in _LATENT_NOT_CACHED:
@@ -421,7 +409,7 @@ def _full_cache(config: _Config, width: int) -> LayerCache:
 
 
 def _attention(config: _Config, cache: LayerCache, width: int) -> int:
-    """Parameters of a layer's attention: queries, keys, values and output, or those of a latent."""
+    """Parameters of a layer's attention: a delta net, or with full keys and values, or a latent."""
     if not cache.heads and cache.state_elements:
         keys, values = _delta_widths(config)
         return width * (2 * keys + 3 * values)
@@ -442,10 +430,10 @@ def _delta_widths(config: _Config) -> tuple[int, int]:
 
 
 def _delta_state(config: _Config) -> int:
-    """Elements of a delta net's state: its last inputs, and keys * values of each head."""
+    """Elements of a delta net's state: the convolution's last inputs, and keys * values by head."""
     keys, values = _delta_widths(config)
-    last = config.count("linear_conv_kernel_dim", default=1) - 1
-    return last * (2 * keys + values) + values * config.product("linear_key_head_dim")
+    inputs = config.count("linear_conv_kernel_dim", default=1) - 1
+    return inputs * (2 * keys + values) + values * config.product("linear_key_head_dim")
 
 
 def _quantization(config: _Config) -> tuple[str | None, bool]:

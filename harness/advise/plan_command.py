@@ -1,7 +1,4 @@
-"""`harness models plan`: the memory that each model of a pipeline takes, and how quick it is.
-
-Planning loads nothing.
-"""
+"""`harness models plan`: the memory that each model of a pipeline takes, and how quick it is."""
 
 from __future__ import annotations
 
@@ -42,10 +39,8 @@ class PlannedModel:
 
     tag: str
     roles: tuple[str, ...]  # the roles in which nodes call it
-    layout: Layout | None
-    """The layout of a file that fits, with the endpoint's device, context and slots."""
-    need: Mapping[str, int]
-    """Device → bytes; empty if its server decides that, or if there is a problem."""
+    layout: Layout | None  # of a file that fits, with the endpoint's device, context and slots
+    need: Mapping[str, int]  # device → bytes; empty if its server decides, or if there is a problem
     problem: str | None  # why its size is unknown, or why a fallback can never fit
 
 
@@ -108,35 +103,37 @@ async def plan_models(
     graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
     """Plans a run's use of its models; raises `HarnessError` if a run would be refused."""
-    # 1. Find the endpoints, and their roles.
+    # 1. Find the endpoints and their roles.
     graph.check()
     endpoints = known_endpoints(settings)
     check_managed(endpoints.values())
     roles = cast_roles(endpoints, settings)
     roles_of = _roles_by_tag(graph, roles, endpoints)
 
-    # 2. Find the sizes of their models, and which fit. A server is asked for the size of a managed
-    #    model if the endpoint does not give it; if it does not answer, the model's row says so.
+    # 2. Find the sizes of their models, by asking a server if the endpoint does not give its own.
     sizes = await asyncio.gather(*(_sized(endpoints[tag], environment) for tag in roles_of))
     tenants = {size.model: size for size in sizes if isinstance(size, Tenant)}
     named = [device for tenant in tenants.values() for device in tenant.need]
     devices = {device.name: device for device in devices_of(settings.budget, named=named)}
+
+    # 3. Say of each model whether it fits. A server that did not answer is its row's problem.
     models = []
-    for (tag, played), size in zip(roles_of.items(), sizes, strict=True):
-        tenant, problem = tenants.get(tag), size if isinstance(size, HarnessError) else None
+    for (tag, called_as), size in zip(roles_of.items(), sizes, strict=True):
+        tenant = tenants.get(tag)
+        problem = size if isinstance(size, HarnessError) else None
         if tenant is not None:
             try:
                 check_fits(tag, tenants, devices)
             except DoesNotFit as error:
                 problem = error
         # A fallback that cannot fit is only a warning, since a run would continue without it.
-        is_needed = played or tag in roles.in_use or (tenant is not None and tenant.pin)
+        is_needed = called_as or tag in roles.in_use or (tenant is not None and tenant.pin)
         if is_needed and isinstance(problem, DoesNotFit | ModelFileInvalid):
             raise problem
         models.append(
             PlannedModel(
                 tag=tag,
-                roles=tuple(played),
+                roles=tuple(called_as),
                 layout=_layout(endpoints[tag], devices) if tenant else None,
                 need=tenant.need if tenant else {},
                 problem=problem.statement if problem else None,
@@ -148,17 +145,17 @@ async def plan_models(
 def _roles_by_tag(
     graph: Graph, roles: Roles, endpoints: Mapping[str, Endpoint]
 ) -> dict[str, list[str]]:
-    """Tag of each endpoint that a run needs or has in memory → its roles; those called first."""
+    """Tag of each endpoint that a run calls or loads → its roles, those with roles coming first."""
     demand = demand_of(graph)
     roles_of: dict[str, list[str]] = {}
-    # All evaluators of a pool, since a run draws from them when it begins.
+    # A run draws its evaluators from the pool when it begins, so any of them may be called.
     players = roles.with_evaluators(*(roles.pool or ()))
-    nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
-    for role, node in nodes.items():
+    callers = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
+    for role, caller in callers.items():
         tags = models_of([role], players)
-        # The evaluator may have no model: then only code checks drafts.
+        # An evaluator without a model is no error: then only code checks drafts.
         if not tags and role != EVALUATOR:
-            roles.required({role: node})
+            roles.required({role: caller})
         for tag in tags:
             roles_of.setdefault(tag, []).append(role)
     # A node that does not declare its models may call any endpoint.
@@ -175,7 +172,7 @@ def _roles_by_tag(
 async def _sized(
     endpoint: Endpoint, environment: Mapping[str, str]
 ) -> Tenant | HarnessError | None:
-    """A model as the budget's tenant, or the error; None if the budget does not count it."""
+    """The endpoint's model as a tenant, or why it has no size; None if the budget ignores it."""
     if not is_managed(endpoint):
         return None
     try:
@@ -186,21 +183,21 @@ async def _sized(
 
 
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
-    """The layout in which an endpoint loads its file; None if it has none, or does not fit."""
-    names = [*endpoint.shares]
+    """The layout in which an endpoint loads its file; None if it has no file, or does not fit."""
     if endpoint.path is None:
         return None
+    names = [*endpoint.shares]
     try:
         spec = this_machine() if names[0] == MACHINE else this_gpu(names[0])
     except InvalidInput:  # a device of the settings that the driver does not know
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
     spec = replace(spec, count=len(names), room_bytes=room, usd_per_hour=None)
-    output = -(-endpoint.context_tokens // 5)  # a fifth of the context, as in `Load`
+    output = -(-endpoint.context_tokens // 5)  # a fifth, as of the usual load of `Load`
     prompt = max(endpoint.context_tokens - output, 1)
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
-    # Only layouts in the precision of the file.
-    rows = [row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes]
+    # The endpoint loads the file in its own precision, a part of the layers on each device.
+    rows = (row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes)
     return next((row for row in rows if row.stages == len(names)), None)

@@ -22,13 +22,11 @@ class Factors(NamedTuple):
 
     bandwidth: float = 1.0
     compute: float = 1.0
-    cache: float | None = None
-    """The share of the bandwidth for KV caches, lower on a CPU; None if it is that for weights."""
+    cache: float | None = None  # of the bandwidth, for KV caches: lower on a CPU; None: as weights
 
 
+# Factors of upper bounds. No machine reaches them; a far slower one has another bottleneck.
 CEILING: Final = Factors()
-"""Factors of upper bounds. No machine reaches them; a far slower one has another bottleneck."""
-
 # Decoding of one sequence reached 0.27 (H100) to 0.81 (L4) of the bandwidth: the faster the memory,
 # the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute a
 # half is a guess.
@@ -36,7 +34,7 @@ _USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
 # DeepSeek-V3 read 52,300 prompt tokens a second on eight H100s (lmsys.org, 2025-05-05, large-scale
 # EP), 24 % of the operations: each of many small experts gets few tokens at once.
 USUAL_OF_EXPERTS: Final = Factors(bandwidth=0.6, compute=0.24)
-_MANY_EXPERTS: Final = 0.1
+_MANY_EXPERTS: Final = 0.1  # a smaller share of experts for a token means many small experts
 
 
 def usual_factors(model: ModelShape) -> Factors:
@@ -45,13 +43,13 @@ def usual_factors(model: ModelShape) -> Factors:
 
 
 def has_small_experts(model: ModelShape) -> bool:
-    """Whether a token uses only few of many experts."""
+    """Whether a token uses less than a tenth of the experts."""
     return model.expert_share < _MANY_EXPERTS
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The speed of a model on devices: each layer divided over some, or some layers on each."""
+    """The speed of one copy of a model, whose layers are divided over GPUs or dealt to stages."""
 
     model: ModelShape
     device: DeviceSpec
@@ -67,12 +65,12 @@ class Rates:
 
     @property
     def stages_at_once(self) -> int:
-        """Stages that work on different sequences at one moment."""
-        # As in vLLM; llama.cpp's stages wait for one another. Neither makes a single token faster.
+        """How many stages work at one moment, each on other sequences."""
+        # vLLM's stages do; llama.cpp's wait for one another. Neither makes a single token faster.
         return self.stages if self.model.packing == "safetensors" else 1
 
     def weight_bytes(self, sequences: int) -> int:
-        """Weights that a step of B sequences reads: each brings its own choice of experts.
+        """Bytes of weights that a step of B sequences reads: each token chooses its experts.
 
         W - (W - A) * (1 - k/E)**(B - 1), for A bytes of one token and W of all experts, if choices
         are independent. A dense model reads A whatever B.
@@ -91,9 +89,10 @@ class Rates:
         factors = self.factors
         batch = -(-sequences // self.stages_at_once)
         cache_bytes = batch * self.on_rank.sequence_kv_bytes(tokens, self.kv_bits)
-        effective_bytes = self.weight_bytes(batch) / self.tensor_parallel / factors.bandwidth
-        effective_bytes += cache_bytes / (factors.cache or factors.bandwidth)
-        reading_s = effective_bytes / self.device.memory_bytes_per_s
+        # Divided by its share of the bandwidth, each part counts as if read at the full bandwidth.
+        weighted_bytes = self.weight_bytes(batch) / self.tensor_parallel / factors.bandwidth
+        weighted_bytes += cache_bytes / (factors.cache or factors.bandwidth)
+        reading_s = weighted_bytes / self.device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
         computing_s = batch / rate if rate else 0.0
         # A CPU's cores cannot compute while they wait for the memory.
