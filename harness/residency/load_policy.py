@@ -366,7 +366,8 @@ class Choice:
         if model not in self._used_now:
             return residents[model].idle_since_ns + _MOMENT_NS
         # A model that is about to be used again stays, although idle, while calls to others are
-        # under way, and then for as long as loading it again would take.
+        # under way, and then for as long as loading it again would take, counted from the end of
+        # the last call to any model.
         if any(resident.leases for resident in residents.values()):
             return None
         idle_since_ns = max(resident.idle_since_ns for resident in residents.values())
