@@ -182,7 +182,7 @@ class BestFirst:
         heapq.heapify(self._heap)
 
     def fitting(self, room: int) -> list[Part]:
-        """The next parts that surely fit into the room."""
+        """Takes out the next parts that surely fit into the room; longer ones stay."""
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
@@ -324,6 +324,7 @@ class SplitSection:
     def shown(self, kept_texts: Kept) -> str:
         """The section with its heading, the kept parts, and marks for the rest."""
         body = ""
+        # By identity, since two blocks in a row may be equal.
         for _, of_block in groupby(self.parts, key=lambda part: id(part.block)):
             block_parts = [*of_block]
             texts = [kept_texts.get(part.start, "") for part in block_parts]
