@@ -149,6 +149,7 @@ class Reviser:
     # --- what is asked ---------------------------------------------------------------------------
 
     def _requests(self, failed: FailedDraft) -> list[ChatRequest]:
+        """All that a revision may send: after edits that cannot be used, the whole is asked for."""
         if by_section := self._section_requests(failed):
             return list(by_section.values())
         whole = self._whole_request(failed)
