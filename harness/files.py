@@ -131,7 +131,7 @@ def read_text(subject: str, path: Path) -> str:
 
 
 def text_of(subject: str, data: bytes, *, path: Path | None) -> str:
-    """Decodes the bytes of a text file; raises as `read_text` does."""
+    """Decodes the bytes of a text file; refuses a binary or empty one, as `read_text` does."""
     # A NUL is valid UTF-8, but only a binary file has one.
     if b"\0" in data:
         raise InvalidInput(

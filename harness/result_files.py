@@ -164,7 +164,7 @@ def _text(value: object, attachments: Mapping[str, str]) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A score as a finite number, from a number or a grade; None for anything else."""
+    """A score as a finite number, from a number, its text, or a grade; None for anything else."""
     try:
         grade = _GRADES.get(value.lower()) if isinstance(value, str) else None
         number = float(value) if grade is None else grade  # type: ignore[arg-type]  # or it raises

@@ -310,7 +310,7 @@ def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | I
 
 
 def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
-    """The lines of a table, for `newline` as `open` has it; raises if it is not a text."""
+    """The lines of a table, for `newline` as `open` has it; raises if it is no text, or empty."""
     # One by one, since a table may be larger than memory.
     lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
     is_empty = True

@@ -98,7 +98,7 @@ def counted(count: float, noun: str, plural: str = "") -> str:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names for people, each once: `'a' and 'b'`, `'a', 'b', 'c' and 2 more`."""
+    """Names for people, each once: `'a' and 'b'`, `'a', 'b', 'c' and 2 more`; empty for none."""
     distinct = [f"'{name}'" for name in dict.fromkeys(names)]
     left_out = len(distinct) - _MOST_NAMES
     if left_out > 0:

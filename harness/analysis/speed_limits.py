@@ -155,11 +155,12 @@ def computed_tokens(call: Call) -> int:
 
 
 def concurrency_of(calls: Sequence[Call]) -> Mapping[int, float]:
-    """Span id of a call → the mean number of replies under way while it was answered, with its own.
+    """Span id of a call → the mean number of replies under way during its own, that one included.
 
     Calls without a decode phase are left out.
     """
     answered = [call for call in calls if call.phase_ns("decode") > 0]
+    # A call decodes in one stretch.
     depths = mean_depths([call.phases["decode"][0] for call in answered])
     return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
 

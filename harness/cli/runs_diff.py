@@ -195,11 +195,14 @@ def _differences(node: NodeDifference) -> Iterator[str]:
     if "status" in node.differs_in:
         error = b.error or a.error
         yield f"{a.status} in A, {b.status} in B" + (f" ({error})" if error else "")
-    causes = list(_causes(node, a, b))
+    causes = ", ".join(_causes(node, a, b))
+    # A call that failed has no output, and an old journal no digest of it.
+    is_same = "output" not in node.differs_in and None not in {a.digest, b.digest}
     if "output" not in node.differs_in:
-        yield from causes
+        if causes:
+            yield f"same output, changed: {causes}" if is_same else f"changed: {causes}"
     elif causes:
-        yield f"output changed: {', '.join(causes)}"
+        yield f"output changed: {causes}"
     elif a.code is None or b.code is None:
         yield "output changed; why is not recorded"
     elif a.calls or b.calls:
@@ -208,8 +211,10 @@ def _differences(node: NodeDifference) -> Iterator[str]:
         yield "output changed, with the same code and inputs"
     if node.differs_in == ("time",):
         yield "took longer in " + ("A" if a.duration_ns > b.duration_ns else "B")
+    # Ordered by importance, never empty here: if "work" is first, all before it is the same, as far
+    # as known.
     elif node.differs_in[0] == "work":
-        yield "the same output, with other calls"
+        yield "the same output, with other calls" if is_same else "other calls"
 
 
 def _causes(node: NodeDifference, a: NodeRecord, b: NodeRecord) -> Iterator[str]:

@@ -57,12 +57,12 @@ def condense(
     if len(markdown) <= budget_chars:
         return markdown
     cut = len(markdown) - keep_tail_chars
-    sections = split_of(sections_of(markdown), cut=cut)
+    sections = split_sections(sections_of(markdown), cut=cut)
     kept_texts: dict[int, str] = {}
     bare = _shown_chars(sections)
     # If headings and marks alone take more than half the budget, short marks leave more for text.
     if 2 * bare > budget_chars:
-        sections = split_of(sections_of(markdown), cut=cut, plain=True)
+        sections = split_sections(sections_of(markdown), cut=cut, plain=True)
         bare = _shown_chars(sections)
 
     # 1. Put the tail back, from its end: it shows whether a draft was cut off.
@@ -96,7 +96,7 @@ def condense_around(
     """
     if len(markdown) <= budget_chars:
         return markdown
-    split = split_of(sections_of(markdown), cut=len(markdown))
+    split = split_sections(sections_of(markdown), cut=len(markdown))
     kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
     texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
     return min(markdown, "".join(texts), key=len)
@@ -182,7 +182,7 @@ class BestFirst:
         heapq.heapify(self._heap)
 
     def fitting(self, room: int) -> list[Part]:
-        """The next parts that surely fit into the room."""
+        """Takes out the next parts that surely fit into the room; longer ones stay."""
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
@@ -324,6 +324,7 @@ class SplitSection:
     def shown(self, kept_texts: Kept) -> str:
         """The section with its heading, the kept parts, and marks for the rest."""
         body = ""
+        # By identity, since two blocks in a row may be equal.
         for _, of_block in groupby(self.parts, key=lambda part: id(part.block)):
             block_parts = [*of_block]
             texts = [kept_texts.get(part.start, "") for part in block_parts]
@@ -341,20 +342,19 @@ class SplitSection:
         return self.heading + body
 
 
-def split_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> list[SplitSection]:
-    """Sections in a row, in parts. A sentence at offset `cut` becomes two, at a word.
+def split_sections(
+    sections: Sequence[Section], *, cut: int, plain: bool = False
+) -> list[SplitSection]:
+    """Splits all sections of a text into parts.
 
-    With `plain`, the marks of code and tables do not say what they stand for.
+    The sentence that holds offset `cut` of the text becomes two, before the word at `cut`. With
+    `plain`, the marks of code and tables do not say what they stand for.
     """
     split: list[SplitSection] = []
     start = 0
     for number, section in enumerate(sections):
         start += len(section.heading)
-        pieces: list[tuple[Block, str]] = []
-        block_start = start
-        for block in section.blocks:
-            pieces += [(block, text) for text in _part_texts(block, cut=cut - block_start)]
-            block_start += len(block.text)
+        pieces = _pieces(section, cut=cut - start)
         parts: list[Part] = []
         for before, (block, text) in enumerate(pieces):
             part = Part(
@@ -387,6 +387,15 @@ def added_chars(part: Part, text: str, texts: Kept) -> int:
     # The true growth depends on its neighbors, since one mark stands for a run of parts.
     instead_of = texts.get(part.start, part.mark if part.mark != LEFT_OUT else "")
     return len(text) - len(instead_of) + _MARKS_CHARS
+
+
+def _pieces(section: Section, *, cut: int) -> list[tuple[Block, str]]:
+    """The texts of a section's parts, each with its block; `cut` is an offset in its body."""
+    pieces: list[tuple[Block, str]] = []
+    for block in section.blocks:
+        pieces += [(block, text) for text in _part_texts(block, cut=cut)]
+        cut -= len(block.text)
+    return pieces
 
 
 def _part_texts(block: Block, *, cut: int) -> list[str]:

@@ -61,7 +61,8 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     preferred = frozenset(allowed or ())
     matches = matches_of(returned, sections, preferred=preferred)
     # Texts before the first heading have no titles to match by, and mostly it is a courtesy.
-    if 0 in preferred and [s.level for s in (*returned[:1], *sections[:1])] == [0, 0]:
+    have_such_a_text = all(texts and not texts[0].level for texts in (returned, sections))
+    if 0 in preferred and have_such_a_text:
         matches[0] = 0
 
     replacements: dict[int, str] = {}
@@ -107,7 +108,7 @@ def _added(
 ) -> dict[int, list[str]]:
     """The new sections, by the index of the section that each follows."""
     insertions: dict[int, list[str]] = {}
-    # New sections before the first match go before it.
+    # New sections before the first match go before it; if nothing matches, they go to the end.
     follows = matches[min(matches)] - 1 if matches else len(sections) - 1
     for number, section in enumerate(returned):
         if number in matches:

@@ -15,7 +15,7 @@ from harness.compress.condense import (
     SplitSection,
     added_chars,
     filled,
-    split_of,
+    split_sections,
     words_in,
 )
 from harness.compress.markdown import Block, Section, blocks_of, pieces_of, sections_of
@@ -64,7 +64,7 @@ def condense_toward(
     by_document = [sections_of(document) for document in documents]
     document_of = [number for number, sections in enumerate(by_document) for _ in sections]
     # The sizes of code and tables in marks would take the room of evidence.
-    sections = split_of(
+    sections = split_sections(
         [_in_pieces(section) for document in by_document for section in document],
         cut=sum(map(len, documents)),
         plain=True,

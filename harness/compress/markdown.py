@@ -130,9 +130,12 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
 
 
 def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
-    # The parser is silent about link definitions.
-    written = (number for number in range(start, end) if lines[number].strip(BLANK))
-    return {number: Block(kind="other", text="") for number in list(written)[:1]}
+    """One block, by its first line, for all lines between two blocks; none if they are blank."""
+    for number in range(start, end):
+        # The parser is silent about link definitions.
+        if lines[number].strip(BLANK):
+            return {number: Block(kind="other", text="")}
+    return {}
 
 
 def tokens_of(markdown: str) -> list[Token]:

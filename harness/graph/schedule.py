@@ -364,10 +364,9 @@ def count_items(state: StepState) -> int | None:
         if source.total is not None
     ]
     totals = [total for _, total in known]
+    is_known = len(totals) == len(state.sources)
     if node.combine == "product":
-        # All are known, since a product begins when its sources are whole. A source that was
-        # skipped has none, but then the count is not used.
-        return math.prod(totals)
+        return math.prod(totals) if is_known else None
     if len(set(totals)) > 1:
         lengths = ", ".join(f"'{name}' has {total}" for name, total in known)
         raise node.mistake(
@@ -375,7 +374,7 @@ def count_items(state: StepState) -> int | None:
             'combinations, write combine="product"',
             code="pipeline.lengths-differ",
         )
-    return totals[0] if len(totals) == len(state.sources) else None
+    return totals[0] if is_known else None
 
 
 def indices_of(state: StepState, item: int) -> list[int]:

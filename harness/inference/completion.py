@@ -322,17 +322,20 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
 
 
 def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
-    """The rows as `(count, d) float32`, d >= 1, all finite; raises `ServerError` for others."""
+    """The rows as `(count, d) float32`, d >= 1, all finite; raises `ServerError` for others.
+
+    `count` is at least 1.
+    """
     if len(rows) != count:
         raise _no_embeddings(f"{len(rows)} embeddings of {count} texts")
-    lists = [row for row in rows if isinstance(row, list)]
+    lists = [row for row in rows if isinstance(row, list) and row]
+    # By type, since numpy would take texts and booleans for numbers, too.
+    are_numbers = {type(number) for row in lists for number in row} <= {int, float}
+    if len(lists) != count or not are_numbers:
+        raise _no_embeddings("embeddings that are no lists of numbers")
     lengths = sorted({len(row) for row in lists})
     if len(lengths) > 1:
         raise _no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
-    # By type, since numpy would take texts and booleans for numbers, too.
-    are_numbers = {type(number) for row in lists for number in row} <= {int, float}
-    if not all(lengths) or len(lists) != count or not are_numbers:
-        raise _no_embeddings("embeddings that are no lists of numbers")
     with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
         vectors = np.array(rows, dtype=np.float32)
     if not np.isfinite(vectors).all():

@@ -43,6 +43,9 @@ LEEWAY = 1.25
 # So much of a text counts as its prefix if no message says what it shares with other calls.
 _PREFIX_CHARS = 2048
 
+# Tries that fail just before an outage reaches its limit must not follow each other in no time.
+_LEAST_PAUSE_S = 0.1
+
 ReplicaReason = Literal["prefix", "load", "failed over"]
 """Why a replica got a call. `prefix`: it is the home of calls that begin alike. `load`: their home
 had too many calls, or no place. `failed over`: their home is left out, or has failed the call."""
@@ -303,29 +306,40 @@ class Gate:
             self._leave_out(replica, error)
 
     def _leave_out(self, replica: Replica, error: HarnessError) -> None:
-        """Leaves a replica out for a pause that grows with its failures."""
+        """Leaves a replica out for a pause that grows with its failures.
+
+        In an outage, waiting calls are served again after it, and if no replica is left, the outage
+        is noted.
+        """
         now_ns = self.tracer.now_ns()
         if now_ns < replica.out_until_ns:
             return  # calls that fail together are one failure
         replica.failures += 1
+        next_try_s = self._next_try_s(replica, error, now_ns)
+        if replica.outage is not None:
+            later = self.later or asyncio.get_running_loop().call_later
+            later(next_try_s, self._serve)
+        replica.out_until_ns = now_ns + int(next_try_s * 1e9)
+        if self.is_down:
+            self._note_outage(error, now_ns)
+
+    def _next_try_s(self, replica: Replica, error: HarnessError, now_ns: int) -> float:
+        """Seconds until a replica that has failed is tried again."""
         is_outage = replica.outage is not None
         retry_after_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
         next_try_s = pause_s(
             replica.failures,
             is_outage=is_outage,
             jitter=self.randomness.random() if is_outage else 0.0,
+            # A server may ask for days. Its wish counts up to the longest outage.
             asked_s=min(retry_after_s, self.max_outage_s),
         )
-        if is_outage:
-            since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
-            rest_of_outage_s = self.max_outage_s - (now_ns - since_ns) / 1e9
-            # The last try is made when the outage reaches its limit: if that fails, the run ends.
-            next_try_s = min(next_try_s, max(rest_of_outage_s, 0.1))
-            later = self.later or asyncio.get_running_loop().call_later
-            later(next_try_s, self._serve)
-        replica.out_until_ns = now_ns + int(next_try_s * 1e9)
-        if self.is_down:
-            self._note_outage(error, now_ns)
+        if not is_outage:
+            return next_try_s
+        since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
+        rest_of_outage_s = self.max_outage_s - (now_ns - since_ns) / 1e9
+        # The last try is made when the outage reaches its limit: if that fails, the run ends.
+        return min(next_try_s, max(rest_of_outage_s, _LEAST_PAUSE_S))
 
     def _note_outage(self, error: HarnessError, now_ns: int) -> None:
         """Holds the calls that wait when an outage begins, and ends them after `max_outage_s`."""

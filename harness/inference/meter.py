@@ -118,9 +118,9 @@ class Meter:
             for outer in scope.chain:
                 outer._asking -= 1
         # 2. Reserve. There is no await since the decision, so no other call comes between.
-        room = None
-        if isinstance(sized, ChatRequest) and sized is not request:
-            room = sized.max_output_tokens  # which a limit has decided
+        is_stated = isinstance(request, ChatRequest) and request.max_output_tokens is not None
+        # A room that the caller did not state was decided by a limit.
+        room = sized.max_output_tokens if isinstance(sized, ChatRequest) and not is_stated else None
         call = Admission(request=sized, scope=scope, need=need, room=room)
         scope._add(admitted=need)
         # 3. The time that is left limits all that the call does from now on.
@@ -135,8 +135,10 @@ class Meter:
                 yield call
         except (TimeoutError, CallTimeout) as error:
             time_left = scope.left("time")
+            # A call's own time limit may strike just before ours.
             is_over = time_left is not None and time_left.amount < LEAST_S
-            if rest is None or not (over.expired() or is_over):
+            ran_out = over.expired() or is_over
+            if rest is None or not ran_out:
                 raise
             message = f"{rest.limit} were over before '{request.model}' had answered"
             raise rest.scope._reached("time", message, need) from error

@@ -88,7 +88,6 @@ class ReplyInProgress:
         usage: Usage | None,
         model_id: str,
         reported: ServerTimings | None = None,
-        cost_usd: float | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> Completion:
         """The completion, now that the reply has ended as it should."""
@@ -133,7 +132,6 @@ class ReplyInProgress:
             phases=phases,
             model_id=model_id,
             itl=inter_token_latency(self._token_ns),
-            cost_usd=cost_usd,
             extra=extra or {},
         )
 

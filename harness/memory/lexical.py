@@ -95,7 +95,8 @@ class LexicalIndex:
         wanted = self._schema.any_of(clauses)
         if where is not None:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
-        # Read before the search, so that a commit in between does no harm.
+        # Read before the search: a passage committed in between is then found twice, and `|=` keeps
+        # one score. Read after it, it would be found by neither.
         recent, removed = self._unread(until)
         # Removed passages are still in the index; they are left out below.
         scores = self._with_repair(lambda: self._scores(wanted, limit + len(removed)))

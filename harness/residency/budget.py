@@ -222,6 +222,7 @@ class KeepAliveBudget:
     # --- calls ------------------------------------------------------------------------------------
 
     def _why(self, waiter: _BudgetWaiter) -> events.Happening:
+        """What a call waits for, as the event of its wait; notes whether that is a load."""
         load = self._residents.load_of(waiter.call.model)
         waiter.awaits_load = load is not None
         if load is not None:
@@ -244,6 +245,7 @@ class KeepAliveBudget:
                 waiter.changed.set()
 
     def _refuse(self, model: str, error: Exception) -> None:
+        """Ends the wait of all calls for a model, which raise the error."""
         for waiter in self._waiting:
             if waiter.call.model == model:
                 self._waiting.settle(waiter, refusal=error)
@@ -330,6 +332,10 @@ class KeepAliveBudget:
                 waiter.changed.set()
 
     def _ask_again_at(self, until_ns: int | None, now_ns: int) -> None:
+        """Sets the timer at which the policy is asked again, in place of an earlier one.
+
+        No timer is set if `until_ns` is None: each change asks the policy anyway.
+        """
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

@@ -123,8 +123,8 @@ def _urgent(state: BudgetState) -> LoadModel | None:
     needed = _oldest_calls(state)
     if not needed or state.ledger.moving is not None:
         return None
-    due_ns = _latest_switch_ns(list(needed.values()), state)
-    if state.now_ns < due_ns:
+    overdue_at_ns = _latest_switch_ns(list(needed.values()), state)
+    if state.now_ns < overdue_at_ns:
         return None
     model, call = next(iter(needed.items()))
     choice = Choice(state)
@@ -134,24 +134,29 @@ def _urgent(state: BudgetState) -> LoadModel | None:
 
 
 def _switch(state: BudgetState) -> LoadModel | Wait:
-    """The load for a waiting call, if it is due; else when to decide again."""
+    """The load for a waiting call, once its victims may go; else when to decide again.
+
+    That is when they may go, or when the call is overdue.
+    """
     needed = _oldest_calls(state)
     if not needed:
         return Wait()
-    due_ns = _latest_switch_ns(list(needed.values()), state)
+    overdue_at_ns = _latest_switch_ns(list(needed.values()), state)
     idle = [name for name, resident in state.ledger.residents.items() if resident.leases == 0]
     if not _can_fit(needed, state, evicted=idle):
-        return Wait(until_ns=due_ns)
+        # Nothing fits even without the idle models: a call must end first.
+        return Wait(until_ns=overdue_at_ns)
     choice = Choice(state)
     reasons = dict.fromkeys(needed, "a call waits for it")
     best = choice.best(_of_highest_rank(reasons, state.tenants))
     if best is None:
+        # Pinned models are in the way: only a change helps.
         return Wait()
     stay_until_ns = [choice.stays_until_ns(model) for model in best.evict]
     if None in stay_until_ns:  # the end of a call is an event, at which this is decided again
-        return Wait(until_ns=due_ns)
+        return Wait(until_ns=overdue_at_ns)
     latest_ns = max((ns for ns in stay_until_ns if ns is not None), default=0)
-    return best if latest_ns <= state.now_ns else Wait(until_ns=min(latest_ns, due_ns))
+    return best if latest_ns <= state.now_ns else Wait(until_ns=min(latest_ns, overdue_at_ns))
 
 
 def _can_fit(models: Iterable[str], state: BudgetState, *, evicted: Collection[str]) -> bool:
@@ -361,7 +366,8 @@ class Choice:
         if model not in self._used_now:
             return residents[model].idle_since_ns + _MOMENT_NS
         # A model that is about to be used again stays, although idle, while calls to others are
-        # under way, and then for as long as loading it again would take.
+        # under way, and then for as long as loading it again would take, counted from the end of
+        # the last call to any model.
         if any(resident.leases for resident in residents.values()):
             return None
         idle_since_ns = max(resident.idle_since_ns for resident in residents.values())

@@ -171,7 +171,7 @@ class Residents:
         return {move.model: no_room}
 
     async def _unload_moving(self, reason: str, *, room_for: str | None = None) -> Exception | None:
-        """Unloads the moving model; returns the error if it stays in memory."""
+        """Unloads the moving model; if it stays in memory, adds it again and returns the error."""
         resident = self.moving
         assert resident is not None
         unload = self._unload_host(resident.model, reason=reason, room_for=room_for)
@@ -191,6 +191,7 @@ class Residents:
     async def _unload_host(
         self, model: str, *, reason: str, room_for: str | None = None
     ) -> Exception | None:
+        """Unloads a model whose entry was removed; returns the error if that failed."""
         tenant = self.tenants[model]
         self.tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
         try:
@@ -209,6 +210,10 @@ class Residents:
         return None
 
     async def _load_model(self, move: LoadModel, *, loads: int = 1) -> Mapping[str, Exception]:
+        """Loads a model and adds its entry; loads it again if its server unloads it at once.
+
+        Returns tag → error if its calls must be refused.
+        """
         model, tenant = move.model, self.tenants[move.model]
         if move.is_prefetch:
             # Lets calls that were just granted go out first: an engine in this process blocks the
@@ -249,6 +254,7 @@ class Residents:
         return _NO_ERRORS
 
     def _note_failed_load(self, model: str, error: Exception) -> Mapping[str, Exception]:
+        """Returns tag → error, or raises the need of a model that lacked only memory."""
         log_warning(
             "a model could not be loaded",
             code="budget.model-not-loaded",

@@ -214,7 +214,7 @@ async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask:
 def _repair_request(
     request: ChatRequest, reply: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
 ) -> ChatRequest:
-    """Asks once more, for the scores and rules of these dimensions alone."""
+    """The request that asks once more, for the scores and rules of these dimensions alone."""
     ran_on = reply.finish_reason == "length"
     return replace(
         request,
@@ -222,9 +222,10 @@ def _repair_request(
         max_output_tokens=_room_tokens(dimensions),
         temperature=max(_REPAIR_TEMPERATURE, request.temperature),
         frequency_penalty=_REPAIR_FREQUENCY_PENALTY if ran_on else 0.0,
+        # The reasons are taken from the first reply.
         reply_schema=reply_schema(rubric, dimensions, explained=False),
         asks_again=True,
-        on_text=None,
+        on_text=None,  # it waits for the first reply, which has come
     )
 
 

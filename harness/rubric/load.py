@@ -123,16 +123,19 @@ class _RubricReader:
             # Validation says what is wrong with it, if anything is.
             return None
         name = extends.value.strip()
+        folders = (file.path.parent, *self.folders)
         if name.endswith(_ENDINGS):
             path: Path | None = file.path.parent / name
-            missing = f"there is no file {path}; a path starts at the folder of this file"
         else:
             # Not itself: one's own `brief` may extend the `brief` that ships.
-            path = _find(name, (file.path.parent, *self.folders), besides=file.path)
-            missing = _no_such_rubric(name, self.folders)
-            if name == file.path.stem:
-                missing = f"there is no rubric '{name}' besides this one"
+            path = _find(name, folders, besides=file.path)
         if path is None or not path.is_file():
+            if path is not None:
+                missing = f"there is no file {path}; a path starts at the folder of this file"
+            elif name == file.path.stem:
+                missing = f"there is no rubric '{name}' besides this one"
+            else:
+                missing = _no_such_rubric(name, folders)
             problem = extends.problem(f"extends: {missing}", code="rubric.base-not-found")
             raise refusal([problem])
         if any(path.samefile(earlier) for earlier in chain):
@@ -294,7 +297,8 @@ def known_rubrics(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def _no_such_rubric(name: str, folders: Sequence[Path]) -> str:
-    where = f"in {folders[0]}/ nor among the rubrics that ship"
+    own = " or ".join(f"{folder}/" for folder in dict.fromkeys(folders[:-1]))
+    where = f"in {own} nor among the rubrics that ship"
     endings = f"a file is named with its ending, {_ENDINGS[0]}"
     nearest = did_you_mean(name, known_rubrics(folders))
     if files := [name + ending for ending in _ENDINGS if Path(name + ending).is_file()]:

@@ -503,17 +503,19 @@ def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
 
 
 def rubric_schema() -> dict[str, Any]:
-    """The schema, in draft 2020-12: the fields that a person writes."""
+    """The JSON Schema of a rubric file, in draft 2020-12: the fields that a person writes."""
     schema = Rubric.model_json_schema()
     for name in FILLED_IN:
         del schema["properties"][name]
     for check in CHECKS.values():
-        # pydantic knows a check's class from its name, which has a default in Python only.
+        # In a file, `check` is required: it decides the class. In Python it has a default, so
+        # pydantic calls it optional.
         part = schema["$defs"][check.__name__]
         part["required"] = ["check", *part.get("required", ())]
     # Loading reads the file that is named in place of templates.
     prompts = schema["properties"]["prompts"]
     prompts["anyOf"] = [{"$ref": prompts.pop("$ref")}, {"type": "string", "minLength": 1}]
+    # A scale may also be written as one word.
     schema["$defs"]["Scale"] = {"anyOf": [schema["$defs"]["Scale"], {"const": PASS_FAIL}]}
     # A rubric that extends another takes the fields that it lacks from there.
     needed = schema.pop("required")

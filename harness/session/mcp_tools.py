@@ -137,6 +137,7 @@ class McpServers:
         return connection
 
     async def _tools_of(self, server: mcp) -> list[UsableTool]:
+        """The tools of a server that its `only` lets through; starts it if needed."""
         listed = {tool.name: tool for tool in (await self._connected(server)).listed}
         for name in server.only or ():
             if name not in listed:
@@ -148,13 +149,14 @@ class McpServers:
         return [
             UsableTool(
                 spec=ToolSpec(
-                    name=re.sub(r"[^A-Za-z0-9_-]", "_", server.prefix + name)[:64],
+                    name=_offered_name(server.prefix + name),
                     description=tool.description or "",
                     parameters=inlined(tool.input_schema),
                 ),
                 function=partial(self._call, server, name),
                 takes_run=False,
                 arguments_of=dict,
+                # No code to digest: results are reused while server and tool have these names.
                 code=f"{server.name} {name}",
                 timeout_s=server.timeout_s,
                 approve=server.approve,
@@ -166,6 +168,11 @@ class McpServers:
     async def _call(self, server: mcp, name: str, /, **arguments: object) -> object:
         connection = await self._connected(server)
         return await connection.call(name, arguments)
+
+
+def _offered_name(name: str) -> str:
+    # Model servers accept no other names.
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
 
 
 class _McpConnection:

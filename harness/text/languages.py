@@ -93,7 +93,7 @@ def fits_script(text: str, language: Language) -> bool | None:
     scripts["CJK"] += scripts.pop("IDEOGRAPHIC", 0)
     if kana := scripts.pop("HIRAGANA", 0) + scripts.pop("KATAKANA", 0):
         scripts["KATAKANA"] = kana + scripts.pop("CJK")  # Han among kana is Japanese
-    script, count = scripts.most_common(1)[0]
+    script, count = scripts.most_common(1)[0]  # CJK, with 0, if there are no letters
     # A name or a term in other letters stands in many texts.
     if not letters or count < 0.8 * len(letters):
         return None

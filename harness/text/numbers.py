@@ -96,6 +96,7 @@ def _words_behind() -> _WordsBehind:
 
 def numbers(text: str, language: str | None = None) -> list[Number]:
     """The numbers in a text, without the numbers of list items and references."""
+    # A line with a digit has a match of `_NUMBER`.
     lines = [line for line in _MARK.sub(" ", text).split("\n") if re.search(r"\d", line)]
     matches_by_line = [list(_NUMBER.finditer(_plain(line))) for line in lines]
     written = [match[0] for matches in matches_by_line for match in matches]
@@ -112,12 +113,12 @@ def _plain(line: str) -> str:
 
 
 def _line_numbers(matches: Sequence[re.Match[str]], decimal_mark: str) -> Iterator[Number]:
+    """The numbers of a line that has a match; a minus is a match of its own, before its number."""
     # In `5 to 10 percent`, the word behind the 5 does not stand for a unit.
     has_percent = bool(_words_behind().percent.search(matches[0].string))
     minus = ""
     for match in matches:
         written = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
-        # A minus is a match of its own, before the match of its number.
         if not written[-1].isalnum():
             minus = written
             continue

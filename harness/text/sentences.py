@@ -103,10 +103,14 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
 
 
 def _is_end(before: str, following: str, language: Language | None) -> bool:
-    """Whether a sentence ends where `before` does, with `following` behind it."""
+    """Whether a sentence ends where `before` does, with `following` behind it.
+
+    `following` is without opening marks; its first 12 letters suffice.
+    """
     last = before.rstrip().rstrip(_CLOSING)[-1:]
+    may_go_on = following[:1].islower() or not before[-1].isspace()
     # In doubt two sentences stay together: half a sentence is the worse mistake.
-    if last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()):
+    if last not in _FULL_STOPS and may_go_on:
         return False
     if following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before):
         return False
@@ -115,6 +119,7 @@ def _is_end(before: str, following: str, language: Language | None) -> bool:
         return False
     if last != ".":
         return True
+    # `am 3. Mai`: an ordinal, see `_DAY` and `_ORDINAL`.
     if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
         return False
     return not (_MONTH.match(following) and _DAY.search(before))

@@ -170,7 +170,7 @@ class RunTrace(Tracer):
             raise RunLimitReached(
                 f"the journal cannot be written ({self.failure.strerror}), so nothing more was "
                 f"begun; {calls} call{'' if calls == 1 else 's'} under way then will be made "
-                'again; make room, or set on_failure = "continue" under [trace]',
+                'again on resume; make room, or set on_failure = "continue" under [trace]',
                 limit="journal",
                 code="run.journal-failed",
             )

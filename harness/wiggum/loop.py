@@ -282,6 +282,7 @@ class _RunningLoop:
         judged = await self._judged_finalists(revision.finalists, written_in=written_in)
         best = max(judged, key=lambda judgement: judgement.verdict.rank)  # the earlier of equals
         tried = revision.tried
+        # The first finalist is the checks' choice, which `tried` calls taken.
         if best is not judged[0]:
             scored = [judgement.finalist for judgement in judged]
             tried = with_winner(tried, winner=best.finalist, scored=scored)
@@ -348,6 +349,7 @@ class _RunningLoop:
         return _Judged(finalist=finalist, verdict=verdict, span=span.id)
 
     def _record_tried(self, tried: Sequence[Tried]) -> None:
+        """Writes the fate of each candidate for the next round, which may not come."""
         for trial in tried:
             fate = events.CandidateFate(
                 round=len(self.rounds) + 1,

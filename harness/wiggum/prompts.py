@@ -94,7 +94,7 @@ class RevisionPrompts:
             outline=outline,
             section=section.title or self.prompts.filled("opening"),
             good=good,
-            whole=good == section.body.strip(),
+            whole=good == section.body.strip(),  # no finding quotes a sentence of it
             history=score_history(failed.rounds),
             findings=_bullets(messages),
         )

@@ -159,9 +159,11 @@ def best_of(
     best_first = list(chosen.values())
     tried: list[Tried] = []
     for draft in drafts:
-        outcome: Outcome = "taken" if draft in ranked[:1] else "outdone"
+        outcome: Outcome = "outdone"
         if not draft.text:
             outcome = "failed" if draft.error else "unusable"
+        elif draft == ranked[0]:
+            outcome = "taken"
         mean = scores[draft.number].mean if draft.text else None
         tried.append(_record(draft, outcome=outcome, section=None, checked=mean))
     # 2. Mix the best one with sections of the others.

@@ -149,6 +149,7 @@ class Reviser:
     # --- what is asked ---------------------------------------------------------------------------
 
     def _requests(self, failed: FailedDraft) -> list[ChatRequest]:
+        """All that a revision may send: after edits that cannot be used, the whole is asked for."""
         if by_section := self._section_requests(failed):
             return list(by_section.values())
         whole = self._whole_request(failed)
@@ -267,33 +268,37 @@ class Reviser:
         how: How,
         undecided: Collection[int | None],
         put: Put = lambda texts: texts[None],
-        # Section → its text and its findings.
         criticized: Mapping[int | None, tuple[str, Sequence[str]]] | None = None,
     ) -> Selection:
-        """Samples candidates for these places, and chooses the next draft among them."""
+        """Samples candidates for these places, and chooses the next draft among them.
+
+        `criticized` has section → its text and its findings.
+        """
+        if self.candidates == 1:
+            return await self._only(places, put=put, how=how)
         # If several finalists go to the evaluator, checks alone must not end the sampling.
-        decides = self.candidates > 1 and self.finalists == 1
-        rank = self._check(draft).rank if decides else None
+        may_stop_early = self.finalists == 1
+        rank = self._check(draft).rank if may_stop_early else None
         is_enough = partial(self._is_enough, draft, rank, put, undecided)
-        shortened: list[Candidate] = []
-        # A single candidate is taken without `check`, so nothing could compare it with these.
-        if criticized and self.candidates > 1:
-            shortened = [*_shortened(criticized, undecided)]
+        shortened = [*_shortened(criticized or {}, undecided)]
         # If it is enough to leave the criticized sentences out, the section needs no call.
         done = {candidate.section for candidate in shortened if is_enough(candidate)}
         sampled = await self.sampled(
             [replace(place, is_enough=is_enough) for place in places if place.section not in done]
         )
-        if self.candidates > 1:
-            return select(
-                draft,
-                [*shortened, *sampled],
-                put=put,
-                check=self._check,
-                undecided=undecided,
-                finalists=self.finalists,
-                how=how,
-            )
+        return select(
+            draft,
+            [*shortened, *sampled],
+            put=put,
+            check=self._check,
+            undecided=undecided,
+            finalists=self.finalists,
+            how=how,
+        )
+
+    async def _only(self, places: Sequence[SampledPlace], *, put: Put, how: How) -> Selection:
+        """The draft made of the only candidate of each place, which no check compares."""
+        sampled = await self.sampled(places)
         usable = [candidate for candidate in sampled if candidate.text]
         texts = {candidate.section: candidate.text for candidate in usable}
         try:

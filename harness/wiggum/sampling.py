@@ -109,6 +109,7 @@ _Result = tuple[Candidate, HarnessError | None]
 
 
 async def _single(place: SampledPlace, ask: Ask) -> _Result:
+    """The only candidate of a place; raises any error but that of an empty reply."""
     try:
         text, cut = place.read(await ask(place.request))
     except ReplyEmpty as error:  # other sections may have text
@@ -117,6 +118,7 @@ async def _single(place: SampledPlace, ask: Ask) -> _Result:
 
 
 async def _one_of_several(place: SampledPlace, number: int, ask: Ask, tracer: Tracer) -> _Result:
+    """One of several candidates of a place; if its call failed, without text and with the error."""
     request = place.request
     # The first candidate is made like a single one; the others must differ from it.
     if number > 1:

@@ -14,6 +14,7 @@ from golden import assert_shown, printed
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.analysis.comparison import compare
 from harness.cli.runs_diff import print_comparison
+from harness.errors import NodeFailed
 from harness.inference import ChatRequest
 from harness.trace import Journal
 
@@ -82,6 +83,35 @@ def test_what_differs_is_said_with_the_reason(runs: dict[str, Path], other: str)
     # On a busy machine a call may also be said to have taken longer.
     lines = [line for line in said if "took longer" not in line]
     assert_shown("runs diff", other, "\n".join(lines))
+
+
+def failed_run(traces: Path, *, calls: int) -> Path:
+    pipeline = Pipeline("failing")
+
+    @pipeline.node
+    async def text(run: Run, task: str) -> str:
+        for number in range(calls):
+            await run.chat("producer", f"{task} {number}")
+        raise ValueError("no text")
+
+    with pytest.raises(NodeFailed):
+        asyncio.run(
+            pipeline.run_async(
+                {"task": "t"},
+                settings=Settings(traces=traces),
+                backends={"producer": ScriptedBackend(lambda _: "x")},
+            )
+        )
+    (journal,) = traces.glob("2*.jsonl")  # beside it lies the list of runs
+    return journal
+
+
+def test_calls_that_failed_in_both_runs_have_no_output_to_be_the_same(tmp_path: Path) -> None:
+    a, b = (failed_run(tmp_path / str(calls), calls=calls) for calls in (1, 2))
+    text = printed(partial(print_comparison, compare(Journal(a), Journal(b))), width=160)
+
+    assert "other calls" in text
+    assert "same output" not in text
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,19 @@ def test_a_misfit_is_answered_by_the_file_and_line_to_mend(rubrics, tmp_path, ca
     assert_shown("rubric mistakes", f"extending: {case}", problem.message, masks=masks)
 
 
+def test_a_base_that_is_nowhere_was_looked_for_beside_the_file_too(tmp_path):
+    mine = tmp_path / "mine/brief.yaml"
+    mine.parent.mkdir()
+    (tmp_path / "mine/basis.yaml").write_text("title: T\ndimensions: [{ name: a, judge: Good? }]\n")
+    mine.write_text("title: T\nextends: bsais\n")
+    with pytest.raises(RubricInvalid) as caught:
+        load_rubric(mine, directory=tmp_path / "rubrics")
+
+    message = caught.value.problems[0].message
+    assert f"{tmp_path}/mine/ or {tmp_path}/rubrics/" in message
+    assert "'basis'" in message
+
+
 @pytest.mark.parametrize(
     ("scale", "defaults"),
     [

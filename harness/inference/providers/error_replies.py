@@ -157,7 +157,7 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
 
 
 def _remedy_of_limit(complaint: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    """The remedy for a 429, by its message and by the counters in its headers that are at 0."""
+    """The remedy for a 429, by the fields of its error and the headers' counters that are at 0."""
     spent_counters = [
         name
         for name, remaining in headers.items()

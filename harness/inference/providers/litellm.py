@@ -139,6 +139,7 @@ class LiteLLMBackend:
     async def _chat(
         self, request: ChatRequest, fields: Mapping[str, object], arrived: Callable[[], None]
     ) -> Completion:
+        """One attempt, with the fields that the provider has not refused."""
         progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
         reply = WireReply(progress, model_id=self._endpoint.model_id)
         try:
@@ -147,7 +148,7 @@ class LiteLLMBackend:
                 if request.extra_body:
                     arguments["extra_body"] = request.extra_body
                 response = await self._litellm.acompletion(**arguments)
-                counted = await self._read(response, reply)
+                with_usage = await self._read(response, reply)
         except self._litellm.openai.OpenAIError as error:
             raise self._translated(error) from error
         if call.tells_end:
@@ -155,8 +156,8 @@ class LiteLLMBackend:
             reply.finish_word = call.finish_word
         cost_usd = saved_usd = None
         if reply.usage:
-            cost_usd, saved_usd = self._costs(counted)
-        return replace(reply.completion(cost_usd=cost_usd), cache_saved_usd=saved_usd)
+            cost_usd, saved_usd = self._costs(with_usage)
+        return replace(reply.completion(), cost_usd=cost_usd, cache_saved_usd=saved_usd)
 
     async def _read(self, response: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""

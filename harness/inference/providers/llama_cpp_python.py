@@ -372,17 +372,20 @@ class LlamaCppEngine:
 
 
 def _loading(endpoint: Endpoint, header: GgufHeader) -> Loading:
+    """How the package loads a model, for its footprint."""
     micro_batch = _MICRO_BATCH_TOKENS
     if endpoint.embeddings:
-        # A whole text has to fit in, and the model was not trained on texts longer than this.
+        # A text to embed must fit into one micro-batch; the model was not trained on texts longer
+        # than its `context_length`.
         micro_batch = min(endpoint.context_tokens, header.context_length)
     return Loading(
         context_tokens=endpoint.context_tokens,
         cache_type_k=endpoint.cache_type_k,
         cache_type_v=endpoint.cache_type_v,
         micro_batch_tokens=micro_batch,
-        whole_windows=True,
-        computed_logits=micro_batch,
+        whole_windows=True,  # llama.cpp's own default; llama-server turns it off
+        computed_logits=micro_batch,  # llama.cpp makes room for those of a whole micro-batch
+        # To embed, the package sets as many sequences as llama.cpp allows.
         kept_logits=_SEQUENCES if endpoint.embeddings else None,
     )
 

@@ -100,9 +100,7 @@ class WireReply:
             )
         self._has_others |= replies > 1
 
-    def completion(
-        self, *, reported: ServerTimings | None = None, cost_usd: float | None = None
-    ) -> Completion:
+    def completion(self, *, reported: ServerTimings | None = None) -> Completion:
         """The completion; raises `StreamCut` unless the reply came to a known end."""
         if self.finish_word is None:
             raise StreamCut("the reply came without its finish reason")
@@ -112,7 +110,6 @@ class WireReply:
             usage=_usage_of(self.usage, self.timings),
             model_id=self._model_id,
             reported=reported,
-            cost_usd=cost_usd,
             extra=self._extra,
         )
 

@@ -49,7 +49,9 @@ class Function(Check):
 
     @model_validator(mode="after")
     def _load(self, info: ValidationInfo) -> Self:
+        """Imports the function, once the code may run."""
         place, _, name = self.call.rpartition(":")
+        # For a module the path names no file, but lies in the rubric's folder, whose trust decides.
         path = path_beside(place, info)
         refuse: Refuse | None = (info.context or {}).get("refuse")
         # Before any of its code is run: a rubric may be from elsewhere.

@@ -237,12 +237,12 @@ class _KnownNames:
 
     def __init__(self, text: str) -> None:
         self._identifiers = frozenset(identifier_parts(text))
-        joined = _joined(text)
-        self._initials = _initials_in(joined)
+        text = _without_dots(text)
+        self._initials = _initials_in(text)  # runs of capitals: `DJ DOJ`
+        # By their first letters, since endings change with the case.
         self._words_by_start: dict[str, set[str]] = {}
-        for word in terms(joined):
-            # Russian texts mostly leave out the two dots of this letter.
-            plain = word.replace("\u0451", "\u0435")
+        for word in terms(text):
+            plain = _without_yo(word)
             self._words_by_start.setdefault(plain[:_STEM], set()).add(plain)
 
     def has(self, name: Name, language: str | None) -> bool:
@@ -255,7 +255,7 @@ class _KnownNames:
 
     def _has_word(self, part: str, language: str | None) -> bool:
         """Whether a word of a name is known, by another ending if the language has cases."""
-        part = part.replace("\u0451", "\u0435")
+        part = _without_yo(part)
         alike = self._words_by_start.get(part[:_STEM], set())
         # `GPUs` are known from a source that speaks of a GPU.
         if part in alike or part.removesuffix("s") in alike:
@@ -267,6 +267,11 @@ class _KnownNames:
             and part.startswith(word[: max(_STEM, len(word) - _ENDING)])
             for word in alike
         )
+
+
+def _without_yo(word: str) -> str:
+    # Russian texts mostly leave out the two dots of this letter.
+    return word.replace("\u0451", "\u0435")
 
 
 def _initials_in(text: str) -> str:
@@ -329,7 +334,7 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
         # With blanks in it, a span is a command or code.
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
-    prose = _joined(_ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence))))
+    prose = _without_dots(_ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence))))
     for run in _runs(prose, nouns_have_capitals=nouns_have_capitals):
         # The second part of `NATO-led` is no name.
         names = (
@@ -341,7 +346,7 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
         yield Name(text=" ".join(run), parts=tuple(chain.from_iterable(map(terms, names))))
 
 
-def _joined(text: str) -> str:
+def _without_dots(text: str) -> str:
     """The text with `U.S.` as US, and `J. R. R. Tolkien` as JRR Tolkien."""
     return _DOTTED.sub(lambda letters: re.sub(r"\W", "", letters[0]), text)
 
