@@ -23,7 +23,14 @@ from harness.errors import (
 from harness.graph.executor import Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
-from harness.graph.outcome import Execution, Question, form_of_answer, not_an_answer, parse_answer
+from harness.graph.outcome import (
+    Execution,
+    Question,
+    form_of_answer,
+    not_an_answer,
+    parse_answer,
+    schema_of_answer,
+)
 from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
 from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
@@ -220,7 +227,8 @@ class NodeCall:
         """
         shared = self._shared
         key = f"{self.label}/{self._numbered('ask')}"
-        question = Question(key=key, node=self.label, text=text, form=form_of_answer(returns))
+        form, schema = form_of_answer(returns), schema_of_answer(returns)
+        question = Question(key=key, node=self.label, text=text, form=form, schema=schema)
         reply = shared.answers.get((key, text))
         if reply is None:
             reply = await self._immediate_answer(question)
@@ -228,8 +236,10 @@ class NodeCall:
         while reply is not None:
             try:
                 answer = parse_answer(reply, returns)
-            except ValueError:
-                question = replace(question, problem=not_an_answer(reply, question.form))
+            except ValueError as error:
+                # Of other forms, the form says all.
+                about = None if schema is None else error
+                question = replace(question, problem=not_an_answer(reply, form, about))
                 reply = await self._immediate_answer(question)
             else:
                 # For the next attempt of the node, which asks again.
@@ -242,7 +252,8 @@ class NodeCall:
                 await shared.tracer.persisted()
                 return answer
         excerpt = shared.tracer.excerpt(text)
-        shared.tracer.instant(events.QuestionEvent(key=key, text=excerpt, form=question.form))
+        asked = events.QuestionEvent(key=key, text=excerpt, form=form, schema=schema)
+        shared.tracer.instant(asked)
         raise Suspended(question)
 
     async def _immediate_answer(self, question: Question) -> object | None:

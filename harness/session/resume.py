@@ -229,8 +229,13 @@ class _JournalFindings:
             self.inputs[input_.input] = input_
         elif asked := events.QuestionEvent.of(instant):
             node, _, _ = asked.key.rpartition("/")
-            question = Question(key=asked.key, node=node, text=asked.text or "", form=asked.form)
-            self.questions[asked.key] = question
+            self.questions[asked.key] = Question(
+                key=asked.key,
+                node=node,
+                text=asked.text or "",
+                form=asked.form,
+                schema=asked.schema,
+            )
         elif answer := events.AnswerEvent.of(instant):
             self.answers[answer.key, answer.text or ""] = answer.answer
             unanswered = self.questions.get(answer.key)

@@ -141,6 +141,7 @@ class QuestionEvent(InstantEvent):
     key: str
     text: str | None
     form: str  # the kind of answer, in words
+    schema: Mapping[str, Any] | None = None  # of an answer in JSON
 
     @staticmethod
     def form_of(choices: Iterable[str]) -> str:
