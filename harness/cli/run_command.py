@@ -352,7 +352,7 @@ class TerminalAsker:
                     if problem:
                         say(problem, err=True)
                     say(f"{question.node} asks: {question.text}", err=True)
-                    say(f"({question.form}) ", nl=False, err=True)
+                    say(f"({question.form_with_fields}) ", nl=False, err=True)
                     line = await _next_line()
                     if not line:
                         say(err=True)

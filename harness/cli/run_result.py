@@ -278,7 +278,7 @@ def _print_end(result: RunResult, console: Console) -> None:
         print_line(f"Stopped: {result.stopped_by}", console, "yellow")
     for question in result.questions:
         problem = f" {question.problem}." if question.problem else ""
-        text = f"'{question.node}' asks: {question.text} ({question.form}){problem}"
+        text = f"'{question.node}' asks: {question.text} ({question.form_with_fields}){problem}"
         print_line(text, console, "yellow")
 
 

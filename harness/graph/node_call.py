@@ -7,8 +7,8 @@ import hashlib
 import inspect
 import traceback
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -23,7 +23,14 @@ from harness.errors import (
 from harness.graph.executor import Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
-from harness.graph.outcome import Execution, Question, form_of_answer, not_an_answer, parse_answer
+from harness.graph.outcome import (
+    Execution,
+    Question,
+    form_of_answer,
+    not_an_answer,
+    parse_answer,
+    schema_of_answer,
+)
 from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
 from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
@@ -108,7 +115,8 @@ class NodeCall:
         if self.attempts is None and call.step.policies.retry is not None:
             self.attempts = Earlier()
         self._repeats = 0
-        self._variations = 0
+        misled = shared.misled.get(call.label)
+        self._variations = 0 if misled is None else misled.next_variation(call.step.code.digest)
         self._has_given_items = False
         self._parent = parent
         self._call = call
@@ -126,7 +134,7 @@ class NodeCall:
     def variation(self) -> int:
         """A number that makes the replies of this attempt differ from those that failed before.
 
-        0 as long as no attempt failed by a reply.
+        0 as long as no attempt failed by a reply, in this part of the run or in earlier ones.
         """
         # An inner and an outer repetition must never have the same number.
         return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
@@ -219,7 +227,8 @@ class NodeCall:
         """
         shared = self._shared
         key = f"{self.label}/{self._numbered('ask')}"
-        question = Question(key=key, node=self.label, text=text, form=form_of_answer(returns))
+        form, schema = form_of_answer(returns), schema_of_answer(returns)
+        question = Question(key=key, node=self.label, text=text, form=form, schema=schema)
         reply = shared.answers.get((key, text))
         if reply is None:
             reply = await self._immediate_answer(question)
@@ -227,8 +236,10 @@ class NodeCall:
         while reply is not None:
             try:
                 answer = parse_answer(reply, returns)
-            except ValueError:
-                question = replace(question, problem=not_an_answer(reply, question.form))
+            except ValueError as error:
+                # Of other forms, the form says all.
+                about = None if schema is None else error
+                question = replace(question, problem=not_an_answer(reply, form, about))
                 reply = await self._immediate_answer(question)
             else:
                 # For the next attempt of the node, which asks again.
@@ -241,7 +252,8 @@ class NodeCall:
                 await shared.tracer.persisted()
                 return answer
         excerpt = shared.tracer.excerpt(text)
-        shared.tracer.instant(events.QuestionEvent(key=key, text=excerpt, form=question.form))
+        asked = events.QuestionEvent(key=key, text=excerpt, form=form, schema=schema)
+        shared.tracer.instant(asked)
         raise Suspended(question)
 
     async def _immediate_answer(self, question: Question) -> object | None:
@@ -374,7 +386,7 @@ class NodeCall:
             place_wait_ns=waits_ns.get("pipeline"),
             attempt=attempt if attempt > 1 else None,
         )
-        with tracer.span(started) as span:
+        with tracer.span(started) as span, self._note_failure(span):
             if step.policies.on_error not in (None, "fail"):
                 # If it fails, nodes that go on without its output had to wait for it too.
                 call.state.note_span(call.item, span.id)
@@ -404,6 +416,15 @@ class NodeCall:
                     await end([*self._nesting], label=self.label, log=log)
             value = step.form.check(value)
             return CallOutput(value, step.form.encode(value), span.id)
+
+    @contextmanager
+    def _note_failure(self, span: Span) -> Iterator[None]:
+        """Records what decides whether a resumed run gives the same replies again."""
+        try:
+            yield
+        except Exception:
+            span.set(code=self._call.step.code.digest, variation=self._variations)
+            raise
 
     def _record_producers(self, span: Span) -> None:
         """Draws an arrow to an attempt from each call that made one of its inputs."""

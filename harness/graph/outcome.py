@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from pydantic import TypeAdapter
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from harness.errors import NodeFailed, RunLimitReached
 from harness.graph.annotations import described
@@ -65,6 +66,13 @@ class Question:
     """The kind of answer, in words: `yes or no`."""
     problem: str = ""
     """Why an earlier answer was refused; empty without one."""
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    """The JSON Schema of an answer in JSON; None for another form."""
+
+    @property
+    def form_with_fields(self) -> str:
+        """The form; for JSON also its fields, with their types and choices."""
+        return self.form if self.schema is None else f"{self.form}: {_in_words(self.schema)}"
 
 
 Asker = Callable[[Question], Awaitable[object | None] | object | None]
@@ -148,6 +156,7 @@ class Log:
 
 # --- answers ------------------------------------------------------------------------------------
 
+_MOST_FAULTS = 3  # of an answer, in a message
 _FORMS: dict[object, str] = {
     bool: "yes or no",
     int: "a whole number",
@@ -164,6 +173,53 @@ def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks 
     if choices and all(isinstance(choice, str) for choice in choices):
         return events.QuestionEvent.form_of(choices)
     return f"JSON of {described(returns)}"
+
+
+def schema_of_answer(returns: Any) -> dict[str, Any] | None:  # noqa: ANN401
+    """The JSON Schema of an answer that is given as JSON; None for another form."""
+    if not form_of_answer(returns).startswith("JSON"):
+        return None
+    try:
+        return TypeAdapter(returns).json_schema()
+    except PydanticUserError:  # pydantic reads the type, and has no schema for it
+        return None
+
+
+_TYPES = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "array": "list",
+}
+
+
+def _in_words(
+    schema: Mapping[str, Any], defined: Mapping[str, Any] | None = None, around: Sequence[str] = ()
+) -> str:
+    """A JSON Schema in words; `around` has the references that it stands in."""
+    defined = schema.get("$defs", {}) if defined is None else defined
+    if "$ref" in schema:
+        name = str(schema["$ref"].rpartition("/")[2])
+        holds_itself = name in around
+        return name if holds_itself else _in_words(defined.get(name, {}), defined, (*around, name))
+    if "const" in schema or "enum" in schema:
+        choices = schema.get("enum") or [schema["const"]]
+        return " or ".join(to_json(choice).decode() for choice in choices)
+    if members := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(_in_words(member, defined, around) for member in members)
+    if "properties" in schema:
+        required = schema.get("required", ())
+        fields = (
+            f'"{name}": {_in_words(field, defined, around)}'
+            + ("" if name in required else " (may be left out)")
+            for name, field in schema["properties"].items()
+        )
+        return f"{{{', '.join(fields)}}}"
+    if "items" in schema:
+        return f"list of {_in_words(schema['items'], defined, around)}"
+    kind = str(schema.get("type", "any value"))
+    return _TYPES.get(kind, kind)
 
 
 def parse_answer(answer: object, returns: Any) -> object:  # noqa: ANN401
@@ -197,6 +253,13 @@ def answer_problem(answer: object, form: str) -> str:
     return ""
 
 
-def not_an_answer(answer: object, form: str) -> str:
-    """The message for an answer of the wrong form."""
-    return f"{answer!r} is not {form}"
+def not_an_answer(answer: object, form: str, error: ValueError | None = None) -> str:
+    """The message for an answer of the wrong form; `error` says what is wrong with its JSON."""
+    problem = f"{answer!r} is not {form}"
+    if not isinstance(error, ValidationError):
+        return problem
+    faults = (
+        ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"]]))
+        for fault in error.errors()[:_MOST_FAULTS]
+    )
+    return f"{problem}: {'; '.join(faults)}"

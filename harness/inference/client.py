@@ -46,7 +46,7 @@ from harness.inference.completion import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
-from harness.inference.meter import Admission, Meter, unlimited
+from harness.inference.meter import Admission, Meter, Sending, unlimited
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
@@ -372,7 +372,11 @@ class Client:
                     sending.has_left = True
                     ask = _method_for(sent, route.backends[place.replica])
                     answer = await ask(sent)
+            except asyncio.CancelledError:
+                _count_pieces(sending, span)
+                raise
             except InferenceError as error:
+                _count_pieces(sending, span)
                 if not was_connected(error):
                     span.set(was_connected=False)
                 # An error after the first piece of a reply is no refusal, whatever it says.
@@ -427,6 +431,12 @@ class Client:
         if self.cache is None or route.identity is None:
             return nullcontext(Slot())
         return self.cache.slot(request, identity=route.identity, clock=self.tracer.now_ns)
+
+
+def _count_pieces(sending: Sending, span: Span) -> None:
+    """Records the tokens of a reply that broke off; its server does not count them any more."""
+    if sending.pieces:
+        span.set(output_tokens=sending.pieces)
 
 
 def _method_for(request: Request, backend: Backend) -> Callable[[Any], Awaitable[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from harness.inference.completion import (
 )
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.request import ChatRequest
+from harness.inference.time_limits import Arrived
 from harness.trace import Clock
 
 
@@ -26,7 +27,7 @@ class ReplyInProgress:
     """Gathers the pieces of one reply; calls `arrived` for each, for the time limits."""
 
     def __init__(
-        self, request: ChatRequest, *, clock: Clock, arrived: Callable[[], None] | None = None
+        self, request: ChatRequest, *, clock: Clock, arrived: Arrived | None = None
     ) -> None:
         self.request = request
         self.was_heard = False
@@ -62,7 +63,7 @@ class ReplyInProgress:
         elif text or reasoning or calls:
             self._token_ns.append(self._clock())
             if self._arrived:
-                self._arrived()
+                self._arrived(text or reasoning or "".join(call.arguments for call in calls))
             if self.request.on_piece:
                 self.request.on_piece()
         self._calls.extend(calls)

@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from harness.errors import CallTimeout, TimeLimit
 from harness.inference.endpoint import Endpoint
@@ -19,6 +18,7 @@ _MEANINGS: dict[TimeLimit, str] = {
     "between_tokens_timeout_s": "the reply began, and then nothing more came",
     "timeout_s": "no whole reply",
 }
+_HEAD_CHARS = 160  # of a reply's beginning in a message
 
 
 @dataclass(slots=True)
@@ -46,16 +46,21 @@ class Deadline:
         return min(outer_s, self.seconds - (self.clock() - self.began_ns) / 1e9)
 
 
+Arrived = Callable[[str], None]
+"""Called with each piece of a reply."""
+
+
 @asynccontextmanager
 async def time_limits(
     endpoint: Endpoint, *, timeout_s: float | None = None
-) -> AsyncIterator[Callable[[], None]]:
+) -> AsyncIterator[Arrived]:
     """Limits the time of one request, made in the block; raises `CallTimeout` when it is over.
 
     `timeout_s` limits the whole request, if shorter than the endpoint's. The block calls the
     function that it gets for each piece of the reply.
     """
     clock = asyncio.get_running_loop().time
+    received = _Received()
     total_s = min(endpoint.timeout_s, timeout_s or endpoint.timeout_s)
     last = clock() + total_s
     awaited: TimeLimit = "timeout_s"
@@ -70,21 +75,57 @@ async def time_limits(
         if not timeout.expired():
             timeout.reschedule(min(end, last))
 
+    def arrived(piece: str) -> None:
+        received.add(piece, now_s=clock())
+        await_next("between_tokens_timeout_s", endpoint.between_tokens_timeout_s)
+
     try:
         async with asyncio.timeout_at(last) as timeout:
             await_next("first_token_timeout_s", endpoint.first_token_timeout_s)
-            yield partial(await_next, "between_tokens_timeout_s", endpoint.between_tokens_timeout_s)
+            yield arrived
     except TimeoutError as error:
         if not timeout.expired():
             raise  # it comes from the block itself
-        raise timed_out(awaited, endpoint, total_s=total_s) from error
+        part = received.described(clock()) if awaited == "timeout_s" and received.pieces else ""
+        raise timed_out(awaited, endpoint, total_s=total_s, part=part) from error
 
 
-def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None) -> CallTimeout:
-    """The error for a limit that ran out; `total_s` is the value of `timeout_s` if it was less."""
+@dataclass(slots=True)
+class _Received:
+    """The part of a reply that has arrived."""
+
+    pieces: int = 0
+    head: str = ""
+    last_s: float = 0.0  # when the last piece came
+
+    def add(self, piece: str, *, now_s: float) -> None:
+        self.pieces += 1
+        self.last_s = now_s
+        if len(self.head) < _HEAD_CHARS:
+            self.head += piece
+
+    def described(self, now_s: float) -> str:
+        # Servers send a piece for each token, or nearly so.
+        tokens = f"about {self.pieces:,} token{'s' * (self.pieces > 1)} of it came"
+        return (
+            f"; {tokens}, the last one {now_s - self.last_s:.2g} s before that. Give the call a "
+            "max_output_tokens, or a lower one, so that the reply ends in time; or raise "
+            f"timeout_s. It begins: {self.head[:_HEAD_CHARS]!r}"
+        )
+
+
+def timed_out(
+    limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None, part: str = ""
+) -> CallTimeout:
+    """The error for a limit that ran out; `total_s` is the value of `timeout_s` if it was less.
+
+    `part` describes the part of the reply that came.
+    """
     seconds = getattr(endpoint, limit)
     if limit == "timeout_s" and total_s is not None:
         seconds = total_s
     return CallTimeout(
-        f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s", endpoint=endpoint.tag, limit=limit
+        f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s{part}",
+        endpoint=endpoint.tag,
+        limit=limit,
     )

@@ -170,8 +170,9 @@ def _nearest_rank(ascending: list[int], percent: int) -> int:
 class CallGroup:
     """Some of a run's calls.
 
-    Latencies, tokens and the decoding speed cover the calls that a model answered well; the times
-    in `…_ns` are sums over all attempts, so parallel calls each count.
+    Latencies and the decoding speed cover the calls that a model answered well. Tokens also count
+    those that came before a call failed or was cancelled, as far as known. The times in `…_ns` are
+    sums over all attempts, so parallel calls each count.
     """
 
     name: str | None  # the model's tag, the node or the role; None for calls that have none
@@ -241,7 +242,8 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     """The figures of these calls; calls that were refused are only counted."""
     refused = sum(call.was_refused for call in calls)
     calls = [call for call in calls if not call.was_refused]
-    done = [call for call in calls if call.status == "ok" and not call.from_cache]
+    asked = [call for call in calls if not call.from_cache]
+    done = [call for call in asked if call.status == "ok"]
     statuses = [call.status for call in calls]
     # The share is of the calls whose server reports it.
     known_prompt_tokens = sum(c.input_tokens or 0 for c in done if c.cached_tokens is not None)
@@ -266,11 +268,11 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         itl_mean=percentiles_of(call.itl_mean_ns for call in done),
         itl_max_ns=max(filter(None, (call.itl_max_ns for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
-        input_tokens=sum(call.input_tokens or 0 for call in done),
+        input_tokens=sum(call.input_tokens or 0 for call in asked),
         cached_tokens=cached,
         cached_share=_share(cached, known_prompt_tokens),
         cache_saved_usd=sum(saved_usd) if saved_usd else None,
-        output_tokens=sum(call.output_tokens or 0 for call in done),
+        output_tokens=sum(call.output_tokens or 0 for call in asked),
         draft_tokens=drafted,
         accepted_tokens=accepted,
         accepted_share=_share(accepted, drafted),

@@ -124,7 +124,7 @@ def test_calls_are_read_from_spans_with_what_is_around_and_in_them():
     assert (calls[0].phase_ns("queue"), calls[0].phase_ns("decode")) == (12, 8)
 
 
-def test_latencies_and_tokens_are_of_the_calls_that_ended_well_and_time_of_all_attempts():
+def test_latencies_are_of_the_calls_that_ended_well_and_tokens_and_time_of_all_attempts():
     first = {"ttft_ns": 10, "itl_mean_ns": 4, "input_tokens": 5}
     second = {"ttft_ns": 30, "itl_mean_ns": 2, "input_tokens": 7}
     second |= {"itl_max_ns": 40}
@@ -145,7 +145,7 @@ def test_latencies_and_tokens_are_of_the_calls_that_ended_well_and_time_of_all_a
     assert (group.itl_mean.p50_ns, group.itl_mean.max_ns) == (3, 4)
     assert group.itl_max_ns == 40
     assert (group.duration.p50_ns, group.duration.max_ns) == (200 * MS, 300 * MS)
-    assert (group.input_tokens, group.output_tokens) == (12, 3)
+    assert (group.input_tokens, group.output_tokens) == (21, 3)
     times = (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns)
     assert times == (13 * MS, 80 * MS, 300 * MS, 4000 * MS)
 

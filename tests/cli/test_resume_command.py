@@ -48,7 +48,24 @@ async def found(run: Run, kept: int) -> list[str]:
 """
 TEA = "Steep green tea for three minutes."
 
+DECIDES = """\
+from typing import Literal
+from pydantic import BaseModel
+from harness import Pipeline, Run
+
+class Decision(BaseModel):
+    action: Literal["approve", "reject"]
+    why: str = ""
+
+decides = Pipeline("decides")
+
+@decides.node
+async def decision(run: Run) -> str:
+    return (await run.ask("Ship it?", returns=Decision)).action
+"""
+
 FILES = {
+    "decides.py": DECIDES,
     "asks.py": ASKS,
     "fails.py": FAILS,
     "waits.py": WAITS,
@@ -109,6 +126,30 @@ def test_on_a_terminal_a_question_is_asked_at_once(
     done = harness("run", "asks.py", *task, cwd=project, typed=typed, **environment)
     assert (done.exit_code, done.stdout) == (code, result), done.stderr
     assert done.stderr.count("(yes or no) ") == max(1, len(typed.splitlines()))
+
+
+FIELDS = '(JSON of Decision: {"action": "approve" or "reject", "why": text (may be left out)})'
+SLIP = '{"action": "aprove"}'
+MISTAKE = f"'{SLIP}' is not JSON of Decision: action: Input should be 'approve' or 'reject'"
+
+
+def test_a_question_for_a_model_shows_its_fields_and_names_the_field_of_a_mistake(
+    project: Path,
+) -> None:
+    typed = f'{SLIP}\n{{"action": "reject"}}\n'
+    done = harness("run", "decides.py", cwd=project, typed=typed)
+    assert (done.exit_code, done.stdout) == (0, "reject\n"), done.stderr
+    assert done.stderr.count(FIELDS) == 2
+    assert MISTAKE in done.stderr
+
+    (question,) = harness("run", "decides.py", "--json", cwd=project).json["questions"]
+    assert question["form"] == "JSON of Decision"
+    assert question["schema"]["properties"]["action"]["enum"] == ["approve", "reject"]
+    (again,) = resumed(project, "--answer", SLIP, "--json").json["questions"]
+    assert (again["schema"], again["problem"]) == (question["schema"], MISTAKE)
+    told = resumed(project, "--answer", SLIP).stderr
+    assert FIELDS in told
+    assert MISTAKE in told
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,49 @@ def test_an_answer_of_another_kind_is_asked_for_again_and_why(graph, returns, gi
     assert repr(given) in question.problem
 
 
+class Step(BaseModel):
+    """Holds steps itself."""
+
+    action: Literal["approve", "reject"]
+    why: str | None = None
+    tags: list[str] = []
+    after: list["Step"] = []
+
+
+def test_a_question_for_json_names_the_fields_and_has_the_schema(graph):
+    asks(graph, returns=Step)
+
+    (question,) = run(graph).questions
+
+    assert question.form == "JSON of Step"
+    assert question.form_with_fields == (
+        'JSON of Step: {"action": "approve" or "reject", "why": text or null (may be left out), '
+        '"tags": list of text (may be left out), "after": list of Step (may be left out)}'
+    )
+    assert question.schema == Step.model_json_schema()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        pytest.param(
+            '{"action": "aprove"}', "action: Input should be 'approve' or 'reject'", id="a choice"
+        ),
+        pytest.param(
+            '{"action": "reject", "after": [{}]}', "after.0.action: Field required", id="a field"
+        ),
+        pytest.param("approve", "Invalid JSON: expected value", id="no JSON"),
+        pytest.param({"action": 3}, "action: Input should be", id="from Python"),
+    ],
+)
+def test_a_mistake_in_an_answer_in_json_is_named(graph, given, problem):
+    asks(graph, returns=Step)
+
+    (question,) = run(graph, answers={("ship/ask", "Ship this?"): given}).questions
+
+    assert f"{given!r} is not JSON of Step: {problem}" in question.problem
+
+
 def test_an_answer_to_another_question_is_none(graph):
     asks(graph)
 

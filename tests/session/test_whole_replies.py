@@ -10,14 +10,18 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loopback import Loopback, Reply, delta
 from scripted_judge import judge
 from session_runs import BAD, GOOD, ONE_QUESTION, SOURCE, pipeline_of, refused, run, settings_of
 
-from harness import Completion, OnCut, ReplyCut, Run, ScriptedBackend, ToolCall
+from harness import Completion, NodeFailed, OnCut, ReplyCut, Run, ScriptedBackend, ToolCall
 from harness.errors import ContextOverflow, HarnessError, ReplyFiltered
 from harness.inference import ChatRequest, Message, ScriptedReply
 from harness.inference.answer import answer
 from harness.inference.completion import FinishReason
+from harness.session.resume import run_spent
+from harness.trace import Journal
+from harness.trace.run_list import list_runs
 
 ROLES = {"producer": "writer"}
 
@@ -282,3 +286,39 @@ def test_a_filtered_draft_is_no_draft(tmp_path, reasons):
             looping(tmp_path, *replies, reasons=reasons)
     else:
         assert looping(tmp_path, *replies, reasons=reasons)[0] == [False, BAD, [True]]
+
+
+# --- replies that do not end in time ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returns", [None, list[str]])
+def test_a_reply_that_goes_on_for_too_long_says_how_to_limit_it_and_its_tokens_count(
+    tmp_path, returns
+):
+    pieces = ["[", *('"more and more", ' for _ in range(6))]
+    endless = Reply(steps=tuple(delta(content=piece) for piece in pieces), ending="hold")
+
+    async def written(run: Run) -> str:
+        return repr(await run.chat("producer", "List them.", returns=returns))
+
+    async def main():
+        async with Loopback([endless]) as server:
+            # The server of this protocol is sent the schema untested.
+            endpoint = {"url": server.url, "backend": "openai", "timeout_s": 0.3}
+            endpoint |= {"model_id": "small", "retry": {"max_attempts": 1}}
+            settings = settings_of(
+                tmp_path, endpoints={"writer": endpoint}, roles={"producer": "writer"}
+            )
+            with pytest.raises(NodeFailed) as caught:
+                await pipeline_of(written).run_async({}, settings=settings)
+            return caught.value
+
+    failed = asyncio.run(main())
+    message = str(failed.__cause__)
+    assert "no whole reply within timeout_s = 0.3 s; about 7 tokens of it came" in message
+    assert "max_output_tokens" in message
+    assert """It begins: '["more and more", "more""" in message
+    assert failed.result.spent.output_tokens == 7
+    (line,) = list_runs(tmp_path / "traces")
+    assert line.output_tokens == 7
+    assert run_spent(Journal(failed.result.files.journal)).output_tokens == 7

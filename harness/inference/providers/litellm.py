@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -45,7 +45,7 @@ from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
-from harness.inference.time_limits import time_limits, timed_out
+from harness.inference.time_limits import Arrived, time_limits, timed_out
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -137,7 +137,7 @@ class LiteLLMBackend:
         await self._connection.client.aclose()
 
     async def _chat(
-        self, request: ChatRequest, fields: Mapping[str, object], arrived: Callable[[], None]
+        self, request: ChatRequest, fields: Mapping[str, object], arrived: Arrived
     ) -> Completion:
         """One attempt, with the fields that the provider has not refused."""
         progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
@@ -254,9 +254,7 @@ class LiteLLMBackend:
         return refusal
 
     @asynccontextmanager
-    async def _in_time(
-        self, request: ChatRequest | EmbedRequest
-    ) -> AsyncIterator[Callable[[], None]]:
+    async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[Arrived]:
         """Limits the time of a call, which includes importing litellm (seconds, the first time)."""
         remaining_s = request.timeout_s or self._endpoint.timeout_s
         if self._litellm is None:

@@ -54,7 +54,7 @@ from harness.inference.providers.provider import NEVER, Provider, check_offers, 
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, Request
-from harness.inference.time_limits import time_limits
+from harness.inference.time_limits import Arrived, time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
@@ -142,9 +142,7 @@ class LlamaCppPython(Engine):
         )
 
     @asynccontextmanager
-    async def _in_turn(
-        self, request: Request
-    ) -> AsyncIterator[tuple[LlamaCppEngine, Callable[[], None]]]:
+    async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, Arrived]]:
         """Waits until no other call uses the engine; the engine, and `arrived` of `time_limits`."""
         async with time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived, self._turn:
             if self._engine is None:
