@@ -23,7 +23,7 @@ from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSumma
 from harness.rubric.checks import Match, Target
 from harness.session.batch import Batch
 from harness.session.batch_files import SCORED, SCORES, BatchResult, Line, Made, OutputForm
-from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of, text_of
+from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline import Pipeline, check_batch
@@ -31,6 +31,7 @@ from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
 from harness.session.settings import Settings, settings_or_default
+from harness.text.value_text import text_of
 from harness.trace import Sink
 
 

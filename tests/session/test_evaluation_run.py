@@ -6,10 +6,12 @@ import functools
 import json
 import math
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 from servers.named_models import NamedModels
 from session_runs import ONE_QUESTION, settings_of
 
@@ -422,7 +424,7 @@ def test_an_empty_target_is_none(setup, target):
 
 def test_a_target_of_another_type_is_refused(setup):
     with pytest.raises(InvalidInput, match="it is dict, where a text"):
-        setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=["equal"]))
+        setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=["includes"]))
     done = setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=[credit]))
     assert done.samples[0]["target"] == {"value": 4}
 
@@ -434,6 +436,31 @@ def test_any_of_several_targets_is_right_also_in_a_table(setup):
     for targets, mean in (([4, 9], 1), ([8, 9], 0)):
         done = setup.run(questions([ROWS[0] | {"target": targets}]), output=None)
         assert done.scores[0].mean == mean
+
+
+class Ticket(BaseModel):
+    """An output that is no text."""
+
+    queue: str
+    opened: datetime = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def sorting(row, **how):
+    flow = Pipeline("flow")
+
+    @flow.node
+    def sorted_into(queue: str) -> Ticket:
+        return Ticket(queue=queue)
+
+    return Evaluation(flow, [row], **how)
+
+
+def test_a_model_is_scored_and_judged_as_the_json_that_the_file_has(setup):
+    row = {"queue": "ops", "target": '{"queue": "ops", "opened": "2026-01-02T00:00:00Z"}'}
+    done = setup.run(sorting(row, scorers=["equal"], rubric="right"))
+    assert done.score("equal").mean == 1
+    written = json.dumps(setup.lines()[0]["output"], separators=(",", ":"))
+    assert written in setup.judge.requests[0].messages[-1].content
 
 
 def by_row(output, row):
