@@ -463,6 +463,36 @@ def test_a_model_is_scored_and_judged_as_the_json_that_the_file_has(setup):
     assert written in setup.judge.requests[0].messages[-1].content
 
 
+@pytest.mark.parametrize("rescore", [False, True])
+def test_an_edited_scorer_gets_the_output_as_the_type_of_its_node(setup, rescore):
+    def right(output, target):
+        return output.queue == target
+
+    setup.run(sorting({"queue": "ops", "target": "ops"}, scorers=[right]))
+
+    def right(output, target):
+        return 2 * (output.queue == target and output.opened.year == 2026)
+
+    changed = sorting({"queue": "ops", "target": "ops"}, scorers=[right])
+    for _ in range(2):
+        done = setup.run(changed, rescore=rescore)
+        assert (done.failures, done.score("right").mean) == ((), 2)
+
+
+def test_outputs_of_another_type_are_scored_again_as_json(setup):
+    def evaluation(kind, value):
+        flow = Pipeline("flow")
+
+        @flow.node
+        def number(queue: str) -> kind:
+            return value
+
+        return Evaluation(flow, [{"queue": "ops", "target": "[1]"}], scorers=["equal"])
+
+    setup.run(evaluation(list[int], [1]))
+    assert setup.run(evaluation(Ticket, None), rescore=True).score("equal").mean == 1
+
+
 def by_row(output, row):
     return int(row["question"][0])
 
