@@ -65,11 +65,11 @@ class EvaluationResult(BatchResult):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON values: figures, failures and files, without the samples."""
+        """The result as JSON values: figures (None for NaN), failures and files; no samples."""
         return BatchResult.to_json(self) | {
             "epochs": self.epochs,
             "reduce": self.reduce,
-            "scores": [asdict(score) for score in self.scores],
+            "scores": [_json_of(score) for score in self.scores],
             "done": self.scored,
         }
 
@@ -434,6 +434,15 @@ def _fields_by_rubric(scored: Scored) -> dict[str, Any]:
             if s.source == "judged"  # the findings of a check are its reason already
             for f in s.own_findings
         ],
+    }
+
+
+def _json_of(score: ScoreSummary) -> dict[str, Any]:
+    figures = asdict(score)
+    # JSON has no NaN.
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in figures.items()
     }
 
 

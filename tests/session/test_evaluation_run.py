@@ -493,6 +493,16 @@ def test_outputs_of_another_type_are_scored_again_as_json(setup):
     assert setup.run(evaluation(Ticket, None), rescore=True).score("equal").mean == 1
 
 
+def test_figures_that_equal_scores_do_not_have_are_null_in_json(setup):
+    def half(output):
+        return 0.5
+
+    done = setup.run(questions(scorers=[half]), output=None)
+    assert math.isnan(done.score("half").low)
+    (figures,) = json.loads(json.dumps(done.to_json(), allow_nan=False))["scores"]
+    assert (figures["low"], figures["high"], figures["rows"]) == (None, None, 3)
+
+
 def by_row(output, row):
     return int(row["question"][0])
 
