@@ -16,7 +16,8 @@ from pydantic_core import from_json, to_json
 from harness.graph.fingerprint import digest_of_parts
 from harness.graph.outcome import Skipped
 from harness.graph.plan import Step
-from harness.graph.values import digest, digest_of_all, sets_in_order, value_form
+from harness.graph.values import digest, digest_of_all, value_form
+from harness.text.value_text import sets_in_order
 from harness.trace.records import label_of
 
 NO_DIGEST = ""  # the digest of a value without a JSON form; it never equals another

@@ -25,10 +25,11 @@ from types import UnionType
 from typing import Any, Union
 
 import orjson
-from pydantic import BaseModel, ConfigDict, RootModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from harness.graph.annotations import cached_by_annotation, described
+from harness.text.value_text import sets_in_order
 
 # Kinds of schema that pydantic checks in Python, and cannot make from JSON.
 _NOT_FROM_JSON = frozenset(
@@ -39,7 +40,6 @@ _NOT_FROM_JSON = frozenset(
 _NOT_IN_JSON = (tuple, bytes, set, frozenset)
 # Attributes of deques and defaultdicts that JSON does not have.
 _UNWRITTEN = ("maxlen", "default_factory")
-_COLLECTIONS = (list, tuple, set, frozenset, deque)
 # Parts of a schema that are values, or do not concern reading.
 _NOT_SCHEMAS = frozenset(
     {"computed_fields", "default", "expected", "members", "metadata", "serialization"}
@@ -341,26 +341,6 @@ def _kind_of(value: object) -> str:
     """A value's type with its article: `a str`, `an int`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def sets_in_order(plain: object, value: object) -> object:
-    """`plain`, the JSON of `value`, with the members of sets sorted.
-
-    The order of a set differs from process to process.
-    """
-    if isinstance(value, RootModel):
-        value = value.root
-    if type(plain) is list and isinstance(value, _COLLECTIONS) and len(plain) == len(value):
-        items = [*map(sets_in_order, plain, value)]
-        # By `repr`, since members of several types have no order of their own.
-        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
-    if type(plain) is dict:
-        # The fields of a model or a dataclass, or the values of a mapping.
-        values: Iterable[object] = [getattr(value, name, None) for name in plain]
-        if isinstance(value, Mapping) and len(plain) == len(value):
-            values = value.values()
-        return dict(zip(plain, map(sets_in_order, plain.values(), values), strict=True))
-    return plain
 
 
 def _is_same(value: Any, back: Any) -> bool:  # noqa: ANN401 - whatever a node returns

@@ -258,17 +258,16 @@ class Batch:
             with ended.counted(row, SCORES):
                 return await evaluate(run._opened, table.draft(row, output), rubric, ask=run._chat)
 
+        # The type by which the journal's outputs are read, and which scorers get.
+        rows.__annotations__["return"] = kind = _kind_of_outputs(pipeline)
         if recorded is None:
-            result = pipeline.nodes[pipeline.result_node]
-            kind: Any = list[returned(result)] if result.is_mapped else returned(result)  # type: ignore[misc]
-            # The type by which the journal's outputs are read; None is a result that was skipped.
-            rows.__annotations__["return"] = kind if kind is object else Optional[kind]  # noqa: UP045
             declared = [node.policies.models for node in pipeline.nodes.values()]
             # A node that declares no models may call any.
             roles = None if None in declared else [*dict.fromkeys(chain(*filter(None, declared)))]
             graph.node(name=ROWS, each={"row": "digests"}, when=is_given, models=roles)(rows)
         else:
             each = {"row": "digests", "recorded_as": "recorded"}
+            outputs.__annotations__["return"] = kind if recorded.are_restored else object
             graph.node(name=ROWS, each=each, when=is_given, models=[])(outputs)
         each = {"row": "digests", "output": ROWS, "reference": "references"}
         # A scorer that takes the row scores again when any column changed, not only the target.
@@ -634,8 +633,7 @@ class Batch:
                 fields = [dict(table.given[name].fields) if name else "" for name in names]
                 inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:
-            digests = {name: digest_of_value(value) for name, value in recorded.values.items()}
-            inputs["recorded"] = [digests.get(name, "") for name in self._order]
+            inputs["recorded"] = [recorded.digests.get(name, "") for name in self._order]
         return inputs
 
     def _take_recorded_outputs(self) -> _Recorded:
@@ -649,11 +647,19 @@ class Batch:
                 if ROWS in row.last:
                     name = self._order[row.number]
                     recorded.values[name] = row.last[ROWS]
+                    recorded.digests[name] = digest_of_value(row.last[ROWS])
                     recorded.uses[name] = {
                         use: Use(model)
                         for use, model in row.last[USES].items()
                         if use.startswith("reply:")
                     }
+        form = self._states[ROWS].step.form
+        try:
+            restored = {name: form.restore(value) for name, value in recorded.values.items()}
+        except TypeError:
+            pass  # the node's type has changed since, so scorers get the JSON values
+        else:
+            recorded.values, recorded.are_restored = restored, True
         problem = "it has no output that could be scored again; run it without --rescore"
         for name in [name for name in table.given if name not in recorded.values]:
             failure = failure_of(
@@ -670,11 +676,13 @@ class Batch:
         return recorded
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Recorded(NoCode):
     """The outputs that rows have, and the models that answered."""
 
     values: dict[str, Any] = field(default_factory=dict)  # row name → output
+    digests: dict[str, str] = field(default_factory=dict)  # row name → digest of its JSON
+    are_restored: bool = False  # whether they are of the pipeline's type, and not JSON values
     uses: dict[str, dict[str, Use]] = field(default_factory=dict)
     """Row name → the use's name, such as `reply:producer:qwen` → the model."""
 
@@ -682,6 +690,13 @@ class _Recorded(NoCode):
 def _states_of(graph: Graph) -> dict[str, StepState]:
     """Node → the state that a call of it has to match to be reused."""
     return {step.node.name: StepState(step, step.node.name) for step in plan_of(graph)}
+
+
+def _kind_of_outputs(pipeline: Graph) -> Any:  # noqa: ANN401 - an annotation
+    result = pipeline.nodes[pipeline.result_node]
+    kind: Any = list[returned(result)] if result.is_mapped else returned(result)  # type: ignore[misc]
+    # None is a result that was skipped.
+    return kind if kind is object else Optional[kind]  # noqa: UP045
 
 
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:

@@ -28,9 +28,9 @@ from harness.session.batch_rows import (
     Shard,
     epoch_of,
     failure_of,
-    text_of,
 )
 from harness.session.result import RunResult
+from harness.text.value_text import text_of
 from harness.trace import (
     Instant,
     NodeOutput,

@@ -34,7 +34,8 @@ from harness.graph.values import digest
 from harness.log import log_warning
 from harness.rows import Row, listed, read_rows
 from harness.rubric import Draft
-from harness.rubric.checks.target import texts_of
+from harness.rubric.checks.target import targets_for
+from harness.text.value_text import text_of
 from harness.trace.records import node_of_all
 
 Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
@@ -292,12 +293,11 @@ class BatchRows(NoCode):
             task = text_of(values[0])
         else:
             task = "\n\n".join(f"{key}: {text_of(value)}" for key, value in inputs.items())
-        target = target_of(row)
         return Draft(
             text=text_of(output),
             task=task,
             sources=row.sources,
-            targets=texts_of(listed(target)) if target is not None else (),
+            targets=targets_for(output, target_of(row)),
         )
 
     def reference(self, name: str) -> str:
@@ -502,11 +502,6 @@ class DraftRows(NoCode):
     def draft(self, name: str, _: object = None) -> Draft:
         """The draft of a row."""
         return self.drafts[self.given[name].id]
-
-
-def text_of(value: object) -> str:
-    """A text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
 def _is_missing(value: object) -> bool:

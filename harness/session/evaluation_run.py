@@ -24,7 +24,7 @@ from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSumma
 from harness.rubric.checks import Match, Target
 from harness.session.batch import Batch
 from harness.session.batch_files import SCORED, SCORES, BatchResult, Line, Made, OutputForm
-from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of, text_of
+from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline import Pipeline, check_batch
@@ -32,6 +32,7 @@ from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
 from harness.session.settings import Settings, settings_or_default
+from harness.text.value_text import text_of
 from harness.trace import Sink
 
 
@@ -65,11 +66,11 @@ class EvaluationResult(BatchResult):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON values: figures, failures and files, without the samples."""
+        """The result as JSON values: figures (None for NaN), failures and files; no samples."""
         return BatchResult.to_json(self) | {
             "epochs": self.epochs,
             "reduce": self.reduce,
-            "scores": [asdict(score) for score in self.scores],
+            "scores": [_json_of(score) for score in self.scores],
             "done": self.scored,
         }
 
@@ -481,6 +482,15 @@ def _fields_by_rubric(scored: Scored) -> dict[str, Any]:
             if s.source == "judged"  # the findings of a check are its reason already
             for f in s.own_findings
         ],
+    }
+
+
+def _json_of(score: ScoreSummary) -> dict[str, Any]:
+    figures = asdict(score)
+    # JSON has no NaN.
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in figures.items()
     }
 
 

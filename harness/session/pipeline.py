@@ -376,14 +376,20 @@ def check_backends(backends: object) -> None:
     """Raises `InvalidInput` unless this maps tags to backends, or is None."""
     if backends is None:
         return
-    if not isinstance(backends, Mapping) or not all(
-        hasattr(backend, "chat") for backend in backends.values()
-    ):
+    if not isinstance(backends, Mapping):
         raise InvalidInput(
             f"backends={backends!r:.80} maps no tags to backends; write "
             '{"producer": ScriptedBackend(["A reply."])}, for example',
             code="pipeline.backends-invalid",
         )
+    for tag, backend in backends.items():
+        if not hasattr(backend, "chat"):
+            raise InvalidInput(
+                f"backends[{tag!r}] is {backend!r:.80}, no backend; give ScriptedBackend(["
+                '"A reply."]), for example, or backends=Script({"producer": "A reply.", '
+                '"evaluator": Judge(9)}).backends of harness.testing',
+                code="pipeline.backends-invalid",
+            )
 
 
 def check_observers(observers: object) -> None:

@@ -6,10 +6,12 @@ import functools
 import json
 import math
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 from servers.named_models import NamedModels
 from session_runs import ONE_QUESTION, settings_of
 from structlog.testing import capture_logs
@@ -478,7 +480,7 @@ def test_an_empty_target_is_none(setup, target):
 
 def test_a_target_of_another_type_is_refused(setup):
     with pytest.raises(InvalidInput, match="it is dict, where a text"):
-        setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=["equal"]))
+        setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=["includes"]))
     done = setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=[credit]))
     assert done.samples[0]["target"] == {"value": 4}
 
@@ -490,6 +492,71 @@ def test_any_of_several_targets_is_right_also_in_a_table(setup):
     for targets, mean in (([4, 9], 1), ([8, 9], 0)):
         done = setup.run(questions([ROWS[0] | {"target": targets}]), output=None)
         assert done.scores[0].mean == mean
+
+
+class Ticket(BaseModel):
+    """An output that is no text."""
+
+    queue: str
+    opened: datetime = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def sorting(row, **how):
+    flow = Pipeline("flow")
+
+    @flow.node
+    def sorted_into(queue: str) -> Ticket:
+        return Ticket(queue=queue)
+
+    return Evaluation(flow, [row], **how)
+
+
+def test_a_model_is_scored_and_judged_as_the_json_that_the_file_has(setup):
+    row = {"queue": "ops", "target": '{"queue": "ops", "opened": "2026-01-02T00:00:00Z"}'}
+    done = setup.run(sorting(row, scorers=["equal"], rubric="right"))
+    assert done.score("equal").mean == 1
+    written = json.dumps(setup.lines()[0]["output"], separators=(",", ":"))
+    assert written in setup.judge.requests[0].messages[-1].content
+
+
+@pytest.mark.parametrize("rescore", [False, True])
+def test_an_edited_scorer_gets_the_output_as_the_type_of_its_node(setup, rescore):
+    def right(output, target):
+        return output.queue == target
+
+    setup.run(sorting({"queue": "ops", "target": "ops"}, scorers=[right]))
+
+    def right(output, target):
+        return 2 * (output.queue == target and output.opened.year == 2026)
+
+    changed = sorting({"queue": "ops", "target": "ops"}, scorers=[right])
+    for _ in range(2):
+        done = setup.run(changed, rescore=rescore)
+        assert (done.failures, done.score("right").mean) == ((), 2)
+
+
+def test_outputs_of_another_type_are_scored_again_as_json(setup):
+    def evaluation(kind, value):
+        flow = Pipeline("flow")
+
+        @flow.node
+        def number(queue: str) -> kind:
+            return value
+
+        return Evaluation(flow, [{"queue": "ops", "target": "[1]"}], scorers=["equal"])
+
+    setup.run(evaluation(list[int], [1]))
+    assert setup.run(evaluation(Ticket, None), rescore=True).score("equal").mean == 1
+
+
+def test_figures_that_equal_scores_do_not_have_are_null_in_json(setup):
+    def half(output):
+        return 0.5
+
+    done = setup.run(questions(scorers=[half]), output=None)
+    assert math.isnan(done.score("half").low)
+    (figures,) = json.loads(json.dumps(done.to_json(), allow_nan=False))["scores"]
+    assert (figures["low"], figures["high"], figures["rows"]) == (None, None, 3)
 
 
 def by_row(output, row):

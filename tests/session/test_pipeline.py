@@ -29,9 +29,10 @@ from session_runs import (
 
 from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, stream
 from harness.analysis import report_of
-from harness.errors import NodeFailed, ServerError, StreamCut
+from harness.errors import InvalidInput, NodeFailed, ServerError, StreamCut
 from harness.inference import Limits
 from harness.session import own_loop, run_to_its_end
+from harness.testing import Judge
 
 
 @pytest.fixture
@@ -582,6 +583,13 @@ def test_inputs_are_given_by_name_or_as_a_mapping_apart_from_options(tmp_path):
 def test_an_option_or_input_that_is_none_is_refused(tmp_path, inputs, named, code):
     with refused(code):
         idle().run(inputs, settings=settings_of(tmp_path), **named)
+
+
+def test_a_backend_that_is_none_is_named_by_its_tag_with_what_to_give(tmp_path):
+    judge = Judge(9)
+    backends = {"producer": ScriptedBackend(["Tea."]), "evaluator": judge}
+    with pytest.raises(InvalidInput, match=r"backends\['evaluator'\] is <harness.testing.Judge"):
+        idle().run(settings=settings_of(tmp_path), backends=backends)
 
 
 def test_a_text_where_several_may_be_given_is_one_and_not_its_letters(tmp_path):

@@ -15,8 +15,8 @@ import orjson
 from harness.errors import InvalidInput
 from harness.rows import Row
 from harness.rubric.calibration.score_figures import Sample
-from harness.rubric.checks.target import text_of
 from harness.rubric.rubric import Rubric
+from harness.text.value_text import text_of
 
 _SCORES = "scores."
 _ALIKE = ("accept", "evaluator", "group", "human", "outdated", "rubric_sha256", "split", "unjudged")

@@ -50,10 +50,9 @@ class Reducer:
         at = None if match["at"] is None else float(match["at"])
         return cls(cast("ReducerKind", match["whole"] or match["of"]), int(match["k"] or 1), at)
 
-    def __call__(self, scores: Sequence[float], *, success: float) -> float:  # noqa: PLR0911
+    def __call__(self, scores: Sequence[float], successes: Sequence[bool]) -> float:  # noqa: PLR0911
         """The row's score; NaN if there is none, or too few for pass@k."""
-        at = success if self.at is None else self.at
-        passed = sum(score >= at for score in scores)
+        passed = sum(successes)
         match self.kind:
             case "pass_at":
                 # The unbiased estimate of Chen et al. 2021, "Evaluating Large Language Models
@@ -92,6 +91,17 @@ class Sample:
         """The name of its group; a row without a group is one by itself."""
         return f"g {self.group}" if self.group else f"r {self.row}"
 
+    def succeeds(self, name: str, *, at: float | None, success: float) -> bool:
+        """Whether its score of this name is a success: from `at` on, or by the scorer's own rule.
+
+        That is `success`, or where the verdict stands beside it (`NAME.passed`), the verdict.
+        """
+        # A floor, a gate or a cap fails a draft whose composite is high enough.
+        passed = self.scores.get(f"{name}.passed")
+        if at is None and passed is not None:
+            return passed >= 1
+        return self.scores[name] >= (success if at is None else at)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanFigure:
@@ -121,7 +131,7 @@ class ScoreSummary(MeanFigure):
     accuracy: float
     """The mean of successes, 1 or 0, reduced as the scores are."""
     success: float
-    """The score from which on an output is a success."""
+    """The score from which on an output is a success; a rubric's verdict asks for more than it."""
     missing: int = 0
     """How many outputs got no score, since the scorer returned None."""
     categories: Mapping[str, MeanFigure] = field(default_factory=dict)
@@ -145,17 +155,17 @@ def reduced(
     epochs_by_row: dict[str, list[Sample]] = {}
     for sample in samples:
         epochs_by_row.setdefault(sample.row, []).append(sample)
-    # Successes are 1 and 0 already, whatever score counts as one.
-    of_successes = Reducer(reducer.kind, reducer.k)
     rows = {}
     for row, epochs in epochs_by_row.items():
         rows[row] = ReducedRow(epochs[0], [], [])
         for name in names:
-            at = success[name] if reducer.at is None else reducer.at
-            scores = [epoch.scores[name] for epoch in epochs if name in epoch.scores]
-            successes = [float(score >= at) for score in scores]
-            rows[row].scores.append(reducer(scores, success=at))
-            rows[row].accuracies.append(of_successes(successes, success=1.0))
+            scored = [epoch for epoch in epochs if name in epoch.scores]
+            scores = [epoch.scores[name] for epoch in scored]
+            successes = [
+                epoch.succeeds(name, at=reducer.at, success=success[name]) for epoch in scored
+            ]
+            rows[row].scores.append(reducer(scores, successes))
+            rows[row].accuracies.append(reducer([*map(float, successes)], successes))
     return rows
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from types import UnionType
 from typing import ClassVar, Literal, get_args
 
-import orjson
 from pydantic import Field
 
 from harness.errors import InvalidInput
@@ -15,6 +16,7 @@ from harness.rubric.checks.base import Check, Grade, quoted
 from harness.rubric.draft import Draft, Finding
 from harness.text.folding import folded
 from harness.text.numbers import numbers
+from harness.text.value_text import text_of
 
 MatchKind = Literal["equal", "includes", "number"]
 
@@ -23,7 +25,9 @@ MatchKind = Literal["equal", "includes", "number"]
 class Match:
     """Scores 1 if an output says its target, or one of several targets; else 0.
 
-    `equal` ignores case, white space, punctuation around the text, and how its letters are encoded.
+    `equal` ignores case, white space, punctuation around the text, and how its letters are encoded;
+    it compares JSON objects and lists by their values. An output that is a list may also be the
+    whole list of targets.
     `includes` finds the target anywhere, and ignores case, white space and encoding. `number`
     compares the last number of the output.
 
@@ -49,14 +53,21 @@ class Match:
         return self.kind
 
     def __call__(self, output: object, target: object) -> bool:
-        """Whether the output says one of the targets: a text, a number, or a list of these."""
-        return self.holds(text_of(output), texts_of(target))
+        """Whether the output says one of the targets: a text, a number, or a list of these.
+
+        For `equal`, also JSON values.
+        """
+        return self.holds(text_of(output), targets_for(output, target))
 
     def holds(self, text: str, targets: Iterable[str]) -> bool:
         """Whether a text says one of the targets, given as texts."""
         match self.kind:
             case "equal":
-                return _plain(text) in map(_plain, targets)
+                targets = [*targets]
+                if _plain(text) in map(_plain, targets):
+                    return True
+                output = _json_in(text)
+                return output is not None and output in map(_json_in, targets)
             case "includes":
                 searched = folded(text)
                 # An empty target would stand in every text.
@@ -70,7 +81,10 @@ class Match:
 
     def fault_of(self, target: object) -> str:
         """Why a target cannot be compared; empty if it can."""
-        if not all(isinstance(part, str | int | float) for part in _parts(target)):
+        fits: type | UnionType = str | int | float
+        if self.kind == "equal":
+            fits |= dict | list
+        if not all(isinstance(part, fits) for part in _parts(target)):
             return f"it is {type(target).__name__}, where a text, a number or a list of them is due"
         if self.kind == "number":
             for text in texts_of(target):
@@ -87,9 +101,14 @@ def texts_of(target: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*map(str, whole), *map(text_of, parts)]))
 
 
-def text_of(value: object) -> str:
-    """A text as it is; any other value as JSON."""
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+def targets_for(output: object, target: object) -> tuple[str, ...]:
+    """The texts of `texts_of`; for an output that is a list, first the whole list of targets."""
+    texts = texts_of(target)
+    # Any of several targets is right, but for a list they may be what it has to hold.
+    if isinstance(target, list | tuple) and not isinstance(output, str):
+        is_list = text_of(output).startswith("[")
+        return (text_of(target), *texts) if is_list else texts
+    return texts
 
 
 def _parts(target: object) -> list[object] | tuple[object, ...]:
@@ -114,6 +133,34 @@ def readings_of(text: str) -> frozenset[Decimal]:
 
 def _plain(text: str) -> str:
     return folded(text).strip(" .,;:!?'\"")
+
+
+def _json_in(text: str) -> object:
+    """A JSON object or list as a value to compare; None if the text is neither."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        value = json.loads(text, parse_int=_number, parse_float=_number)
+    except (ValueError, RecursionError, InvalidOperation):
+        return None
+    return _comparable(value)
+
+
+def _number(digits: str) -> tuple[Decimal]:
+    # As a tuple, since 1 would equal True.
+    return (Decimal(digits),)
+
+
+def _comparable(value: object) -> object:
+    """A JSON value with its texts compared as `equal` compares others."""
+    match value:
+        case str():
+            return _plain(value)
+        case list():
+            return [*map(_comparable, value)]
+        case dict():
+            return {key: _comparable(part) for key, part in value.items()}
+    return value
 
 
 class Target(Check):

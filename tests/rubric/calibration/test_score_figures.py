@@ -78,6 +78,27 @@ def test_accuracy_counts_successes_and_the_mean_partial_credit():
     assert (figures.mean, figures.accuracy) == (0.75, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("reduce", "mean", "accuracy"),
+    [
+        ("mean", 8.5, 0.25),
+        ("at_least_1", 0.5, 0.5),
+        ("pass_at_1", 0.25, 0.25),
+        ("pass_at_2", 0.5, 0.5),
+        ("pass_at_1:8", 1.0, 1.0),
+    ],
+)
+def test_a_success_of_a_rubric_is_a_draft_that_passes_it(reduce, mean, accuracy):
+    # A floor fails drafts whose composite is over `pass_at`.
+    epochs = [("a", 8, 0), ("a", 9, 0), ("b", 8, 1), ("b", 9, 0)]
+    scored = [Sample(row=row, scores={"r": c, "r.passed": p}) for row, c, p in epochs]
+    figures, passed = summaries(
+        scored, reducer=Reducer.named(reduce, epochs=2), success={"r": 7.0, "r.passed": 1.0}
+    )
+    assert (figures.mean, figures.accuracy) == (mean, accuracy)
+    assert figures.accuracy == passed.accuracy or ":8" in reduce
+
+
 def test_a_row_with_too_few_epochs_for_pass_at_k_is_left_out():
     figures = summary("pass_at_2", {"a": ("", [1]), "b": ("", [1, 0])})
     assert (figures.rows, figures.mean) == (1, 1.0)

@@ -3,12 +3,21 @@
 import re
 
 import pytest
+from pydantic import BaseModel
 
 from harness.errors import InvalidInput
 from harness.rubric import Draft
 from harness.rubric.checks import Match, Target
 from harness.rubric.prompt import ShownDraft, judge_messages
 from harness.rubric.rubric import Rubric
+
+
+class Sorted(BaseModel):
+    """An output with a set, whose order differs from process to process."""
+
+    queue: str
+    tags: set[str]
+
 
 RUBRIC = Rubric.model_validate(
     {
@@ -45,6 +54,23 @@ RUBRIC = Rubric.model_validate(
         (Match("includes"), "Das Cafe\u0301\nam Eck.", "caf\u00e9 am eck", True),
         (Match("equal"), "don\u2019t", "don't", True),
         (Match("includes"), "anything", "\u200b", False),
+        (Match("equal"), '{"a": 1, "b": ["X"]}', '{"b":["x"],"a":1.0}', True),
+        (Match("equal"), '{"a": 1}', {"a": 1}, True),
+        (Match("equal"), '{"a": true}', {"a": 1}, False),
+        (Match("equal"), '{"a": 1e99999999999999999999}', {"a": 1}, False),
+        (Match("equal"), '["a"]', '{"a": 1}', False),
+        (
+            Match("equal"),
+            Sorted(queue="ops", tags={"b", "a"}),
+            {"queue": "ops", "tags": ["a", "b"]},
+            True,
+        ),
+        (Match("equal"), ["a", "b"], ["a", "b"], True),
+        (Match("equal"), ["b", "a"], ["a", "b"], False),
+        (Match("equal"), {"b", "a"}, ["a", "b"], True),
+        (Match("equal"), ["a"], [["b"], ["a"]], True),
+        (Match("equal"), '["a", "b"]', ["a", "b"], False),
+        (Match("includes"), ["a", "c"], ["a", "b"], True),
     ],
 )
 def test_an_output_is_compared_with_its_target(match, text, target, holds):
