@@ -6,7 +6,7 @@ The graph is executed as in a resumed run, by an executor that makes no calls.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.graph import Execution, Graph, NodeCall, Work, execute
@@ -75,6 +75,7 @@ class Remake:
     input_tokens: int
     output_tokens: int
     cost_usd: float | None  # None if no price is known
+    failed: bool = False  # whether it is made again since it failed, as its user expects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,8 @@ async def rehearse(
             unfinished.append(label)
             if label in misled:
                 reason = "the replies that it had would fail it again, so it asks for others"
-                again.append(_remake(label, misled[label], reason=reason))
+                remake = _remake(label, misled[label], reason=reason)
+                again.append(replace(remake, failed=True))
     return Rehearsal(
         kept=tuple(label for label in ended.reused if "/" not in label),
         made_again=tuple(again),
