@@ -103,14 +103,16 @@ class _RunSpans:
         self._texts: dict[object, str] = {}  # SHA-256 → text
         self._endpoints: dict[str, events.EndpointEvent] = {}  # tag → endpoint
         self._instants: dict[int, list[Instant]] = {}  # span → the instants in it
-        self._verdicts: dict[int, events.Evaluate] = {}  # span that wrote a draft → its verdict
+        # Span that wrote a draft → its verdict; if the draft was given, the verdict's own span.
+        self._verdicts: dict[int, events.Evaluate] = {}
+        # Span → the flows that lead to it.
         self._flows = grouped(journal.flows, by=lambda flow: flow.target)
         for item in journal.items():
             if verdict := events.Evaluate.of(item):
                 # GenAI wants a verdict at the span that wrote the draft.
                 flows = self._flows.get(verdict.id, ())
-                drafts = [flow for flow in flows if flow.name == "draft"]
-                self._verdicts[drafts[0].source if drafts else verdict.id] = verdict
+                writers = [flow.source for flow in flows if flow.name == "draft"]
+                self._verdicts[writers[0] if writers else verdict.id] = verdict
             # Instants outside any span are left out, as are counters: OTLP's traces have neither.
             elif isinstance(item, Instant) and item.span is not None:
                 self._instants.setdefault(item.span, []).append(item)
