@@ -287,16 +287,17 @@ def _calls_line(state: RunState) -> str:
 
 
 class NodeState:
-    """The calls of one node so far, over all items, and over all calls of its pipeline."""
+    """One node's calls so far: of all its items, also if its pipeline is called several times."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.counts: Counter[CallStatus] = Counter()
         self._clock = clock
+        # (path of the node, item) → status of the latest attempt.
         self._calls: dict[tuple[str, int | None], CallStatus] = {}
-        self._items = 0
-        self._refused = 0
-        self._began_s: float | None = None
-        self._changed_s = 0.0
+        self._items = 0  # done or to come
+        self._refused = 0  # items that failed without a call
+        self._began_s: float | None = None  # when the first call began
+        self._changed_s = 0.0  # when a status last changed
 
     def set(self, call: tuple[str, int | None], status: CallStatus) -> None:
         """Notes the status of the latest attempt of a call: its node's path and its item."""
