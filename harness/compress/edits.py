@@ -53,16 +53,17 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     Only `allowed` sections are replaced, all if None. An unknown heading makes an added section,
     after the one it followed. If no heading matches, there are no edits, except that a single
     section unlike any of the document's is added at the end. Text before the first heading is left
-    out, unless the document has such a text and its section 0 is allowed by name.
+    out, unless the document has one too and `allowed` has 0. A body that is empty, or has new marks
+    for text left out, changes nothing.
     """
     sections = sections_of(document)
     titles = [section.title for section in sections if section.level]
     returned = sections_of(unwrapped(reply, titles=titles))
     preferred = frozenset(allowed or ())
     matches = matches_of(returned, sections, preferred=preferred)
-    # Texts before the first heading have no titles to match by, and mostly it is a courtesy.
-    have_such_a_text = all(texts and not texts[0].level for texts in (returned, sections))
-    if 0 in preferred and have_such_a_text:
+    # A preamble has no title to match by, and in a reply it is mostly a courtesy.
+    both_have_preamble = all(texts and not texts[0].level for texts in (returned, sections))
+    if 0 in preferred and both_have_preamble:
         matches[0] = 0
 
     replacements: dict[int, str] = {}
@@ -126,6 +127,8 @@ def _added(
 # paragraph, a table or an HTML tag needs; a comment, which ends an open comment, a declaration, or
 # a list that would take in an indented heading; the ends of other kinds of raw HTML.
 _CLOSERS = ("\n", "\n\n<!-- -->", "\n</pre>", "\n?>", "\n]]>")
+# A stand-in heading behind the last section, which must not stay open either.
+_ANY_HEADING = "\n\n# -\n"
 
 
 def splice(
@@ -210,9 +213,9 @@ def _without_heading(replacement: str, section: Section) -> str:
 
 def _closed(text: str, *, end: str, following: str) -> str:
     """The text with its end, closed so that the heading `following` stays a heading."""
-    following = following or "\n\n# -\n"  # the last section must not stay open either
-    fence = "\n" + blocks_of(text)[-1].fence
-    for closer in ("", fence, *_CLOSERS):
+    following = following or _ANY_HEADING
+    fence = blocks_of(text)[-1].fence  # empty unless it ends in fenced code
+    for closer in ("", f"\n{fence}", *_CLOSERS):
         closed = text + closer + end
         # The parser decides: the next section must come out as it would by itself.
         if sections_of(closed + following)[-1].text == following.lstrip("\n"):
