@@ -322,7 +322,10 @@ def clock_bounds(before: tuple[int, int] | None, bounds: tuple[int, int]) -> tup
 def _shifted(
     records: list[Record], shift_ns: int, parent: int | None, new_id: Callable[[], int]
 ) -> Iterator[Record]:
-    """A worker's spans and counters as records of the driver: later by `shift_ns`, in `parent`."""
+    """A worker's spans and counters as records of the driver: later by `shift_ns`, in `parent`.
+
+    Ends of spans are joined with their beginnings. A run in a worker makes no other records.
+    """
     ends = {record.id: record for record in records if isinstance(record, SpanEnded)}
     # Number of a span in the worker → its number here.
     ids: dict[int | None, int | None] = {None: parent}
@@ -330,7 +333,7 @@ def _shifted(
         if isinstance(record, SpanStarted):
             number = ids[record.id] = new_id()
             # A thread of the node may go on, with its span open.
-            end = ends.get(record.id) or SpanEnded(0, record.time_ns, "unfinished")
+            end = ends.get(record.id) or SpanEnded(record.id, record.time_ns, "unfinished")
             span = joined(record, end)
             yield span._replace(
                 id=number,
