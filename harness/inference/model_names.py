@@ -58,6 +58,17 @@ _KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")  # llama.cpp's words
 
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bm]|\d+x\d+(?:\.\d+)?[bm]")
 
+# A family, a version and a variant in one word. `r1`, `k2` and `o3` do not match.
+_FUSED = re.compile(
+    r"""
+    ([a-z]{2,}?)?               # the qwen of qwen2.5vl
+    v?                          # of v0.3
+    (\d+(?:\.\d+)*[a-z]??)      # 2.5; also the 4o of gpt-4o
+    ([a-z]{2,})?                # vl
+    """,
+    re.VERBOSE,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelName:
@@ -131,19 +142,19 @@ def _parse_part(text: str, part: str) -> ModelName:
 
 def _words(name: str) -> Iterator[str]:
     """The words of a name: `llama3-1` and `Llama-3.1` both are `llama`, `3.1`."""
+    # `mistral-7b.-` is left of `mistral-7b.Q4_K_M`.
     dashed = "-".join(filter(None, (part.strip(".") for part in _SEPARATORS.split(name))))
     dashed = re.sub(r"(?<=\d)p(?=\d)", ".", dashed)  # Fireworks: llama-v3p1
     dashed = re.sub(r"(?<![\d.])(\d)-(\d)(?![\d.a-z])", r"\1.\2", dashed)  # claude-3-5, llama3-1
-    dashed = re.sub(r"\.(?=[a-z])", "-", dashed)
+    dashed = re.sub(r"\.(?=[a-z])", "-", dashed)  # gpt-4.1.mini
     for word in filter(None, dashed.split("-")):
         if _NOT_OF_WEIGHTS.fullmatch(word):
             continue
         if _SIZE.fullmatch(word):
-            yield word
+            yield word  # not to be split
             continue
-        # qwen2.5vl is qwen, 2.5, vl; r1, k2 and o3 are words of their own; v0.3 is 0.3.
-        split = re.fullmatch(r"([a-z]{2,}?)?v?(\d+(?:\.\d+)*[a-z]??)([a-z]{2,})?", word)
-        yield from filter(None, split.groups()) if split else (word,)
+        fused = _FUSED.fullmatch(word)
+        yield from filter(None, fused.groups()) if fused else (word,)
 
 
 # Architectures in GGUF files that several families share: Mistral's, Yi's and SmolLM's is `llama`.

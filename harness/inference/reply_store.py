@@ -145,7 +145,10 @@ class KeptReplies:
 
     @asynccontextmanager
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
-        """The place of one call's reply, with the one that it got in an earlier part of the run."""
+        """The place of one call's reply.
+
+        With the one that it got in an earlier part of the run, or before its node call began again.
+        """
         slot = Slot()
         call = label, call_key(request, identity=self._identity(request.model))
         # 1. Number it among equal calls, before anything is awaited: calls that are made together
@@ -155,7 +158,7 @@ class KeptReplies:
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
         # 2. Find the stored reply.
-        if self._resumed or label.partition(VARIATION)[0] in self._begun_again:
+        if self._resumed or _node_call(label) in self._begun_again:
             slot.stored = await self._stored_reply(key, request)
         # 3. Keep the reply that it gets now.
         try:
@@ -169,7 +172,7 @@ class KeptReplies:
     def give_again(self, label: str) -> None:
         """Gives a node call, which begins again, the replies that it got before."""
         self._begun_again.add(label)
-        for call in [key for key in self._taken if key[0].partition(VARIATION)[0] == label]:
+        for call in [key for key in self._taken if _node_call(key[0]) == label]:
             del self._taken[call]
 
     def drop(self) -> None:
@@ -226,6 +229,11 @@ class KeptReplies:
                 return model  # its file is gone: the call will say so
             self._identities[model] = identity
         return self._identities[model]
+
+
+def _node_call(label: str) -> str:
+    """The label of the node call whose call this is, without the number of its variation."""
+    return label.partition(VARIATION)[0]
 
 
 @dataclass(slots=True)

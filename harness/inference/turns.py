@@ -42,7 +42,7 @@ class TurnKnowledge:
         return request
 
     def learn(self, error: ServerError, sent: ChatRequest) -> bool:
-        """Adds a fold if the error refuses the turns of a call; False if none helps."""
+        """Adds a fold that a refused call needs. True if the call should be sent again."""
         if error.status not in _REFUSALS:
             return False
         message = str(error)

@@ -44,7 +44,7 @@ _KEEP_ALIVE_S = 1800.0
 _FIRST_STEPS_S = 0.05
 # What Ollama puts before a model's name that lacks it.
 _DEFAULT_PREFIXES = ("registry.ollama.ai/", "library/")
-# The digests of the weights in a Modelfile.
+# A Modelfile's lines that name files by digest: the weights, and adapters on top of them.
 _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
 
 
@@ -236,6 +236,7 @@ def _entry(listed: object, model_id: str) -> Any:  # noqa: ANN401 - JSON
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
+    """What `/api/show` tells of the model's identity; None if it tells nothing."""
     page = await pages.json("/api/show", post={"model": pages.model_id})
     if not isinstance(page, dict):
         return None
@@ -245,7 +246,8 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     parent = text_at(page, "details", "parent_model")
     base_models = (*metadata.base_models, *filter(None, [parent]))
     if any(kind == "ADAPTER" for kind, _ in blobs):
-        # The names are those of the weights below the adapter.
+        # The names are those of the weights below the adapter: as its own, they would make the
+        # model the same as its base.
         base_models = (*metadata.names, *base_models)
         metadata = replace(metadata, names=())
     return replace(
