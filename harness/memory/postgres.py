@@ -225,6 +225,7 @@ class PostgresDatabase:
                     self._record_seen(*connection.execute("SELECT sequence FROM state").fetchone())
                     self._is_listening = True
                     while not self._closed.is_set():
+                        # At most one packet's, so that `notify` follows each.
                         for notification in connection.notifies(timeout=_POLL_S, stop_after=1):
                             # Checked, since any user of the database may notify.
                             if re.fullmatch("[0-9]{1,18}", notification.payload):
