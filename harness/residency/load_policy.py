@@ -384,7 +384,10 @@ class Choice:
     # --- victims, and what a load costs -----------------------------------------------------------
 
     def _victims(self, model: str, evictable: Sequence[str]) -> tuple[str, ...] | None:
-        """The least valuable residents that make room for a model; None if all are too few."""
+        """The least valuable residents that make room for a model.
+
+        `evictable` has the least valuable first. None if without all of them there is no room.
+        """
         victims: list[str] = []
         for victim in evictable:
             if self._has_room(model, victims):
@@ -392,7 +395,7 @@ class Choice:
             victims.append(victim)
         if not self._has_room(model, victims):
             return None
-        # A large victim may make smaller ones before it unnecessary: the most valuable is spared.
+        # A large victim may make others unnecessary: they are spared, the most valuable first.
         for spared in reversed(victims):
             fewer = [victim for victim in victims if victim != spared]
             if self._has_room(model, fewer):
