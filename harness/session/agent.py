@@ -271,7 +271,7 @@ class _ToolCaller:
             events.ToolEvent(label=name, tool=name, arguments_sha256=arguments_sha256)
         ) as span:
             try:
-                text, images = await self._made(run, name, arguments)
+                text, images = await self._call_tool(run, name, arguments)
             except ToolFailed as error:
                 text, outcome = f"Error: {error}", error.outcome
             except (Exception, asyncio.CancelledError) as error:
@@ -288,7 +288,7 @@ class _ToolCaller:
                 span.status, span.error = "error", text
         return ToolResult(name=name, arguments=arguments, text=text, outcome=outcome, images=images)
 
-    async def _made(
+    async def _call_tool(
         self,
         run: Any,  # noqa: ANN401
         name: str,
@@ -300,19 +300,21 @@ class _ToolCaller:
             suggestion = did_you_mean(name, self.tools)
             raise ToolFailed(f"there is no tool '{name}'; {suggestion}", outcome="unknown")
         arguments = tool.read(written)
-        call: NodeCall = run._call  # noqa: SLF001 - what a run is to its node, this is to the run
+        # The node call behind the run: a person is asked, and time is counted, through it.
+        call: NodeCall = run._call  # noqa: SLF001 - nodes do not see it
         question = tool.question(arguments)
         if question is not None and not await call.ask(question, bool):
             refused = "refused by the person who was asked; do not make this call again"
             raise ToolFailed(refused, outcome="refused")
         values = {RUN_PARAMETER: run, **arguments} if tool.takes_run else arguments
-        outcome = _called(Work(f"{call.label} {name}", tool.function, values))
+        result = _called(Work(f"{call.label} {name}", tool.function, values))
         if tool.timeout_s is None:
-            return result_of(await outcome)
+            return result_of(await result)
         limit = Timeout(total_s=tool.timeout_s)
-        outcome = timed(outcome, limit, pulse=call.pulse, label=call.label, log=Log())
+        # The log is for tasks that are left behind, of which `timed` itself warns.
+        result = timed(result, limit, pulse=call.pulse, label=call.label, log=Log())
         try:
-            return result_of(await outcome)
+            return result_of(await result)
         except NodeTimedOut as error:
             late = f"'{name}' took longer than timeout_s = {tool.timeout_s:g} s"
             raise ToolFailed(late, outcome="timed out") from error

@@ -197,14 +197,14 @@ class Forecaster:
                 ancestors=_ancestors(graph, name),
             )
             for name, names in demand_of(graph).items()
-            if names != ()
+            if names != ()  # None: undeclared, so it may ask any
         }
-        self._unended_nodes = len(graph.nodes)
+        self._unended_nodes = len(graph.nodes)  # with those that ask no model
         # Passages are also embedded in the background, where no node's call shows it.
         self._asks_in_background = asks_in_background
         self._last_forecast = NOTHING_KNOWN
-        self._has_begun = False
-        self._is_scheduled = False
+        self._has_begun = False  # whether any call has
+        self._is_scheduled = False  # whether a forecast is about to be made
 
     def call(self, label: str) -> CallDemand | None:
         """The demand of a call, for the `Run` of each attempt; None if its node asks no model.

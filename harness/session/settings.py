@@ -515,24 +515,27 @@ def _explain(problem: Any) -> tuple[tuple[str, ...], Notice]:  # noqa: ANN401 - 
     """Where a mistake is, as keys from the outermost table, and what is wrong, with the remedy."""
     location = tuple(map(str, problem["loc"]))
     key = ".".join(location)
-    stray = stray_setting(location[-1]) if len(location) > 1 else ""
+    # In TOML, a setting of the whole file that is written below a table belongs to that table.
+    stray_remedy = stray_setting(location[-1]) if len(location) > 1 else ""
+    code = "config.setting-invalid"
     if problem["type"] == "extra_forbidden":
-        remedy = stray or did_you_mean(location[-1], _fields_at(location[:-1]))
+        code = "config.unknown-setting"
+        remedy = stray_remedy or did_you_mean(location[-1], _fields_at(location[:-1]))
         message = f"'{key}' is not a setting; {remedy}"
-        return location, Notice(code="config.unknown-setting", message=message)
-    if problem["type"] == "literal_error":
+    elif problem["type"] == "literal_error":
         # pydantic gives the values only in words: "'refuse' or 'allow'".
         values = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         unknown = str(problem["input"])
-        message = f"'{unknown}' is not one of its values; {did_you_mean(unknown, values)}"
+        message = f"{key}: '{unknown}' is not one of its values; {did_you_mean(unknown, values)}"
     else:
-        message = fault_of(problem)
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, Mistake):
+            code = cause.code
+        message = f"{key}: {fault_of(problem)}" if key else fault_of(problem)
         # Under these tables any key can be the user's own: a setting there may be a stray one.
-        if stray and location[:-1] in {("endpoints",), ("roles",)}:
-            message += f"; or {stray}"
-    mistake = problem.get("ctx", {}).get("error")
-    code = mistake.code if isinstance(mistake, Mistake) else "config.setting-invalid"
-    return location, Notice(code=code, message=f"{key}: {message}" if key else message)
+        if stray_remedy and location[:-1] in {("endpoints",), ("roles",)}:
+            message += f"; or {stray_remedy}"
+    return location, Notice(code=code, message=message)
 
 
 def stray_setting(name: str) -> str:
