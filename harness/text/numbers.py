@@ -229,15 +229,15 @@ def _values(written: str, decimal_mark: str = "") -> set[Value]:
     """
     groups = re.split(r"\D", written)
     marks = re.findall(r"\D", written)
-    whole = Decimal("".join(groups))
+    as_whole = Decimal("".join(groups))
     if not marks:
-        return {whole}
+        return {as_whole}
     *earlier_marks, last_mark = marks
-    fraction = Decimal(f"{''.join(groups[:-1])}.{groups[-1]}")
-    if len({*earlier_marks} - {last_mark}) == 1 and last_mark in _DECIMAL_MARKS:
-        # 1,024.5 and 1.024,5: the last mark is the only one of its kind.
-        groups_thousands = _THOUSANDS.fullmatch("-".join(groups[:-1]))
-        return {fraction} if groups_thousands and last_mark not in earlier_marks else set()
+    as_fraction = Decimal(f"{''.join(groups[:-1])}.{groups[-1]}")
+    if len({*marks}) == 2 and last_mark in _DECIMAL_MARKS:
+        # 1,024.5 and 1.024,5: thousands, then the decimal mark, once.
+        is_grouped = _THOUSANDS.fullmatch("-".join(groups[:-1]))
+        return {as_fraction} if is_grouped and last_mark not in earlier_marks else set()
     are_thousands = bool(_THOUSANDS.fullmatch("-".join(groups)))
     # A version, such as 3.11.2, is compared as a text.
     if {*marks} == {"."} and earlier_marks and not are_thousands:
@@ -245,10 +245,10 @@ def _values(written: str, decimal_mark: str = "") -> set[Value]:
     # `2,5` is a fraction, `1 200` a whole number, and `1,200` either.
     values: set[Value] = set()
     if not earlier_marks and last_mark in _DECIMAL_MARKS:
-        values.add(fraction)
+        values.add(as_fraction)
     # U+066B is the decimal mark of Arabic, and groups nothing.
     if len({*marks}) == 1 and are_thousands and last_mark != "\u066b":
-        values.add(whole)
+        values.add(as_whole)
     if decimal_mark and len(values) == 2:
-        return {fraction if last_mark == decimal_mark else whole}
+        return {as_fraction if last_mark == decimal_mark else as_whole}
     return values
