@@ -264,21 +264,14 @@ class JournalFile:
             self._lines = self._index(file)
 
     def items(self, kinds: Collection[type[Item]] = _ITEMS) -> Iterator[Item]:
-        """Every item of these classes, in the order of the lines."""
+        """Every item of these classes, in the order of the lines; a span comes where it began."""
         classes = {*kinds, SpanStarted} if SpanRecord in kinds else {*kinds}
         skipped = {*_ITEMS, SpanStarted} - classes
         left_out = (*_INDEXED, *map(line_start, skipped))
-        packed = self._end_lines
-        with (
-            open_journal(self.path) as file,
-            self.path.open("rb") if packed is None else io.BytesIO(packed) as ends,
-        ):
+        with open_journal(self.path) as file, self._open_ends() as ends:
             for number, line in enumerate(islice(file, self._lines), start=1):
-                # These lines are not parsed, since that takes time. Damage is noticed all the same,
-                # by the checksum; the indexed lines were decoded when the file was opened.
-                if line.startswith(left_out) and (
-                    line.startswith(_INDEXED) or sealed_number(line) == number
-                ):
+                # Not parsed, since that takes time.
+                if line.startswith(left_out) and _can_skip(line, number):
                     continue
                 record = _decoded(line, self.path, number)
                 if type(record) is SpanStarted:
@@ -323,6 +316,11 @@ class JournalFile:
         # The last line may be cut off by a crash, or is being written.
         return number if line.endswith(b"\n") else number - 1
 
+    def _open_ends(self) -> BinaryIO:
+        """The file that the offsets of ends are of."""
+        packed = self._end_lines
+        return self.path.open("rb") if packed is None else io.BytesIO(packed)
+
     def _end_of(self, started: SpanStarted, file: BinaryIO) -> SpanEnded:
         # 0 is where the file's first record is, and no span's end.
         offset = self._ends[started.id] if started.id < len(self._ends) else 0
@@ -334,6 +332,12 @@ class JournalFile:
         end = decode(file.readline())
         assert isinstance(end, SpanEnded), "as the index found it"
         return end
+
+
+def _can_skip(line: bytes, number: int) -> bool:
+    """Whether a line is sound, so that no damage stays unnoticed if it is not parsed."""
+    # The indexed lines were decoded when the file was opened.
+    return line.startswith(_INDEXED) or sealed_number(line) == number
 
 
 def first_record(line: bytes, path: Path) -> RunStarted:
