@@ -242,7 +242,10 @@ def _with_outer_calls(label: str) -> Iterator[str]:
 
 
 def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[object, str]:
-    """Digest → text, for the digests in the records of loops whose texts were recorded."""
+    """Digest → text, of the texts that these loops refer to: tasks, prompts, drafts and rounds.
+
+    Texts that the run did not record are missing.
+    """
     digests: set[object] = set()
     for loop in loops:
         digests |= {loop.task_sha256, loop.prompt_sha256}
