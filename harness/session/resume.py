@@ -12,7 +12,6 @@ from harness.errors import EvaluationFailed, HarnessError, InvalidInput, Notice,
 from harness.files import path_in_locale, path_text
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import answer_problem
-from harness.graph.reuse import MisledCall
 from harness.graph.values import digest, value_form
 from harness.inference import Limits, Spent
 from harness.inference.call_spans import most_tokens_of_conversation
@@ -79,8 +78,8 @@ class EarlierRun:
     questions: tuple[Question, ...]
     """The questions without an answer."""
     loops: EarlierLoops
-    misled: Mapping[str, MisledCall]
-    """The calls whose last failure may be due to a model's reply, by label."""
+    misled: frozenset[str]
+    """Labels of the calls that failed because of a model's reply, so that they ask for another."""
     lost: tuple[str, ...]
     """The losses of a salvaged journal, in words."""
     sizes: tuple[int, ...]
@@ -178,7 +177,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
         answers=collected.answers,
         questions=tuple(collected.questions.values()),
         loops=earlier_loops(journal, collected.outputs, lost=bool(collected.lost)),
-        misled=collected.misled,
+        misled=frozenset(collected.misled),
         lost=tuple(collected.lost),
         sizes=sizes,
     )
@@ -199,27 +198,35 @@ class _JournalFindings:
         self.answers: dict[tuple[str, str], object] = {}
         # Key → a question without an answer.
         self.questions: dict[str, Question] = {}
-        self.misled: dict[str, MisledCall] = {}
+        self.misled: set[str] = set()
+        # Labels whose last call failed in the node's own code, up to now and before this part.
+        self.failed_now: set[str] = set()
+        self.failed_before: frozenset[str] = frozenset()
         self.lost: list[str] = []
         # Digest of a node's code, or of what a call used → its parts.
         self.codes: dict[str, Mapping[str, str]] = {}
 
     def note_attempt(self, attempt: events.NodeAttempt) -> None:
-        status = attempt_status(attempt)
-        if status == "done":
-            self.misled.pop(attempt.label, None)
-        elif status == "failed" and attempt.error_class in _names_under(EvaluationFailed):
-            self.misled[attempt.label] = MisledCall(attempt.variation, None)
-        # Others mean that a server was down, a file was missing or a nested node failed; or that a
+        # Of several attempts, the last one counts.
+        self.misled.discard(attempt.label)
+        self.failed_now.discard(attempt.label)
+        if attempt_status(attempt) != "failed":
+            return
+        if attempt.error_class in _names_under(EvaluationFailed):
+            self.misled.add(attempt.label)
+        # These mean that a server was down, a file was missing or a nested node failed; or that a
         # call had no usable reply, and that call asks for another by itself.
-        elif status == "failed" and attempt.error_class not in (
-            _names_under(HarnessError) | _names_under(OSError)
-        ):
-            self.misled[attempt.label] = MisledCall(attempt.variation, attempt.code)
+        elif attempt.error_class not in _names_under(HarnessError) | _names_under(OSError):
+            self.failed_now.add(attempt.label)
+            # If the code failed once, a file or a server may have been missing that is there now.
+            # If it failed in two parts, the model's replies are taken to be the cause.
+            if attempt.label in self.failed_before:
+                self.misled.add(attempt.label)
 
     def note_instant(self, instant: Instant) -> None:
         if pipeline := events.PipelineEvent.of(instant):
             self.beginning = pipeline
+            self.failed_before = frozenset(self.failed_now)
             # An input without a later record of its own is lost.
             self.inputs = {
                 name: events.InputEvent(input=name, value_sha256=None, digest="")
