@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -159,7 +160,16 @@ def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
         )
     db.execute("COMMIT")
     # Not for network drives, on which SQLite's write-ahead log does not work.
-    db.execute("PRAGMA journal_mode = WAL")
+    deadline_s = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # SQLite does not wait for other processes here, whatever the connection's timeout.
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.01)
     # The last replies may be lost when the power fails; nothing else.
     db.execute("PRAGMA synchronous = NORMAL")
 
