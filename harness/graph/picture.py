@@ -1,8 +1,7 @@
 """Pictures of a graph, and what a run made of its nodes.
 
 A `Drawing` holds the content: nodes in layers, and the inputs of each. `as_mermaid` writes a
-flowchart for Markdown: https://mermaid.js.org/syntax/flowchart.html, and `as_svg` a picture for
-notebooks, which needs no script.
+flowchart, which Markdown and notebooks draw: https://mermaid.js.org/syntax/flowchart.html.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Literal
 
 import orjson
@@ -282,51 +280,4 @@ def _escaped(text: str) -> str:
     # Mermaid writes a character by its number with `#`, where HTML has `&#`.
     return "".join(
         sign if sign.isalnum() or sign in _UNESCAPED else f"#{ord(sign)};" for sign in text
-    )
-
-
-# --- SVG ----------------------------------------------------------------------------------------
-
-# Pixels: from layer to layer, the height of a box, a letter's width, and the gap between boxes.
-_ROW, _BOX_HEIGHT, _LETTER, _GAP = 64, 32, 8.0, 24
-
-
-def as_svg(drawing: Drawing) -> str:
-    """The picture of the graph's layers, in the colors of the text around it."""
-    top_centers: dict[str, tuple[float, float]] = {}  # box → the middle of its upper edge
-    layer_ends: dict[int, float] = {}  # layer → where its next box begins
-    shapes: list[str] = []
-    for box in drawing.boxes:
-        width = len(box.name) * _LETTER + _GAP
-        left = layer_ends.get(box.layer, 2.0)
-        top = box.layer * _ROW + 4.0
-        layer_ends[box.layer] = left + width + _GAP
-        top_centers[box.name] = left + width / 2, top
-        # A dashed box may be skipped; one with a second border is called once per item.
-        dashes = ' stroke-dasharray="4 3"' if box.when else ""
-        shapes += [
-            f'<rect x="{left + inset:g}" y="{top + inset:g}" width="{width - 2 * inset:g}" '
-            f'height="{_BOX_HEIGHT - 2 * inset}" rx="6" fill="none" stroke="currentColor"'
-            f"{dashes}/>"
-            for inset in ((0, 3) if box.is_mapped else (0,))
-        ]
-        shapes.append(
-            f'<text x="{left + width / 2:g}" y="{top + 21:g}" text-anchor="middle" '
-            f'fill="currentColor">{escape(box.name)}</text>'
-        )
-    for box in drawing.boxes:
-        to_x, to_y = top_centers[box.name]
-        for arrow in box.arrows:
-            if not arrow.is_input and not arrow.is_implied:
-                from_x, from_y = top_centers[arrow.source]
-                shapes.append(
-                    f'<path d="M{from_x:g},{from_y + _BOX_HEIGHT:g} L{to_x:g},{to_y:g}" '
-                    f'fill="none" stroke="currentColor" opacity="0.5"/>'
-                )
-    width = max(layer_ends.values(), default=0.0)
-    height = len(layer_ends) * _ROW
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height}" '
-        f'role="img" aria-label="{escape(drawing.name)}" font-family="monospace" font-size="13">'
-        f"{''.join(shapes)}</svg>"
     )

@@ -11,7 +11,7 @@ from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Graph, graph_inputs
 from harness.graph.graph import ResultT
 from harness.graph.node import PolicyOptions
-from harness.graph.picture import NodeSeen, as_svg, drawing_of, nodes_seen
+from harness.graph.picture import NodeSeen, as_mermaid, drawing_of, nodes_seen
 from harness.inference import Backend, Limits
 from harness.session.batch import Batch
 from harness.session.batch_files import BatchResult
@@ -103,9 +103,11 @@ class Pipeline(Graph[ResultT]):
             )
         return graph
 
-    def _repr_html_(self) -> str:
-        """Its picture, where a notebook shows the value of a cell."""
-        return as_svg(drawing_of(self))
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        """Its flowchart, where a notebook shows the value of a cell."""
+        text = as_mermaid(drawing_of(self))
+        # JupyterLab draws the first from version 4.1 on; other notebooks show the text.
+        return {"text/vnd.mermaid": text, "text/plain": text}
 
     async def run_async(
         self,
