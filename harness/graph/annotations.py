@@ -2,8 +2,8 @@
 
 The checks of a graph ask this before there is any value. Only certain mistakes are refused: two
 classes of which neither derives from the other, alone, in unions, and as the arguments of equal
-containers; and different literals. Type variables, protocols, callables and annotations that are
-texts fit everything, as `Any` does.
+containers. A literal counts by its class. Type variables, protocols, callables and annotations that
+are texts fit everything, as `Any` does.
 """
 
 from __future__ import annotations
@@ -16,15 +16,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, wraps
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union
 
-from pydantic import BaseModel
-
 _UNIONS = (Union, types.UnionType)
 _UNKNOWN = (Any, object, inspect.Parameter.empty, collections.abc.Callable)
 # The types that may be given in place of a number's, by PEP 484.
 _PROMOTED: Mapping[type, tuple[type, ...]] = {float: (int,), complex: (int, float)}
-# Classes without items, or without an order of items that is the same in every process.
-_NOT_LIST_LIKE = (str, bytes, bytearray, memoryview, BaseModel, collections.abc.Set, Mapping)
-_STREAMS = (collections.abc.Iterable, collections.abc.AsyncIterable)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,10 +66,8 @@ def _member_fits(produced: object, required: object) -> bool:
     required_class = _class_of(required)
     if produced_class is None or required_class is None:
         return True
-    if typing.get_origin(produced) is typing.get_origin(required) is Literal:
-        return typing.get_args(produced) == typing.get_args(required)
     if produced_class is required_class:
-        return _arguments_fit(_arguments(produced), _arguments(required))
+        return _arguments_fit(typing.get_args(produced), typing.get_args(required))
     return (
         issubclass(produced_class, (required_class, *_PROMOTED.get(required_class, ())))
         or issubclass(required_class, produced_class)
@@ -96,14 +89,31 @@ def _arguments_fit(produced: tuple[object, ...], required: tuple[object, ...]) -
 
 @cached_by_annotation
 def item_of(annotation: object) -> object:
-    """The annotation of the items of a type with ordered items: lists, tuples, streams.
+    """The annotation of the items of lists, tuples and streams; None for other types.
 
-    Returns:
-        `object` if the items' type is unknown; None for types without ordered items: numbers,
-        texts, mappings, models, sets.
+    `object` if the items' type is unknown.
     """
-    items = [item for item in map(_item_of_member, members_of(annotation)) if item is not None]
+    items: list[object] = []
+    for member in members_of(annotation):
+        cls = _class_of(member)
+        if cls is not None and not _may_be_list(cls):
+            continue
+        arguments = [argument for argument in typing.get_args(member) if argument is not Ellipsis]
+        if cls is tuple and arguments:
+            items += arguments
+        elif cls is None or not arguments or cls.__module__ not in {"builtins", "collections.abc"}:
+            # In a class of another module, the first argument need not be the type of the items.
+            items.append(object)
+        else:
+            items.append(arguments[0])
     return Union[tuple(items)] if items else None  # noqa: UP007 - made at run time
+
+
+def _may_be_list(cls: type) -> bool:
+    """Whether a value of the class may be a list, a tuple or a stream, which `each=` takes."""
+    if issubclass(cls, list | tuple | collections.abc.AsyncIterable):
+        return True
+    return cls.__module__ == "collections.abc" and issubclass(list, cls)
 
 
 def is_mapping(annotation: object) -> bool:
@@ -112,28 +122,10 @@ def is_mapping(annotation: object) -> bool:
     return all(cls is not None and issubclass(cls, Mapping) for cls in classes)
 
 
-def _item_of_member(annotation: object) -> object:
-    cls = _class_of(annotation)
-    if cls is None:
-        return object
-    if issubclass(cls, _NOT_LIST_LIKE):
-        return None
-    if not issubclass(cls, _STREAMS):
-        # Python iterates over any object with `__getitem__`, and an abstract class may have a
-        # subclass with it.
-        return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
-    arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
-    if cls is tuple and arguments:
-        return Union[tuple(arguments)]  # noqa: UP007 - made at run time
-    # In a class of another module, the first argument need not be the type of the items.
-    is_known = cls.__module__ in {"builtins", "collections", "collections.abc"}
-    return arguments[0] if arguments and is_known else object
-
-
 def members_of(annotation: object) -> list[object]:
     """The members of a union, without aliases and `Annotated`; else the annotation alone.
 
-    A `Literal` with several values counts as a union of literals with one value each.
+    A `Literal` counts as a union of the classes of its values.
     """
     if isinstance(annotation, typing.NewType):
         return members_of(annotation.__supertype__)
@@ -143,7 +135,7 @@ def members_of(annotation: object) -> list[object]:
     if origin is Annotated:
         return members_of(arguments[0])
     if origin is Literal:
-        return [Literal[argument] for argument in arguments]
+        return [*map(type, arguments)]
     if origin in _UNIONS:
         return [member for argument in arguments for member in members_of(argument)]
     return [types.NoneType if annotation is None else annotation]
@@ -179,22 +171,10 @@ def _described_plain(annotation: object) -> str:
 
 def _class_of(annotation: object) -> type | None:
     """The class of an annotation's values; None if they may be of any class."""
-    if typing.get_origin(annotation) is Literal:
-        return type(typing.get_args(annotation)[0])
-    cls = _generic_model(annotation).get("origin") or typing.get_origin(annotation) or annotation
+    cls = typing.get_origin(annotation) or annotation
     if cls in _UNKNOWN or not isinstance(cls, type) or getattr(cls, "_is_protocol", False):
         return None
-    # The values of a `TypedDict` are dictionaries. `typing.is_typeddict` would miss the class of
-    # typing_extensions, which pydantic needs before Python 3.12.
-    is_typed_dict = hasattr(cls, "__required_keys__") and hasattr(cls, "__total__")
-    return dict if is_typed_dict else cls
-
-
-def _arguments(annotation: object) -> tuple[object, ...]:
-    return _generic_model(annotation).get("args") or typing.get_args(annotation)
-
-
-def _generic_model(annotation: object) -> Mapping[str, Any]:
-    """The generic class and the arguments of a model such as `Box[int]`; empty for all others."""
-    # pydantic makes a class of each, so that `typing.get_origin` is None for it.
-    return getattr(annotation, "__pydantic_generic_metadata__", None) or {}
+    # pydantic makes a class of each generic model such as `Box[int]`, and none of them derives from
+    # another.
+    generic = getattr(cls, "__pydantic_generic_metadata__", {})
+    return generic.get("origin") or cls

@@ -2,7 +2,15 @@ import collections
 import dataclasses
 import enum
 import typing
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict
 
 import pytest
@@ -51,11 +59,6 @@ class Colour(enum.StrEnum):
     RED = "red"
 
 
-class Ducks:
-    def __iter__(self):
-        return iter(())
-
-
 # What is returned; what it may be taken as, since a value of it might be one; and what never.
 TAKEN_AS = [
     (str, [str | None, Literal["a"], UserId, Sequence[str], Json], [int, None, list[str], Answer]),
@@ -66,10 +69,10 @@ TAKEN_AS = [
     (LongAnswer, [Answer], [dict[str, str], Note]),
     (Answer, [LongAnswer], [str]),
     (Colour, [str], []),
-    (Literal["a", 1], [str, Literal["a", "b"]], [bytes, Literal["b"], list[Literal["a"]]]),
-    (Literal[1] | None, [int, Literal[2, 1], None], [Literal["a"], Literal[2]]),
-    (Literal[Colour.RED], [Colour, Literal["red"]], [Literal["blue"]]),
-    (dict[str, Literal["a"]], [dict[str, str]], [dict[str, Literal["b"]]]),
+    (Literal["a", 1], [str, int, Literal["b"]], [bytes, list[Literal["a"]]]),
+    (Literal[1] | None, [int, Literal[2], None], [Literal["a"]]),
+    (Literal[Colour.RED], [Colour, Literal["red"]], [Literal[1]]),
+    (dict[str, Literal["a"]], [dict[str, str]], [dict[str, Literal[1]]]),
     (Annotated[int, Field(gt=3)], [int], [Annotated[str, "a name"]]),
     (UserId, [str], [int]),
     (list[str], [list, Iterable[object]], [str, tuple[str, ...], list[Answer]]),
@@ -90,9 +93,9 @@ TAKEN_AS = [
     (Pair, [tuple[int, str], tuple], []),
     (dict[str, int], [Mapping[str, float], Iterable[str]], [dict[int, int], list[str]]),
     (collections.Counter[str], [dict[str, int]], []),
-    (Options, [Mapping[str, Any]], [Answer, list[str]]),
+    (Options, [Mapping[str, Any], Options], []),
     (dict[str, Any], [Options], []),
-    (Box[int], [Box[float], Box], [Box[str], Answer]),
+    (Box[int], [Box[float], Box, BaseModel], [Answer]),
     (Callable[[int], str], [int], []),
     ("Answer", [int], []),
     (Lines, [Sequence[str], Lines], [list[int]]),
@@ -129,14 +132,14 @@ NO_LISTS = [str, bytes, int, None, int | None, Literal["abc"], Options, Answer, 
 @pytest.mark.parametrize(
     ("item", "annotations"),
     [
-        (int, [list[int], collections.deque[int], Annotated[list[int], Field(min_length=1)]]),
+        (int, [list[int], Annotated[list[int], Field(min_length=1)]]),
         (str, [Sequence[str], tuple[str, ...], list[str] | None, Lines]),
-        (str, [AsyncIterator[str], Generator[str, None, None]]),
+        (str, [AsyncIterator[str], AsyncGenerator[str, None]]),
         (int | str, [tuple[int, str]]),
         (str | int, [list[str] | tuple[int, ...]]),
         (str | Skipped, [list[str | Skipped]]),
-        (object, [list, tuple, Pair, range, Ducks, Any, object, T]),
-        (None, [*NO_LISTS, set[str], frozenset, dict[str, int]]),
+        (object, [list, tuple, Pair, Any, object, T]),
+        (None, [*NO_LISTS, set[str], dict[str, int], range, collections.deque[int]]),
     ],
 )
 def test_an_item_of_what_can_be_walked_through_in_order_has_an_annotation(item, annotations):
