@@ -288,7 +288,7 @@ def _check_output(node: Node, graph: Graph) -> None:
     if isinstance(on_error, Default):
         try:
             # Before the run, since it is first used when the node has failed.
-            form.encode(form.check(on_error.value))
+            form.encode(on_error.value)
         except TypeError as error:
             raise node.mistake(
                 f"node '{node.name}' has on_error=Default({on_error.value!r}): {error}",

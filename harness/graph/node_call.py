@@ -413,7 +413,6 @@ class NodeCall:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.
                     await end([*self._nesting], label=self.label, log=log)
-            value = step.form.check(value)
             return CallOutput(value, step.form.encode(value), span.id)
 
     def _record_producers(self, span: Span) -> None:
@@ -436,11 +435,11 @@ class NodeCall:
         items: list[object] = []
         async with aclosing(self._shared.executor.stream(work)) as stream:
             async for item in stream:
-                checked = form.check(item)
+                data = form.encode(item)
                 if on_item is not None:
                     self._has_given_items = True
-                    await on_item(len(items), checked, form.encode(checked))
-                items.append(checked)
+                    await on_item(len(items), item, data)
+                items.append(item)
                 self.beat()
         return items
 

@@ -15,11 +15,9 @@ import dataclasses
 import inspect
 import json
 import marshal
-import reprlib
 import typing
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
-from enum import Enum
 from hashlib import blake2b
 from types import UnionType
 from typing import Any, Union
@@ -33,8 +31,7 @@ from harness.text.value_text import sets_in_order
 
 # Kinds of schema that pydantic checks in Python, and cannot make from JSON.
 _NOT_FROM_JSON = frozenset(
-    {"callable", "generator", "is-instance", "is-subclass"}
-    | {"literal of an enum", "enum of other values"}
+    {"callable", "generator", "is-instance", "is-subclass", "enum of other values"}
 )
 # Values that no member of an enum may have: pydantic finds a member by its value in the JSON.
 _NOT_IN_JSON = (tuple, bytes, set, frozenset)
@@ -46,10 +43,7 @@ _NOT_SCHEMAS = frozenset(
 )
 # The key of a value that is kept as text, and how its JSON begins.
 _TEXT_KEY, _TEXT_OPENING = "$json", b'{"$json":'
-# Characters of a value in a message, where its excerpt does not show the difference.
-_LONGEST = 200
-_EXCERPT = reprlib.Repr()
-_EXCERPT.maxstring = _EXCERPT.maxother = 50
+_LONGEST = 100  # characters of a value in a message
 
 
 class ValueForm:
@@ -74,33 +68,21 @@ class ValueForm:
             raise TypeError(_no_form(self.annotation, kinds))
         self._has_sets = not kinds.isdisjoint({"set", "frozenset"})
 
-    def check(self, value: object) -> object:
-        """The value itself, if it is of the annotation.
-
-        Raises:
-            TypeError: It is not.
-        """
-        try:
-            # The result must be the same value: pydantic accepts an instance of a subclass, which
-            # would come back as its base, and makes models of mappings even if it is strict.
-            if _is_same(value, self._validated(value)):
-                return value
-        except ValidationError:
-            pass
-        missing = "; is an await missing?" if inspect.isawaitable(value) else ""
-        raise TypeError(f"returned {self._mismatch(value)}{missing}")
-
     def encode(self, value: object) -> bytes:
-        """A checked value as strict JSON in one line, the same in every process.
+        """A value as strict JSON in one line, the same in every process.
 
         Raises:
-            TypeError: It has no form in JSON, or would be read back as something else.
+            TypeError: It is not of the annotation, has no form in JSON, or would be read back as
+                something else.
         """
         try:
             return self._encoded(value)
         except (TypeError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0]
-            raise TypeError(f"its output cannot be written to the journal: {reason}") from error
+            mismatch = self._mismatch(value)
+            raise TypeError(
+                mismatch or f"its output cannot be written to the journal: {reason}"
+            ) from error
 
     def restore(self, data: object) -> object:
         """The value that `encode` wrote, from its bytes or from the result of `orjson.loads`.
@@ -127,20 +109,25 @@ class ValueForm:
     def _validated(self, value: object) -> object:
         return self._adapter.validate_python(value, strict=True)
 
-    def _mismatch(self, value: object) -> str:
-        """Says in a message how a value differs from the annotation."""
-        text = (
-            f"{_kind_of(value)} ({_EXCERPT.repr(value)}), "
-            f"where its annotation says {described(self.annotation)}"
-        )
-        if isinstance(value, Iterator | AsyncIterator):
-            return f"{text}; it can be read only once, so return a list"
+    def _mismatch(self, value: object) -> str | None:
+        """Says in a message how a value differs from the annotation; None if it is of it."""
+        detail = ""
         try:
-            self._validated(value)
+            # The result must be the same value: pydantic accepts an instance of a subclass, which
+            # would come back as its base, and makes models of mappings even if it is strict.
+            if _is_same(value, self._validated(value)):
+                return None
         except ValidationError as error:
             if error.errors()[0]["loc"]:
-                return f"{text}: {_first_mistake(error)}"
-        return text
+                detail = f": {_first_mistake(error)}"
+        if inspect.isawaitable(value):
+            detail = "; is an await missing?"
+        elif isinstance(value, Iterator | AsyncIterator):
+            detail = "; it can be read only once, so return a list"
+        return (
+            f"returned {_kind_of(value)} ({_excerpt(value)}), "
+            f"where its annotation says {described(self.annotation)}{detail}"
+        )
 
     def _encoded(self, value: object) -> bytes:
         plain = self._adapter.dump_python(
@@ -170,12 +157,7 @@ class ValueForm:
 def _change(value: object, restored: object) -> str:
     """Says in a message where a restored value differs from the written one."""
     place, written_part, restored_part = _difference(value, restored) or ("", value, restored)
-    written = _EXCERPT.repr(written_part)
-    back = _EXCERPT.repr(restored_part)
-    # Longer excerpts may show a difference that these do not.
-    if written == back:
-        written = repr(written_part)[:_LONGEST]
-        back = repr(restored_part)[:_LONGEST]
+    written, back = _excerpt(written_part), _excerpt(restored_part)
     if written == back:
         back = "another that looks the same"
     where = f" at {place.removeprefix('.')}" if place else ""
@@ -291,12 +273,7 @@ def _kinds_in(schema: object) -> set[str]:
             elif kind == "enum" and any(type(m.value) in _NOT_IN_JSON for m in part["members"]):
                 kinds.add("enum of other values")
             elif isinstance(kind, str):
-                # pydantic finds members of enums by value only if they are texts or integers.
-                is_odd = any(
-                    isinstance(value, Enum) and not isinstance(value, str | int)
-                    for value in part.get("expected", ())
-                )
-                kinds.add("literal of an enum" if is_odd else kind)
+                kinds.add(kind)
                 unvisited += [inner for name, inner in part.items() if name not in _NOT_SCHEMAS]
             else:  # a mapping from the names of fields to their schemas
                 unvisited += part.values()
@@ -335,6 +312,11 @@ def _text_of(data: object) -> bytes | str:
     if type(value) is dict and len(value) == 1 and _TEXT_KEY in value:
         return str(value[_TEXT_KEY])
     return data if isinstance(data, bytes) else orjson.dumps(value)
+
+
+def _excerpt(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _kind_of(value: object) -> str:
