@@ -15,26 +15,15 @@ import linecache
 import threading
 import tokenize
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from itertools import chain
 from types import CodeType
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 # Fields of syntax nodes that do not change what code does, or follow from the place (`ctx`).
 _IGNORED_FIELDS = frozenset({"ctx", "kind", "type_comment", "type_params", "simple"})
 _READ_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Import:
-    """An import statement inside a function."""
-
-    module: str
-    """Empty in `from . import x`."""
-    level: int
-    """The number of leading dots."""
-    names: tuple[str, ...]
-    """Imported from there; they may be modules too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +35,9 @@ class CodeText:
     reads: tuple[tuple[str, ...], ...]
     """The global names that it reads, each with the attributes read from it:
     `("prompts", "SYSTEM")`. In bytecode, all names that may be global."""
-    imports: tuple[Import, ...]
+    imports: tuple[str, ...]
+    """The modules that it imports, and the names that it imports from them, which may be modules
+    too: `("prompts", "prompts.SYSTEM")`. A relative import begins with dots."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -70,7 +61,9 @@ def code_text(code: CodeType) -> CodeText:
     except RecursionError:
         return _bytecode_text(code)
     return CodeText(
-        text="\n".join(writer.words), reads=tuple(writer.reads), imports=tuple(writer.imports)
+        text="\n".join(writer.words),
+        reads=tuple(writer.reads),
+        imports=tuple(chain.from_iterable(writer.imports)),
     )
 
 
@@ -114,7 +107,7 @@ class _Writer:
         self.words: list[str] = []
         # Ordered sets, as dictionaries without values.
         self.reads: dict[tuple[str, ...], None] = {}
-        self.imports: dict[Import, None] = {}
+        self.imports: dict[tuple[str, ...], None] = {}
         self._global_names = global_names  # that the function reads
 
     def add_function(self, node: _Function) -> None:
@@ -174,10 +167,10 @@ class _Writer:
         match node:
             case ast.Import():
                 for alias in node.names:
-                    self.imports[Import(module=alias.name, level=0, names=())] = None
+                    self.imports[alias.name,] = None
             case ast.ImportFrom(module=module, level=level):
-                names = tuple(alias.name for alias in node.names)
-                self.imports[Import(module=module or "", level=level, names=names)] = None
+                names = [alias.name for alias in node.names]
+                self.imports[_imported(level, module, names)] = None
         self.words.append(type(node).__name__)
         for name, value in ast.iter_fields(node):
             if value not in (None, []) and name not in _IGNORED_FIELDS:
@@ -201,10 +194,17 @@ def _global_names(code: CodeType) -> set[str]:
     return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
+def _imported(level: int, module: str | None, names: Iterable[str]) -> tuple[str, ...]:
+    """The entries of `CodeText.imports` for `from module import names`, with dots by the level."""
+    base = "." * level + (module or "")
+    separator = "." if module else ""
+    return (base, *(f"{base}{separator}{name}" for name in names))
+
+
 def _bytecode_text(code: CodeType) -> CodeText:
     words = ["bytecode"]
     reads: list[tuple[str, ...]] = []
-    imports: dict[Import, None] = {}
+    imports: list[str] = []
     codes = [code]
     for part in codes:  # `codes` grows meanwhile, by the functions inside
         codes += [constant for constant in part.co_consts if isinstance(constant, CodeType)]
@@ -218,9 +218,9 @@ def _bytecode_text(code: CodeType) -> CodeText:
         instructions = [*dis.get_instructions(part)]
         for index, instruction in enumerate(instructions):
             if instruction.opname == "IMPORT_NAME":
-                # `IMPORT_NAME` takes the two values that the instructions before it load.
+                # It takes the two values that the instructions before it load.
                 level, names = (before.argval for before in instructions[index - 2 : index])
-                imports[Import(module=instruction.argval, level=level, names=names or ())] = None
+                imports += _imported(level, instruction.argval, names or ())
     return CodeText(text="\n".join(words), reads=tuple(reads), imports=tuple(imports))
 
 

@@ -32,16 +32,17 @@ import types
 import typing
 import uuid
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from importlib.machinery import PathFinder
 from pathlib import Path, PurePath
 from types import CellType, CodeType, FunctionType, ModuleType
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from harness.graph.code_text import Import, code_text
+from harness.graph.code_text import code_text
 
 _MISSING = object()
 _MOST_NAMED = 3  # changed parts in one message
@@ -59,6 +60,12 @@ class Fingerprint:
     """The name of each function, class and constant in it → the digest of that part."""
     places: Mapping[str, str]
     """The name of each function in it → where it is: `nodes.py:12`."""
+    lookups: Sequence[tuple[Callable[[], object], object]]
+    """Reads of all names and cells that it was made from, each with the value at that time."""
+
+    def holds(self) -> bool:
+        """Whether every name and cell still has the same value."""
+        return all(read() is value for read, value in self.lookups)
 
     def changes_since(self, earlier_parts: Mapping[str, str]) -> str:
         """The parts that differ from earlier ones, in words; empty if those are unknown."""
@@ -76,62 +83,37 @@ class Fingerprint:
         return text
 
 
-def code_of(function: object) -> Fingerprint:
+def code_of(function: object, *, with_state: bool = True) -> Fingerprint:
     """The fingerprint of a function, with its parts; the same in every process.
 
     The digest does not depend on comments, docstrings, annotations, a decorator's arguments, lines
     and the file's name; it does depend on constants, defaults and helpers, however far down. The
     docstrings and annotations of classes count, since a model may be shown them.
+
+    Without `with_state`, a list or an object that the function closes over or is bound to, and that
+    a call may change, counts by its class alone: after the change it is still the same call.
     """
     # Caching would keep alive what a closure holds, a whole run perhaps.
     if not isinstance(function, FunctionType) or function.__closure__:
-        return _taken(function).code
-    cached = _cached(function)
-    if not cached.holds():
+        return _taken(function, with_state=with_state)
+    code = _cached(function)
+    if not code.holds():
         _cached.cache_clear()  # a name was bound again, as the cells of a notebook do
-        cached = _cached(function)
-    return cached.code
-
-
-def code_without_state(function: object) -> Fingerprint:
-    """As `code_of`, without the state of what the function closes over or is bound to.
-
-    A list or an object that a call may change counts by its class alone, since after the change it
-    is still the same call.
-    """
-    if isinstance(function, FunctionType) and not function.__closure__:
-        return code_of(function)
-    return _taken(function, with_state=False).code
+        code = _cached(function)
+    return code
 
 
 def digest_of_parts(value: object) -> str | None:
     """The digest of an object by its `code_parts()`; None if one of these parts has no parts."""
     writer = _FingerprintWriter()
     writer.add(value)
-    code = writer.finished().code
+    code = writer.finished()
     # An object without parts counts by its class alone, so that all objects of the class would have
     # the same digest.
     return code.digest if writer.is_whole else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CheckedFingerprint:
-    """A fingerprint, and the names and cells whose values it was made from."""
-
-    code: Fingerprint
-    names: tuple[tuple[Mapping[str, object], str, object], ...]
-    """Every name that was looked up: its scope, itself, and its value."""
-    cells: tuple[tuple[CellType, object], ...]
-
-    def holds(self) -> bool:
-        """Whether every name still has the same value."""
-        return all(scope.get(name, _MISSING) is value for scope, name, value in self.names) and all(
-            _contents(cell) is value for cell, value in self.cells
-        )
-
-
-def _taken(function: object, *, with_state: bool = True) -> _CheckedFingerprint:
-    """Takes the fingerprint of a function."""
+def _taken(function: object, *, with_state: bool = True) -> Fingerprint:
     writer = _FingerprintWriter(with_state=with_state)
     if isinstance(function, FunctionType):
         writer.mention(function)  # not `add`, which writes only the name of a library's function
@@ -162,25 +144,19 @@ class _FingerprintWriter:
         self._part = "its code"
         self._words: list[str] = []
         self._words_by_part: dict[str, list[str]] = {}
-        # The mentioned values, which stay alive here and so keep their ids. A value's number is its
-        # index.
-        self._values: list[object] = []
+        # The mentioned values, each with the part that mentions it first. They stay alive here and
+        # so keep their ids. A value's number is its index.
+        self._values: list[tuple[object, str]] = []
         self._numbers: dict[int, int] = {}  # `id` of a value → its number
-        self._first_parts: dict[int, str] = {}  # number of a value → the part that mentions it
-        self._held: set[int] = set()  # numbers of values that a closure or a bound method holds
-        # (`id` of a scope, name) → the scope, the name and its value
-        self._names: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
-        self._cells: list[tuple[CellType, object]] = []
+        # (`id` of a scope, name), or `id` of a cell → as in `Fingerprint.lookups`
+        self._lookups: dict[object, tuple[Callable[[], object], object]] = {}
         self._places: dict[str, str] = {}
 
     def mention(self, value: object) -> None:
         """Writes the number of a value, so that `finished` writes the value itself."""
         number = self._numbers.setdefault(id(value), len(self._values))
         if number == len(self._values):
-            self._values.append(value)
-            self._first_parts[number] = self._part
-            if self._is_held:
-                self._held.add(number)
+            self._values.append((value, self._part))
         self._write(f"#{number}")
 
     def add(self, value: object) -> None:
@@ -205,20 +181,25 @@ class _FingerprintWriter:
             else:
                 self._write(f"class {library_name(value.__module__, value.__qualname__)}")
         elif isinstance(value, ModuleType):
-            self._add_module(value)
+            path = Path(value.__file__ or "") if is_own_module(value) else None
+            if path is not None and path.is_file():
+                self._add_file(path)  # the whole module, since any of it may be used
+            else:
+                self._write(f"module {value.__name__}")
         else:
             self._add_object(value)
 
     def _add_object(self, value: object) -> None:
         """As `add`, for a value that is neither plain, a function, a class nor a module."""
-        if self._is_held and not self._with_state and _may_change(value):
+        leaves_state_out = self._is_held and not self._with_state
+        if leaves_state_out and _may_change(value):
             self._write("state")
             self.add(type(value))
             return
         parts = parts_of(value)
         if parts is None:
             self.is_whole &= self._is_in_code
-            if (self._with_state or not self._is_held) and _attributes(value):
+            if not leaves_state_out and _attributes(value):
                 self.mention(value)
                 return
             self._write("object")
@@ -231,14 +212,13 @@ class _FingerprintWriter:
             self._write_parts(parts)
             self._is_held = was_held
 
-    def finished(self) -> _CheckedFingerprint:
+    def finished(self) -> Fingerprint:
         """Writes every value that was mentioned, and all that these values refer to."""
-        for number, value in enumerate(self._values):  # `_values` grows meanwhile
+        for value, first_part in self._values:  # `_values` grows meanwhile
             self._is_in_code = isinstance(value, FunctionType | type)
             # Other objects are not asked for an attribute: they may raise anything.
             qualified_name = getattr(value, "__qualname__", None) if self._is_in_code else None
-            self._part = qualified_name or self._first_parts[number]
-            self._is_held = number in self._held and not self._is_in_code
+            self._part = qualified_name or first_part
             if isinstance(value, FunctionType):
                 self._write_function(value)
                 code = value.__code__
@@ -249,18 +229,15 @@ class _FingerprintWriter:
                 parts = parts_of_class(value) if isinstance(value, type) else parts_of(value)
                 self._write_parts(parts or Parts("object", (type(value), *_attributes(value))))
         text = "\n".join(self._words).encode()
-        return _CheckedFingerprint(
-            code=Fingerprint(
-                digest=blake2b(text, digest_size=16).hexdigest(),
-                parts={
-                    # Short, since they only name a change in a message; the whole digest decides.
-                    name: blake2b("\n".join(words).encode(), digest_size=4).hexdigest()
-                    for name, words in self._words_by_part.items()
-                },
-                places=self._places,
-            ),
-            names=tuple(self._names.values()),
-            cells=tuple(self._cells),
+        return Fingerprint(
+            digest=blake2b(text, digest_size=16).hexdigest(),
+            parts={
+                # Short, since they only name a change in a message; the whole digest decides.
+                name: blake2b("\n".join(words).encode(), digest_size=4).hexdigest()
+                for name, words in self._words_by_part.items()
+            },
+            places=self._places,
+            lookups=[*self._lookups.values()],
         )
 
     def _write_parts(self, parts: Parts) -> None:
@@ -276,8 +253,7 @@ class _FingerprintWriter:
         closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         for name, cell in closure:
             contents = _contents(cell)
-            # `_CheckedFingerprint.holds` looks it up again, as it does the names of `_follow`.
-            self._cells.append((cell, contents))
+            self._lookups[id(cell)] = (functools.partial(_contents, cell), contents)
             if not self._with_state and _assigns(function.__code__, name):
                 self._write(f"state {name}")
                 continue
@@ -287,8 +263,9 @@ class _FingerprintWriter:
         for path in code.reads:
             self._follow(function.__globals__, path)
         package = str(function.__globals__.get("__package__") or "")
-        for imported in code.imports:
-            for file in imported_files(imported, package):
+        for name in code.imports:
+            file = imported_file(name, package)
+            if file is not None:
                 self._add_file(file)
         self.add(getattr(function, "__wrapped__", None))
 
@@ -300,7 +277,7 @@ class _FingerprintWriter:
         last_module: object = _MISSING
         for name in path:
             value = scope.get(name, _MISSING)
-            self._names[id(scope), name] = (scope, name, value)
+            self._lookups[id(scope), name] = (functools.partial(scope.get, name, _MISSING), value)
             if not isinstance(value, ModuleType) or not is_own_module(value):
                 break
             last_module = value
@@ -324,14 +301,6 @@ class _FingerprintWriter:
         # A number depends on everything that was mentioned before, so it is no part's own.
         if not word.startswith("#"):
             self._words_by_part.setdefault(self._part, []).append(word)
-
-    def _add_module(self, module: ModuleType) -> None:
-        # The whole module: any of it may be used.
-        path = Path(module.__file__ or "") if is_own_module(module) else None
-        if path is not None and path.is_file():
-            self._add_file(path)
-        else:
-            self._write(f"module {module.__name__}")
 
     def _add_file(self, path: Path) -> None:
         self._write(f"file {blake2b(path.read_bytes()).hexdigest()}")
@@ -615,30 +584,22 @@ def library_name(module: str | None, name: str) -> str:
     return f"{package if package in sys.stdlib_module_names else module}.{name}"
 
 
-def imported_files(imported: Import, package: str) -> list[Path]:
-    """The user's own files that an import statement of a package leads to; imports none of them."""
-    parts = imported.module.split(".") if imported.module else []
-    if imported.level:
-        # One dot is the package itself, each further dot a parent.
-        parent = package.rsplit(".", imported.level - 1)[0]
-        folders = getattr(sys.modules.get(parent), "__path__", [])
-    else:
-        try:
-            # Only the first name is looked up: for `a.b`, `find_spec` would import `a`.
-            spec = importlib.util.find_spec(parts[0])
-        except (ImportError, ValueError):  # a module that was not imported in the usual way
-            return []
-        if spec is not None and spec.submodule_search_locations is not None:
-            folders = spec.submodule_search_locations
-            parts = parts[1:]
-        elif spec is not None and spec.has_location:
-            folders = [Path(spec.origin or "").parent]
-        else:  # no such module, or a built-in one
-            return []
-    files: list[Path] = []
-    # Each imported name may be a module too.
-    for module in (parts, *([*parts, name] for name in imported.names)):
-        for folder in folders:
-            path = Path(folder, *module)
-            files += [path / "__init__.py", path.with_name(f"{path.name}.py")]
-    return [file for file in files if file.is_file() and is_own(str(file))]
+def imported_file(name: str, package: str) -> Path | None:
+    """The user's own file of a module; None if it has none.
+
+    `name` may begin with dots, for a module of `package`.
+    """
+    try:
+        top, *inner = importlib.util.resolve_name(name, package).split(".")
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):  # a module that was not imported in the usual way
+        return None
+    for part in inner:
+        folders = None if spec is None else spec.submodule_search_locations
+        if folders is None:
+            return None  # no package
+        # For `a.b`, `importlib.util.find_spec` would import `a`.
+        spec = PathFinder.find_spec(part, folders)
+    if spec is None or not spec.has_location or not is_own(spec.origin or ""):
+        return None
+    return Path(spec.origin or "")

@@ -28,7 +28,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
 
 from harness.errors import InvalidInput, did_you_mean
-from harness.graph.fingerprint import code_without_state
+from harness.graph.fingerprint import code_of
 from harness.graph.node import RUN_PARAMETER, annotation_of
 from harness.inference import Image, ToolSpec
 from harness.inference.images import numbered
@@ -148,7 +148,7 @@ def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
     """A function as a tool, with its present code; raises `InvalidInput` as `Tool` does."""
     tool = tool if isinstance(tool, Tool) else Tool(tool)
     # Not when the `Tool` is made: the function may refer to names that are defined further down.
-    return replace(tool.usable, code=code_without_state(tool.function).digest)
+    return replace(tool.usable, code=code_of(tool.function, with_state=False).digest)
 
 
 def _read(tool: Tool) -> UsableTool:
