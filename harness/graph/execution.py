@@ -156,29 +156,26 @@ class _Running:
                 yield NodeSkip(node=failure.node, reason=reason)
 
     def _skip(
-        self,
-        state: StepState,
-        item: int | None,
-        reason: str,
-        because_of: str | None = None,
-        decided_by: tuple[str, ...] = (),
+        self, state: StepState, item: int | None, reason: str, because_of: str | None = None
     ) -> None:
         """Records a skipped node or item in the log and in the journal."""
         skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
         self._shared.log.skips.append(skip)
-        detail = self._shared.tracer.excerpt(reason)
+        when = state.step.node.when
+        # The sources of its `when` are nodes of the same graph, so their paths begin like its own.
+        graph_path, slash, _ = state.path.rpartition("/")
+        sources = (parameter.source for parameter in when.parameters) if when else ()
         event = events.Skip(
-            node=state.path, item=item, detail=detail, because_of=because_of, decided_by=decided_by
+            node=state.path,
+            item=item,
+            detail=self._shared.tracer.excerpt(reason),
+            because_of=because_of,
+            decided_by=tuple(f"{graph_path}{slash}{source}" for source in sources),
         )
         self._shared.tracer.instant(event)
 
     def _skip_call(self, call: StepCall, reason: str, because_of: str | None = None) -> None:
-        when = call.step.node.when
-        # The sources of its `when` are nodes of the same graph, so their paths begin like its own.
-        graph_path, slash, _ = call.state.path.rpartition("/")
-        sources = (parameter.source for parameter in when.parameters) if when else ()
-        decided_by = tuple(f"{graph_path}{slash}{source}" for source in sources)
-        self._skip(call.state, call.item, reason, because_of, decided_by)
+        self._skip(call.state, call.item, reason, because_of)
 
     def _record_total(self, state: StepState, total: int) -> None:
         self._shared.tracer.instant(events.ItemsEvent(node=state.path, total=total))
@@ -230,7 +227,7 @@ class _Running:
                     return stored
                 output = await self._perform(call)
             except CallFailed as failed:
-                return await self._outcome_of_failed(call, failed)
+                return await self._outcome_of_failed(call, failed.failure)
             except Suspended as suspended:
                 self._questions += suspended.questions
                 return Blocked(call.label, "waits for an answer"), NO_DIGEST
@@ -262,7 +259,7 @@ class _Running:
         try:
             return bool(when.function(**condition.arguments))
         except Exception as error:
-            raise CallFailed(error, 0) from error
+            raise CallFailed(NodeFailure(node=call.label, error=error, attempts=0)) from error
 
     async def _perform(self, call: StepCall) -> CallOutput:
         # `_stop` has not cancelled a call that was still looking for a stored output.
@@ -299,14 +296,14 @@ class _Running:
 
     # --- calls without an output ------------------------------------------------------------------
 
-    async def _outcome_of_failed(self, call: StepCall, failed: CallFailed) -> Outcome:
+    async def _outcome_of_failed(self, call: StepCall, failure: NodeFailure) -> Outcome:
         """Applies the node's `on_error` to a call whose last attempt raised."""
-        error = failed.error
+        error = failure.error
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # an error that a cancelled call raises is no failure
         # The place is free from here on, since what follows only writes records.
         self._calls.give_back(call)
-        detail = "; ".join([describe(error) or "", *failed.beside])
+        detail = "; ".join([describe(error) or "", *failure.beside])
         # After a limit nothing is written, so that the call is made when the run goes on with a
         # higher limit.
         is_limit = isinstance(error, RunLimitReached)
@@ -326,33 +323,32 @@ class _Running:
             if is_limit:
                 return value, digest(data)
             return await self._outputs.keep(call, CallOutput(value, data, 0))
-        return self._blocked_by_failure(call, failed), NO_DIGEST
+        return self._blocked_by_failure(call, failure), NO_DIGEST
 
-    def _blocked_by_failure(self, call: StepCall, failed: CallFailed) -> Blocked:
+    def _blocked_by_failure(self, call: StepCall, failure: NodeFailure) -> Blocked:
         """Records a failure, or the limit that stopped the call; what its consumers get."""
-        label, error = call.label, failed.error
+        error = failure.error
         if isinstance(error, RunLimitReached):
-            blocked = Blocked(label, "was stopped by a limit")
+            blocked = Blocked(call.label, "was stopped by a limit")
             self._skip_call(call, blocked.ending)
             return blocked
         if isinstance(error, NodeFailed) and isinstance(error.result, Execution):
             # A nested node failed: its failure is listed, and this call counts as skipped.
             first, *others = error.result.failures
-            self._failures += [replace(first, beside=(*first.beside, *failed.beside)), *others]
+            self._failures += [replace(first, beside=(*first.beside, *failure.beside)), *others]
             blocked = Blocked(error.node, "failed")
             self._skip_call(call, blocked.reason, blocked.label)
             return blocked
-        self._failures.append(
-            NodeFailure(node=label, error=error, attempts=failed.attempts, beside=failed.beside)
-        )
-        return Blocked(label, "failed")
+        self._failures.append(failure)
+        return Blocked(call.label, "failed")
 
     def _outcome_of_cancelled(self, call: StepCall) -> Blocked:
         if self._stopping is not None:
             return self._stopping
         # Who cancelled the task is unknown: perhaps the loop is being closed.
         error = asyncio.CancelledError("its task was cancelled")
-        return self._blocked_by_failure(call, CallFailed(error, 1))
+        failure = NodeFailure(node=call.label, error=error, attempts=1)
+        return self._blocked_by_failure(call, failure)
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import (
     Execution,
+    NodeFailure,
     Question,
     form_of_answer,
     not_an_answer,
@@ -75,21 +76,11 @@ class Suspended(BaseException):
 
 
 class CallFailed(Exception):
-    """A call whose last attempt raised.
+    """A call whose last attempt raised."""
 
-    Attributes:
-        error: What it raised.
-        attempts: How often it was called.
-        beside: The other errors of a group whose first is `error`, as `NodeFailure` has them.
-    """
-
-    def __init__(
-        self, error: BaseException, attempts: int, *, beside: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(message_of(error))
-        self.error = error
-        self.attempts = attempts
-        self.beside = beside
+    def __init__(self, failure: NodeFailure) -> None:
+        super().__init__(message_of(failure.error))
+        self.failure = failure
 
 
 RunNested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
@@ -333,7 +324,8 @@ class NodeCall:
                     # Let through, it would look as if the run had been cancelled.
                     subject = "its task" if task.cancelling() else "what it waited for"
                     cancelled = asyncio.CancelledError(f"{subject} was cancelled")
-                    raise CallFailed(cancelled, attempt) from raised
+                    failure = NodeFailure(node=self.label, error=cancelled, attempts=attempt)
+                    raise CallFailed(failure) from raised
                 if not isinstance(error, Exception):
                     if error is raised:
                         raise
@@ -343,7 +335,11 @@ class NodeCall:
                 is_last = task.cancelling() or self._has_given_items
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
-                    raise CallFailed(error, attempt, beside=_first_lines(others)) from error
+                    beside = _first_lines(others)
+                    failure = NodeFailure(
+                        node=self.label, error=error, attempts=attempt, beside=beside
+                    )
+                    raise CallFailed(failure) from error
                 if _may_be_due_to_a_reply(error):
                     self._variations += 1
             retry = events.RetryEvent(
