@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -124,8 +124,8 @@ class _Running:
             for timer in self._timers:
                 timer.cancel()
             if self._parent is not None:
-                # The caller may catch the error; the outermost run then lists it as a skip.
-                self._shared.log.failed_inside += self._failures
+                # The caller may catch the error; if not, the outermost run leaves these out.
+                self._shared.log.skips += map(_caught, self._failures)
         outputs: dict[str, object] = {}
         for name, state in self._schedule.states.items():
             output, _ = state.output(with_skipped=True)
@@ -135,25 +135,19 @@ class _Running:
         self._schedule.states.clear()
         # Only the outermost graph returns the log: ten thousand nested graphs would each copy it.
         log = self._shared.log if self._parent is None else Log()
+        failed = {failure.node for failure in self._failures}
+        skips = (skip for skip in log.skips if skip.node not in failed)
         return Execution(
             outputs=outputs,
             failures=tuple(self._failures),
-            skips=(*log.skips, *self._caught_failures(log)),
+            # Each once: a failure reaches all graphs around it whose callers fail of it.
+            skips=tuple(dict.fromkeys(skips)),
             questions=tuple(self._questions),
             reused=tuple(log.reused),
             renamed=dict(log.renamed),
             reruns=tuple(log.reruns),
             stopped_by=self._stopped_by,
         )
-
-    def _caught_failures(self, log: Log) -> Iterator[NodeSkip]:
-        """A skip for each nested failure that the node around it caught."""
-        listed = {failure.node for failure in self._failures}
-        for failure in log.failed_inside:
-            if failure.node not in listed:
-                listed.add(failure.node)
-                reason = f"failed, and its caller did not: {describe(failure.error)}"
-                yield NodeSkip(node=failure.node, reason=reason)
 
     def _skip(
         self, state: StepState, item: int | None, reason: str, because_of: str | None = None
@@ -385,6 +379,12 @@ class _Running:
             self._stop(Blocked(self._failures[0].node, "failed"))
         if self._schedule.is_over and not self._over.done():
             self._over.set_result(None)
+
+
+def _caught(failure: NodeFailure) -> NodeSkip:
+    """The skip that stands for a failure in a nested graph that the node around it caught."""
+    reason = f"failed, and its caller did not: {describe(failure.error)}"
+    return NodeSkip(node=failure.node, reason=reason)
 
 
 class _Calls:

@@ -448,9 +448,6 @@ class NodeCall:
             log = self._shared.log
             prefix = f"{self.label}/"
             log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(prefix)]
-            log.failed_inside[:] = [
-                failure for failure in log.failed_inside if not failure.node.startswith(prefix)
-            ]
         self._counts.clear()
 
 

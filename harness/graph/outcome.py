@@ -141,8 +141,6 @@ class Log:
     """Collects the events of a run and of its nested graphs, for the `Execution`."""
 
     skips: list[NodeSkip] = field(default_factory=list)
-    failed_inside: list[NodeFailure] = field(default_factory=list)
-    """Failures in nested graphs, whether or not their callers failed too."""
     reused: dict[str, None] = field(default_factory=dict)
     """An ordered set."""
     renamed: dict[str, str] = field(default_factory=dict)
