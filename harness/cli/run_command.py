@@ -53,7 +53,6 @@ from harness.cli.run_result import (
 )
 from harness.errors import HarnessError, NodeFailed, RunLimitReached, who_left
 from harness.graph import Question
-from harness.graph.outcome import answer_problem
 from harness.inference import Limits
 from harness.memory import Place, place_of
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
@@ -344,23 +343,19 @@ class TerminalAsker:
         self._turn = asyncio.Lock()
 
     async def __call__(self, question: Question) -> str | None:
-        """An answer in the question's form; None when the input has ended (Ctrl-D)."""
+        """An answer, of whatever form; None when the input has ended (Ctrl-D)."""
         async with self._turn:
             with self._progress.paused():
-                problem = question.problem
-                while True:
-                    if problem:
-                        say(problem, err=True)
-                    say(f"{question.node} asks: {question.text}", err=True)
-                    say(f"({question.form_with_fields}) ", nl=False, err=True)
-                    line = await _next_line()
-                    if not line:
-                        say(err=True)
-                        return None
-                    answer = line.strip()
-                    problem = answer_problem(answer, question.form)
-                    if not problem:
-                        return answer
+                # `NodeCall.ask` puts the question again after an answer of the wrong form.
+                if question.problem:
+                    say(question.problem, err=True)
+                say(f"{question.node} asks: {question.text}", err=True)
+                say(f"({question.form_with_fields}) ", nl=False, err=True)
+                line = await _next_line()
+                if not line:
+                    say(err=True)
+                    return None
+                return line.strip()
 
 
 async def _next_line() -> str:

@@ -114,7 +114,11 @@ class _Running:
             await self._over
         # The caller was cancelled, or a call raised an error that ends the run (`_run_call`).
         except BaseException:
-            self._interrupt()
+            # No caller waits for the run any more.
+            reason = Blocked("", "the run was interrupted")
+            if self._parent is not None:
+                reason = Blocked(self._parent.label, "was ended")
+            self._stop(reason)
             try:
                 await self._calls.wait(GRACE_S)
             finally:
@@ -358,14 +362,6 @@ class _Running:
             self._stopping = reason
             self._calls.cancel()
             self._timers.append(self._loop.call_later(GRACE_S, self._leave_behind))
-
-    def _interrupt(self) -> None:
-        """Lets no further call begin, since no caller waits for the run any more."""
-        # Not by `_stop`, whose timer is not needed: `run` itself waits for the calls.
-        self._stopping = Blocked("", "the run was interrupted")
-        if self._parent is not None:
-            self._stopping = Blocked(self._parent.label, "was ended")
-        self._calls.cancel()
 
     def _leave_behind(self) -> None:
         """Abandons the calls that ignore their cancellation."""
