@@ -19,7 +19,7 @@ from harness.graph.state import (
     PENDING,
     Blocked,
     CallInputs,
-    ListSource,
+    Items,
     StepState,
     digest_of_value,
 )
@@ -95,8 +95,6 @@ class Schedule:
 
     def add_item(self, state: StepState, item: int, value: object, digest: str) -> None:
         """Records an item of a generating node, which goes on to generate more."""
-        if state.items is None:
-            state.items = []
         self._settle_item(state, item, value, digest)
         self._pass_on()
 
@@ -113,12 +111,11 @@ class Schedule:
             if parameter.is_mapped:
                 assert item is not None
                 index, items = _source_item(state, parameter, item)
-                arguments[name] = items.item(index)
+                arguments[name] = items.outcomes[index]
                 digests[name] = items.digests[index]
                 if source is not None:
                     # An item of a list that came as a whole was made by the span of the whole.
-                    item_span = source.spans.get(index) if source.step.gives_items else None
-                    producers[item_span or source.span or source.label(index)] = None
+                    producers[items.spans.get(index) or source.span or source.label(index)] = None
             elif source is None:
                 arguments[name] = self._inputs[parameter.source]
                 digests[name] = self._input_digests[parameter.source]
@@ -147,16 +144,15 @@ class Schedule:
             except PipelineInvalid as error:
                 self._settle_node(state, self._record_failure(state, error))
                 return
-            state.items = []
             self._advance(state)
 
-    def _source_of(self, parameter: Parameter, state: StepState) -> StepState | ListSource:
+    def _source_of(self, parameter: Parameter, state: StepState) -> Items:
         source = self.states.get(parameter.source)
         if source is not None and source.step.gives_items:
-            return source
+            return source.items
         values: Any = self._inputs[parameter.source] if source is None else source.outcome
         if source is not None and type(values) in _NO_VALUES:
-            return source
+            return Items()  # without a total: `_obstacle_of_lists` finds the reason
         if not isinstance(values, list | tuple):
             remedy = "; give list(d.items()) of the mapping" if isinstance(values, Mapping) else ""
             raise state.step.node.mistake(
@@ -164,16 +160,19 @@ class Schedule:
                 f"not a list{remedy}",
                 code="pipeline.maps-no-list",
             )
+        digests = [digest_of_value(value) for value in values]
         # A copy, since other nodes that take the list may change it.
-        return ListSource([*values], [digest_of_value(value) for value in values])
+        return Items(outcomes=[*values], digests=digests, total=len(values))
 
     def _advance(self, state: StepState) -> None:
         """Starts all items of a mapped node that can begin; ends the node if there are no more."""
         if state.obstacle is None:
             state.obstacle = self._obstacle_of_lists(state)
         if state.obstacle is None:
-            reach = [source.reach for source in state.sources]
-            for item in range(state.total if state.total is not None else min(reach)):
+            reach = state.items.total
+            if reach is None:
+                reach = min(len(source.outcomes) for source in state.sources)
+            for item in range(reach):
                 self._begin_item(state, item)
         self._end_items(state)
 
@@ -182,11 +181,12 @@ class Schedule:
 
         Records the reason, or else how many items there will be, once known.
         """
+        sources = [self.states.get(parameter.source) for parameter in state.step.mapped]
         # Sources that ended before it was known how many items they would have.
         cut_short = [
             source
-            for source in state.sources
-            if isinstance(source, StepState) and source.has_ended and source.total is None
+            for source, items in zip(sources, state.sources, strict=True)
+            if source is not None and source.outcome is not PENDING and items.total is None
         ]
         for source in cut_short:
             if type(source.outcome) is Blocked:
@@ -197,10 +197,11 @@ class Schedule:
         except PipelineInvalid as error:
             return self._record_failure(state, error)
         if not cut_short:
-            if total is not None and state.total is None:
+            if total is not None and state.items.total is None:
                 self._on_total(state, total)
-            state.total = total
-        elif all(source.has_ended for source in state.sources):  # else another may still fail
+            state.items.total = total
+        # Else another may still fail.
+        elif all(source is None or source.outcome is not PENDING for source in sources):
             # This holds even if the node asks for skipped items: a skipped list has none.
             skipped = Skipped(reason=f"'{cut_short[0].path}' was skipped")
             self._on_skip(state, None, skipped.reason, cut_short[0].path)
@@ -212,7 +213,7 @@ class Schedule:
         if item in state.begun or state.obstacle is not None:
             return
         values = [
-            source.item(index)
+            source.outcome(index)
             for source, index in zip(state.sources, indices_of(state, item), strict=True)
         ]
         if any(value is PENDING for value in values):
@@ -238,7 +239,7 @@ class Schedule:
             outcome, label = source.outcome, source.path
             if parameter.is_mapped and item is not None:
                 index, items = _source_item(state, parameter, item)
-                outcome, label = items.item(index), source.label(index)
+                outcome, label = items.outcome(index), source.label(index)
             if type(outcome) is Blocked:
                 self._on_skip(state, item, outcome.reason, outcome.label or None)
                 return outcome
@@ -257,7 +258,7 @@ class Schedule:
     # --- what has ended ---------------------------------------------------------------------------
 
     def _settle_item(self, state: StepState, item: int, outcome: object, digest: str) -> None:
-        state.set_item(item, outcome, _digest_of(outcome, digest))
+        state.items.settle(item, outcome, _digest_of(outcome, digest))
         if state.step.followers:
             self._settled.append((state, item))
         if state.step.mapped:
@@ -267,16 +268,16 @@ class Schedule:
 
     def _end_items(self, state: StepState) -> None:
         """Settles a mapped node as a whole if all its items have outcomes and no more can begin."""
-        if state.outcome is not PENDING or state.settled < len(state.begun):
+        items = state.items
+        if state.outcome is not PENDING or items.settled < len(state.begun):
             return
         if state.obstacle is not None:
             self._settle_node(state, state.obstacle)
-        elif state.settled == state.total:
-            assert state.items is not None
+        elif items.settled == items.total:
             # A list with a gap is no output, so one blocked item blocks the node as a whole.
-            blocked = [item for item in state.items if type(item) is Blocked]
-            outcome = blocked[0] if blocked else state.items
-            self._settle_node(state, outcome, digest_of_all(state.digests))
+            blocked = [outcome for outcome in items.outcomes if type(outcome) is Blocked]
+            outcome = blocked[0] if blocked else items.outcomes
+            self._settle_node(state, outcome, digest_of_all(items.digests))
 
     def _settle_node(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
         if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
@@ -292,11 +293,9 @@ class Schedule:
 
     def _settle_missing_items(self, state: StepState, values: list[object]) -> None:
         """Settles the items of a generating node that it did not give before it ended."""
-        if state.items is None:
-            state.items = []
-        for item in range(state.settled, len(values)):
+        for item in range(state.items.settled, len(values)):
             self._settle_item(state, item, values[item], digest_of_value(values[item]))
-        state.total = len(values)
+        state.items.total = len(values)
 
     def _pass_on(self) -> None:
         """Starts what the nodes and items in `_settled` allow, and what follows from that."""
@@ -334,19 +333,18 @@ def _digest_of(outcome: object, digest: str) -> str:
 
 def _producers(source: StepState, item: int | None) -> list[int | str]:
     """The spans, or the label, of the calls that made the whole output of a node."""
-    if source.items is None or not source.spans:
+    spans = source.items.spans if source.step.gives_items else {}
+    if not spans:
         return [source.span or source.path]
     whole = [source.span] if source.span else []
     if item is not None:
         # The last span stands for all: an arrow from each to each item would be too many arrows.
-        return [*whole, next(reversed(source.spans.values()))]
-    return [*whole, *source.spans.values()]
+        return [*whole, next(reversed(spans.values()))]
+    return [*whole, *spans.values()]
 
 
-def _source_item(
-    state: StepState, parameter: Parameter, item: int
-) -> tuple[int, StepState | ListSource]:
-    """What an item's call receives for a mapped parameter: the index of an item, and its source."""
+def _source_item(state: StepState, parameter: Parameter, item: int) -> tuple[int, Items]:
+    """What an item's call receives for a mapped parameter: the index of an item, and the items."""
     number = state.step.mapped.index(parameter)
     return indices_of(state, item)[number], state.sources[number]
 

@@ -41,6 +41,31 @@ class Blocked(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class Items:
+    """The items that a mapped node takes: of a list, or of a node that gives one after another."""
+
+    outcomes: list[object] = field(default_factory=list)  # by item; `PENDING` for none yet
+    digests: list[str] = field(default_factory=list)  # by item
+    spans: dict[int, int] = field(default_factory=dict)  # item → the span of its call
+    total: int | None = None  # how many there will be; None as long as that is unknown
+    settled: int = 0  # how many have an outcome
+
+    def outcome(self, index: int) -> object:
+        """The outcome of an item; `PENDING` if it has none yet."""
+        return self.outcomes[index] if index < len(self.outcomes) else PENDING
+
+    def settle(self, index: int, outcome: object, digest: str) -> None:
+        """Records the outcome of an item's call."""
+        missing = index + 1 - len(self.outcomes)
+        if missing > 0:
+            self.outcomes += [PENDING] * missing
+            self.digests += [NO_DIGEST] * missing
+        self.outcomes[index] = outcome
+        self.digests[index] = digest
+        self.settled += 1
+
+
+@dataclass(slots=True, eq=False)
 class StepState:
     """The outputs of a step so far."""
 
@@ -55,17 +80,12 @@ class StepState:
     outcome: object = PENDING
     digest: str = NO_DIGEST  # of the whole output
     span: int | None = None  # of its finished call; None if an earlier part of the run made it
-    items: list[object] | None = None  # the output of each call, by item; None until it has begun
-    total: int | None = None  # how many items it will have; None as long as that is unknown
-    settled: int = 0  # how many items have an outcome
     # Why there will be no more items, if one of its sources ended early.
     obstacle: Blocked | Skipped | None = None
-    # The next five are set only for steps that give items, since large graphs have many others.
-    spans: dict[int, int] = field(init=False)  # by item
-    digests: list[str] = field(init=False)  # by item
-    # For each mapped parameter, the state or list that its items are from; empty until it has
-    # begun.
-    sources: list[StepState | ListSource] = field(init=False)
+    # The next four are set only for steps that give items, since large graphs have many others.
+    items: Items = field(init=False)
+    # For each mapped parameter, the items that it receives; empty until the step has begun.
+    sources: list[Items] = field(init=False)
     begun: set[int] = field(init=False)  # items that have begun, or were settled without a call
     # The list that consumers take and its digest, with skipped items and without, once made.
     _lists: dict[bool, tuple[list[object], str]] = field(init=False)
@@ -75,8 +95,7 @@ class StepState:
         self.places = Places(concurrency.limit) if concurrency else None
         self.waits_for = self.step.waits_for
         if self.step.gives_items:
-            self.spans = {}
-            self.digests = []
+            self.items = Items()
             self.sources = []
             self.begun = set()
             self._lists = {}
@@ -90,23 +109,7 @@ class StepState:
         if item is None:
             self.span = span
         else:
-            self.spans[item] = span
-
-    def item(self, index: int) -> object:
-        """The outcome of an item; `PENDING` if it has none yet."""
-        items = self.items
-        return items[index] if items is not None and index < len(items) else PENDING
-
-    def set_item(self, index: int, outcome: object, digest: str) -> None:
-        """Records the outcome of an item's call."""
-        assert self.items is not None
-        missing = index + 1 - len(self.items)
-        if missing > 0:
-            self.items += [PENDING] * missing
-            self.digests += [NO_DIGEST] * missing
-        self.items[index] = outcome
-        self.digests[index] = digest
-        self.settled += 1
+            self.items.spans[item] = span
 
     def output(self, *, with_skipped: bool) -> tuple[object, str]:
         """Its output as consumers take it, and its digest.
@@ -114,7 +117,7 @@ class StepState:
         `with_skipped` says whether a list of items has `Skipped` in the place of skipped items, or
         leaves these out.
         """
-        if self.items is None or not isinstance(self.outcome, list):
+        if not self.step.gives_items or not isinstance(self.outcome, list):
             return self.outcome, self.digest
         if with_skipped not in self._lists:
             # Made once, since a mapped consumer takes the list with each of its items.
@@ -122,55 +125,18 @@ class StepState:
         return self._lists[with_skipped]
 
     def _list_and_digest(self, *, with_skipped: bool) -> tuple[list[object], str]:
-        assert self.items is not None
-        if with_skipped or not any(type(item) is Skipped for item in self.items):
+        outcomes, digests = self.items.outcomes, self.items.digests
+        if with_skipped or not any(type(outcome) is Skipped for outcome in outcomes):
             # A new list, since a consumer might change it.
-            return list(self.items), self.digest
-        indices = [index for index, item in enumerate(self.items) if type(item) is not Skipped]
-        digests = (self.digests[index] for index in indices)
-        return [self.items[index] for index in indices], digest_of_all(digests)
+            return list(outcomes), self.digest
+        indices = [index for index, outcome in enumerate(outcomes) if type(outcome) is not Skipped]
+        return [outcomes[i] for i in indices], digest_of_all(digests[i] for i in indices)
 
     def default_after_items(self, default: object) -> object:
         """The output of a failed call: the items that a generating node gave, then its default."""
         if self.step.item_form is None or self.step.mapped or not isinstance(default, list):
             return default
-        return [*(self.items or ()), *default]
-
-    @property
-    def reach(self) -> int:
-        """The number of items that exist so far, counted to the last one that has an outcome."""
-        return 0 if self.items is None else len(self.items)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has an outcome as a whole, so that no further items come."""
-        return self.outcome is not PENDING
-
-
-class ListSource(NamedTuple):
-    """A list whose items a mapped node takes; stands in for a `StepState` that has ended."""
-
-    values: list[object]
-    digests: list[str]
-
-    @property
-    def total(self) -> int:
-        """The number of items."""
-        return len(self.values)
-
-    @property
-    def reach(self) -> int:
-        """As in `StepState`: all items exist."""
-        return len(self.values)
-
-    @property
-    def has_ended(self) -> bool:
-        """As in `StepState`."""
-        return True
-
-    def item(self, index: int) -> object:
-        """One of its items; `PENDING` after the last."""
-        return self.values[index] if index < len(self.values) else PENDING
+        return [*self.items.outcomes, *default]
 
 
 # --- calls --------------------------------------------------------------------------------------
