@@ -105,12 +105,12 @@ class Schedule:
         arguments: dict[str, Any] = {}
         digests: dict[str, str] = {}
         producers: dict[int | str, None] = {}  # an ordered set
+        indices = {} if item is None else indices_of(state, item)
         for parameter in parameters:
             name = parameter.name
             source = self.states.get(parameter.source)
             if parameter.is_mapped:
-                assert item is not None
-                index, items = _source_item(state, parameter, item)
+                index, items = indices[name], state.sources[name]
                 arguments[name] = items.outcomes[index]
                 digests[name] = items.digests[index]
                 if source is not None:
@@ -140,7 +140,7 @@ class Schedule:
             self._start(state, None)
         else:
             try:
-                state.sources = [self._source_of(parameter, state) for parameter in step.mapped]
+                state.sources = {p.name: self._source_of(p, state) for p in step.mapped}
             except PipelineInvalid as error:
                 self._settle_node(state, self._record_failure(state, error))
                 return
@@ -171,7 +171,7 @@ class Schedule:
         if state.obstacle is None:
             reach = state.items.total
             if reach is None:
-                reach = min(len(source.outcomes) for source in state.sources)
+                reach = min(len(items.outcomes) for items in state.sources.values())
             for item in range(reach):
                 self._begin_item(state, item)
         self._end_items(state)
@@ -185,7 +185,7 @@ class Schedule:
         # Sources that ended before it was known how many items they would have.
         cut_short = [
             source
-            for source, items in zip(sources, state.sources, strict=True)
+            for source, items in zip(sources, state.sources.values(), strict=True)
             if source is not None and source.outcome is not PENDING and items.total is None
         ]
         for source in cut_short:
@@ -212,10 +212,8 @@ class Schedule:
         """Starts an item if all its arguments exist, unless it has begun before."""
         if item in state.begun or state.obstacle is not None:
             return
-        values = [
-            source.outcome(index)
-            for source, index in zip(state.sources, indices_of(state, item), strict=True)
-        ]
+        indices = indices_of(state, item)
+        values = [items.outcome(indices[name]) for name, items in state.sources.items()]
         if any(value is PENDING for value in values):
             return
         # Added before the item starts or settles: `_end_items` compares `settled` with `begun`.
@@ -238,8 +236,9 @@ class Schedule:
                 continue  # an input always has a value
             outcome, label = source.outcome, source.path
             if parameter.is_mapped and item is not None:
-                index, items = _source_item(state, parameter, item)
-                outcome, label = items.outcome(index), source.label(index)
+                index = indices_of(state, item)[parameter.name]
+                outcome = state.sources[parameter.name].outcome(index)
+                label = source.label(index)
             if type(outcome) is Blocked:
                 self._on_skip(state, item, outcome.reason, outcome.label or None)
                 return outcome
@@ -343,12 +342,6 @@ def _producers(source: StepState, item: int | None) -> list[int | str]:
     return [*whole, *spans.values()]
 
 
-def _source_item(state: StepState, parameter: Parameter, item: int) -> tuple[int, Items]:
-    """What an item's call receives for a mapped parameter: the index of an item, and the items."""
-    number = state.step.mapped.index(parameter)
-    return indices_of(state, item)[number], state.sources[number]
-
-
 def count_items(state: StepState) -> int | None:
     """The number of items that a mapped node will have; None while unknown.
 
@@ -356,33 +349,32 @@ def count_items(state: StepState) -> int | None:
         PipelineInvalid: It walks lists side by side that differ in length.
     """
     node = state.step.node
-    known = [
-        (parameter.source, source.total)
-        for parameter, source in zip(state.step.mapped, state.sources, strict=True)
-        if source.total is not None
-    ]
-    totals = [total for _, total in known]
-    is_known = len(totals) == len(state.sources)
+    totals = [items.total for items in state.sources.values()]
+    known = [total for total in totals if total is not None]
+    is_known = len(known) == len(totals)
     if node.combine == "product":
-        return math.prod(totals) if is_known else None
-    if len(set(totals)) > 1:
-        lengths = ", ".join(f"'{name}' has {total}" for name, total in known)
+        return math.prod(known) if is_known else None
+    if len(set(known)) > 1:
+        lengths = ", ".join(
+            f"'{parameter.source}' has {total}"
+            for parameter, total in zip(state.step.mapped, totals, strict=True)
+            if total is not None
+        )
         raise node.mistake(
             f"each= walks lists side by side, and they differ in length: {lengths}; to take all "
             'combinations, write combine="product"',
             code="pipeline.lengths-differ",
         )
-    return totals[0] if is_known else None
+    return known[0] if is_known else None
 
 
-def indices_of(state: StepState, item: int) -> list[int]:
-    """Which item of each source an item takes."""
+def indices_of(state: StepState, item: int) -> dict[str, int]:
+    """For each mapped parameter, by its name, the index of the item that an item's call takes."""
     if state.step.node.combine == "zip":
-        return [item] * len(state.sources)
-    indices = []
+        return dict.fromkeys(state.sources, item)
+    indices: dict[str, int] = {}
     # As the digits of a number: the last parameter changes fastest.
-    for source in reversed(state.sources):
-        assert source.total is not None, "a product begins when all its sources are whole"
-        item, index = divmod(item, source.total)
-        indices.append(index)
-    return indices[::-1]
+    for name, items in reversed(state.sources.items()):
+        assert items.total is not None, "a product begins when all its sources are whole"
+        item, indices[name] = divmod(item, items.total)
+    return indices

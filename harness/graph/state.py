@@ -84,8 +84,8 @@ class StepState:
     obstacle: Blocked | Skipped | None = None
     # The next four are set only for steps that give items, since large graphs have many others.
     items: Items = field(init=False)
-    # For each mapped parameter, the items that it receives; empty until the step has begun.
-    sources: list[Items] = field(init=False)
+    # Mapped parameter → the items that it receives; empty until the step has begun.
+    sources: dict[str, Items] = field(init=False)
     begun: set[int] = field(init=False)  # items that have begun, or were settled without a call
     # The list that consumers take and its digest, with skipped items and without, once made.
     _lists: dict[bool, tuple[list[object], str]] = field(init=False)
@@ -96,7 +96,7 @@ class StepState:
         self.waits_for = self.step.waits_for
         if self.step.gives_items:
             self.items = Items()
-            self.sources = []
+            self.sources = {}
             self.begun = set()
             self._lists = {}
 
