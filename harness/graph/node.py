@@ -143,9 +143,8 @@ class Node:
         """
         function = self.function
         # The function's own parameter counts before one of `when` with the same name.
-        own_names = {parameter.name for parameter in self.parameters}
-        when_names = {parameter.name for parameter in self.when.parameters} if self.when else set()
-        if self.when is not None and name in when_names - own_names:
+        own_names = {"return", *(parameter.name for parameter in self.parameters)}
+        if self.when is not None and name not in own_names:
             function = self.when.function
         try:
             return annotation_of(inspect.unwrap(function), name)

@@ -119,12 +119,7 @@ def drawing_of(graph: Graph) -> Drawing:
 
 def _arrows(node: Node, graph: Graph, drawn: Edges) -> Iterator[Arrow]:
     sources = {parameter.source for parameter in node.parameters}
-    conditions = [
-        parameter
-        for parameter in (node.when.parameters if node.when else ())
-        if parameter.source not in sources
-    ]
-    for parameter in (*node.parameters, *conditions):
+    for parameter in node.everything_taken:
         source = parameter.source
         yield Arrow(
             source=source,
