@@ -225,11 +225,11 @@ async def _wait_until_limit(
     # `asked_s` is added to this again below, with the waits for a person in earlier attempts.
     start_s = now_s() - pulse.asked_s
     while True:
-        asked_s = pulse.asked_s
-        alive_s = pulse.alive_s
-        total_end_s = start_s + asked_s + (limits.total_s or math.inf)
-        idle_end_s = alive_s + (limits.idle_s or math.inf)
-        remaining_s = min(total_end_s, idle_end_s) - now_s()
+        total_left_s = start_s + pulse.asked_s + (limits.total_s or math.inf) - now_s()
+        idle_left_s = pulse.alive_s + (limits.idle_s or math.inf) - now_s()
+        remaining_s = min(total_left_s, idle_left_s)
+        if remaining_s <= 0:
+            return "total_s" if total_left_s <= idle_left_s else "idle_s"
         if pulse.is_asking:
             # While a person thinks, the limit moves on with the clock. Near the limit, waiting for
             # the little that remains would turn this loop without a pause.
@@ -237,12 +237,6 @@ async def _wait_until_limit(
         await asyncio.wait({task}, timeout=None if remaining_s == math.inf else remaining_s)
         if task.done():
             return None
-        # The nearer limit is reached, unless it has moved on during the wait.
-        if total_end_s <= idle_end_s:
-            if pulse.asked_s == asked_s:
-                return "total_s"
-        elif pulse.alive_s == alive_s:
-            return "idle_s"
 
 
 async def end(tasks: Collection[asyncio.Task[Any]], *, label: str, log: Log) -> None:
