@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -192,30 +192,29 @@ _TYPES = {
 }
 
 
-def _in_words(
-    schema: Mapping[str, Any], defined: Mapping[str, Any] | None = None, around: Sequence[str] = ()
-) -> str:
-    """A JSON Schema in words; `around` has the references that it stands in."""
+def _in_words(schema: Mapping[str, Any], defined: Mapping[str, Any] | None = None) -> str:
+    """A JSON Schema in words; `defined` has the schemas that it may refer to."""
     defined = schema.get("$defs", {}) if defined is None else defined
     if "$ref" in schema:
         name = str(schema["$ref"].rpartition("/")[2])
-        holds_itself = name in around
-        return name if holds_itself else _in_words(defined.get(name, {}), defined, (*around, name))
+        # Within its own schema, a type that holds itself is only named.
+        others = {key: inner for key, inner in defined.items() if key != name}
+        return _in_words(defined[name], others) if name in defined else name
     if "const" in schema or "enum" in schema:
         choices = schema.get("enum") or [schema["const"]]
         return " or ".join(to_json(choice).decode() for choice in choices)
     if members := schema.get("anyOf") or schema.get("oneOf"):
-        return " or ".join(_in_words(member, defined, around) for member in members)
+        return " or ".join(_in_words(member, defined) for member in members)
     if "properties" in schema:
         required = schema.get("required", ())
         fields = (
-            f'"{name}": {_in_words(field, defined, around)}'
+            f'"{name}": {_in_words(field, defined)}'
             + ("" if name in required else " (may be left out)")
             for name, field in schema["properties"].items()
         )
         return f"{{{', '.join(fields)}}}"
     if "items" in schema:
-        return f"list of {_in_words(schema['items'], defined, around)}"
+        return f"list of {_in_words(schema['items'], defined)}"
     kind = str(schema.get("type", "any value"))
     return _TYPES.get(kind, kind)
 
