@@ -289,33 +289,29 @@ class Places:
         finally:
             loan.tasks -= 1
             if not loan.tasks and call.loan is loan:
-                call.loan = None
-                if loan.borrower is not None and self._free is not None:
-                    # The borrower was left behind. The lender goes on with the place, so the
-                    # borrower is now under way in excess.
-                    loan.borrower.lender = None
-                    self._free -= 1
+                self._end_loan(call)
 
     def leave(self, call: StepCall) -> None:
-        """Frees the place of a call that is over, unless a nested call goes on with the place."""
-        loan = call.loan
+        """Frees the place of a call that is over."""
+        self._end_loan(call)
         lender = call.lender
         call.has_place = False
-        call.loan = None
         call.lender = None
-        borrower = None if loan is None else loan.borrower
-        if borrower is not None:
-            # The borrower was left behind, and goes on with the place: from now on it has borrowed
-            # it of this call's own lender.
-            borrower.lender = lender
         if lender is None:
-            if borrower is None:
-                self.give_back()
+            self.give_back()
             return
-        lender.borrower = borrower
+        lender.borrower = None
         # A call that has begun with another place stays in this queue, and takes nothing from it.
         while lender.borrower is None and lender.queue:
             self._begin(lender.queue.popleft(), lender)
+
+    def _end_loan(self, call: StepCall) -> None:
+        borrower = None if call.loan is None else call.loan.borrower
+        call.loan = None
+        if borrower is not None and self._free is not None:
+            # The borrower was left behind, and goes on in excess of the limit.
+            borrower.lender = None
+            self._free -= 1
 
     def give_back(self) -> None:
         """Frees a place; the first call that waits gets it."""
