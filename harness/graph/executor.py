@@ -14,9 +14,9 @@ import inspect
 import math
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut
@@ -35,7 +35,7 @@ class Work(NamedTuple):
     """One call of a node's function."""
 
     label: str
-    function: Callable[..., Any]  # plain or async; for `stream`, an async generator function
+    function: Callable[..., Any]  # plain or async
     arguments: Mapping[str, Any]  # by name, with `run` if the function asks for it
     on: Resources | None = None
     handle: Handle | None = None  # the call's `run` works through it
@@ -58,10 +58,6 @@ class Executor(Protocol):
 
         If this is cancelled, it must end soon.
         """
-        ...
-
-    def stream(self, work: Work) -> AsyncGenerator[object, None]:
-        """Yields what an async generator function yields, and closes that when it is closed."""
         ...
 
 
@@ -107,12 +103,6 @@ class InProcess:
         value = await _call_in_thread(work)
         # A decorator may hide that the function under it is async.
         return await value if inspect.isawaitable(value) else value
-
-    async def stream(self, work: Work) -> AsyncGenerator[object, None]:
-        """See `Executor.stream`."""
-        async with aclosing(work.function(**work.arguments)) as items:
-            async for item in items:
-                yield item
 
 
 class OnDemand(InProcess):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from harness.errors import (
@@ -390,11 +391,11 @@ class NodeCall:
             arguments: Mapping[str, Any] = call.inputs.arguments
             if step.node.takes_run:
                 arguments = {RUN_PARAMETER: self._shared.run_of(self), **arguments}
-            work = Work(self.label, step.node.function, arguments, step.policies.on, self)
-            if step.item_form is None:
-                value_of_work = self._shared.executor.call(work)
-            else:
-                value_of_work = self._stream(step.item_form, work, on_item)
+            function = step.node.function
+            if step.item_form is not None:
+                function = partial(self._collect, step.item_form, on_item, function)
+            work = Work(self.label, function, arguments, step.policies.on, self)
+            value_of_work = self._shared.executor.call(work)
             limits = step.policies.timeout
             if limits is not None:
                 value_of_work = timed(
@@ -426,10 +427,17 @@ class NodeCall:
         if self._shared.earlier is not None and labels:
             span.set(needs=labels)
 
-    async def _stream(self, form: ValueForm, work: Work, on_item: OnItem | None) -> list[object]:
+    async def _collect(
+        self,
+        form: ValueForm,
+        on_item: OnItem | None,
+        function: Callable[..., Any],
+        /,
+        **arguments: object,
+    ) -> list[object]:
         """Collects the items that a generating node yields, and passes each on as it comes."""
         items: list[object] = []
-        async with aclosing(self._shared.executor.stream(work)) as stream:
+        async with aclosing(function(**arguments)) as stream:
             async for item in stream:
                 data = form.encode(item)
                 if on_item is not None:

@@ -5,7 +5,7 @@ The graph is executed as in a resumed run, by an executor that makes no calls.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,7 +202,3 @@ class _NoCalls:
         self.was_asked = True
         # Not an error, for which a policy could retry, take a default, or end the run.
         raise Suspended
-
-    async def stream(self, work: Work) -> AsyncGenerator[object, None]:
-        """See `Executor.stream`."""
-        yield await self.call(work)

@@ -4,7 +4,6 @@ import inspect
 import multiprocessing
 import os
 import pickle
-from collections.abc import AsyncGenerator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -34,9 +33,6 @@ class ByValue:
         # Virtual time knows no other processes, and stands still while this waits for one.
         made = self._pool.submit(answer, given).result() if self._pool else answer(given)
         return pickle.loads(made)
-
-    def stream(self, work: Work) -> AsyncGenerator[object, None]:
-        return self._here.stream(work)
 
 
 def answer(given: bytes) -> bytes:
