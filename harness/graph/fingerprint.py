@@ -306,6 +306,8 @@ class _FingerprintWriter:
         self._write(f"file {blake2b(path.read_bytes()).hexdigest()}")
 
 
+# --- what objects hold ----------------------------------------------------------------------------
+
 # `id` of an object → the object, and its attributes when it was first looked at.
 _FIRST_ATTRIBUTES: dict[int, tuple[weakref.ref[object], Mapping[str, object]]] = {}
 
@@ -364,6 +366,8 @@ def _contents(cell: CellType) -> object:
     except ValueError:
         return _MISSING
 
+
+# --- values, taken apart --------------------------------------------------------------------------
 
 # Types whose `repr` is complete, and the same in every process.
 PLAIN = frozenset(
@@ -550,6 +554,8 @@ def _sort_key(member: object) -> str:
         return repr([*map(_sort_key, member)])
     return f"{type(member).__qualname__} {_ADDRESS.sub('', repr(member))}"
 
+
+# --- which code is the user's own -----------------------------------------------------------------
 
 _LIBRARIES = frozenset(
     {
