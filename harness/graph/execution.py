@@ -407,15 +407,11 @@ class _Calls:
         call = StepCall(state, item, around=self._around)
         if state.places is None:
             self._take_place(call)
-        else:
-            state.places.take(partial(self._take_place, call))
-            # A call with `waits` has its node's place already: `_take_place` noted its other wait.
-            if not call.has_place and not call.waits:
-                call.waits = (("node", self._shared.tracer.now_ns()),)
+        elif not state.places.take(partial(self._take_place, call)):
+            call.waits = (("node", self._shared.tracer.now_ns()),)
 
     def _take_place(self, call: StepCall) -> None:
-        self._shared.places.take(partial(self._start, call), call)
-        if not call.has_place:
+        if not self._shared.places.take(partial(self._start, call), call):
             call.waits = (*call.waits, ("pipeline", self._shared.tracer.now_ns()))
 
     def give_back(self, call: StepCall) -> None:

@@ -245,8 +245,8 @@ class Places:
         # A heap of (-depth, is first, number, queued call): see step 4 of `take`.
         self._queue: list[tuple[int, bool, int, _QueuedCall]] = []
 
-    def take(self, start: Callable[[], object], call: StepCall | None = None) -> None:
-        """Calls `start` when there is a place.
+    def take(self, start: Callable[[], object], call: StepCall | None = None) -> bool:
+        """Calls `start` when there is a place; whether there is one now.
 
         When the call is over, `leave` gives the place back; without a `call`, `give_back` does.
         """
@@ -273,6 +273,8 @@ class Places:
             heappush(self._queue, (-_depth(call), is_no_follower, next(self._number), queued))
             if loan is not None:
                 loan.queue.append(queued)
+            return False
+        return True
 
     @contextmanager
     def lent_by(self, call: StepCall) -> Iterator[None]:
