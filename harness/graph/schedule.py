@@ -19,7 +19,7 @@ from harness.graph.state import (
     PENDING,
     Blocked,
     CallInputs,
-    Items,
+    ItemOutcomes,
     StepState,
     digest_of_value,
 )
@@ -146,13 +146,13 @@ class Schedule:
                 return
             self._advance(state)
 
-    def _source_of(self, parameter: Parameter, state: StepState) -> Items:
+    def _source_of(self, parameter: Parameter, state: StepState) -> ItemOutcomes:
         source = self.states.get(parameter.source)
         if source is not None and source.step.gives_items:
             return source.items
         values: Any = self._inputs[parameter.source] if source is None else source.outcome
         if source is not None and type(values) in _NO_VALUES:
-            return Items()  # without a total: `_obstacle_of_lists` finds the reason
+            return ItemOutcomes()  # without a total: `_obstacle_of_lists` finds the reason
         if not isinstance(values, list | tuple):
             remedy = "; give list(d.items()) of the mapping" if isinstance(values, Mapping) else ""
             raise state.step.node.mistake(
@@ -162,7 +162,7 @@ class Schedule:
             )
         digests = [digest_of_value(value) for value in values]
         # A copy, since other nodes that take the list may change it.
-        return Items(outcomes=[*values], digests=digests, total=len(values))
+        return ItemOutcomes(outcomes=[*values], digests=digests, total=len(values))
 
     def _advance(self, state: StepState) -> None:
         """Starts all items of a mapped node that can begin; ends the node if there are no more."""

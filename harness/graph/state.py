@@ -41,7 +41,7 @@ class Blocked(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Items:
+class ItemOutcomes:
     """The items that a mapped node takes: of a list, or of a node that gives one after another."""
 
     outcomes: list[object] = field(default_factory=list)  # by item; `PENDING` for none yet
@@ -83,9 +83,9 @@ class StepState:
     # Why there will be no more items, if one of its sources ended early.
     obstacle: Blocked | Skipped | None = None
     # The next four are set only for steps that give items, since large graphs have many others.
-    items: Items = field(init=False)
+    items: ItemOutcomes = field(init=False)
     # Mapped parameter → the items that it receives; empty until the step has begun.
-    sources: dict[str, Items] = field(init=False)
+    sources: dict[str, ItemOutcomes] = field(init=False)
     begun: set[int] = field(init=False)  # items that have begun, or were settled without a call
     # The list that consumers take and its digest, with skipped items and without, once made.
     _lists: dict[bool, tuple[list[object], str]] = field(init=False)
@@ -95,7 +95,7 @@ class StepState:
         self.places = Places(concurrency.limit) if concurrency else None
         self.waits_for = self.step.waits_for
         if self.step.gives_items:
-            self.items = Items()
+            self.items = ItemOutcomes()
             self.sources = {}
             self.begun = set()
             self._lists = {}
