@@ -186,7 +186,6 @@ class PipelineRun:
                     earlier.check_unchanged()
                     for notice in earlier.notices:
                         opened.warn(notice)
-                    opened.replies.ask_anew(earlier.misled)
                 run_span = events.RunSpanEvent(
                     label=self.graph.name, max_parallel=self.max_parallel, tenant=self.tenant
                 )
@@ -291,6 +290,7 @@ class PipelineRun:
                     executor=executor,
                     places=places,
                     earlier=earlier.outputs if earlier else None,
+                    misled=earlier.misled if earlier else {},
                     cache=cache,
                     changes=opened.surroundings.change_since,
                     answers=dict(part.answers),
