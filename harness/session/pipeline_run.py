@@ -378,7 +378,7 @@ class PipelineRun:
             retries=dict(self._retries),
             replies_used_again=opened.replies.used_again,
             parts=part.earlier.journal.parts + 1 if part.earlier else 1,
-            loops=tuple(opened.loops),
+            loops=opened.loops,
             earlier_loops=tuple(opened.earlier_loops),
             models=tuple(opened.models),
             spent=opened.meter.of_run.spent,

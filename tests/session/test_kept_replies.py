@@ -506,3 +506,41 @@ def test_an_output_is_found_until_it_is_too_old(settings, *, max_age_s, age_s, i
         )
     run(counted(calls, Cache(max_age_s=max_age_s)), settings, {"word": "a"})
     assert calls.made == (["a"] if is_found else ["a", "a"])
+
+
+# --- loops of attempts that were repeated --------------------------------------------------------
+
+
+@pytest.fixture
+def good(tmp_path):
+    """A rubric that a text passes if it has the word `good`."""
+    path = tmp_path / "good.yaml"
+    check = "{check: contains_all, phrases: [good]}"
+    path.write_text(f"title: Good\npass_at: 8\ndimensions: [{{name: words, checks: [{check}]}}]\n")
+    return path
+
+
+def insisting(rubric):
+    async def text(run: Run) -> str:
+        loop = await run.wiggum("Write.", rubric=rubric, max_rounds=1)
+        if not loop.passed:
+            raise ValueError("not good enough")
+        return loop.text
+
+    return text
+
+
+def test_a_run_passes_if_the_loop_of_a_further_attempt_does(settings, good):
+    pipeline = pipeline_of(insisting(good), retry=Retry(2, first_delay_s=0))
+    result = run(pipeline, settings, backends={"producer": ScriptedBackend(["bad", "good"])})
+    assert (result.result, result.passed, len(result.loops)) == ("good", True, 1)
+    assert run(pipeline, settings, resume="latest").passed
+
+
+def test_a_loop_whose_text_failed_its_node_begins_again_when_the_run_is_resumed(settings, good):
+    pipeline = pipeline_of(insisting(good))
+    backends = {"producer": ScriptedBackend(["bad", "good"])}
+    fail(pipeline, settings, backends=backends)
+    result = run(pipeline, settings, resume="latest", backends=backends)
+    assert (result.result, result.passed) == ("good", True)
+    assert run(pipeline, settings, resume="latest").passed
