@@ -50,9 +50,13 @@ def _took(again: Sequence[Remake]) -> str:
 
 
 def confirm_again(again: Sequence[Remake]) -> None:
-    """Asks whether to repeat the calls if they are costly; raises if the answer is no."""
-    tokens = sum(call.input_tokens + call.output_tokens for call in again)
-    if not is_costly(tokens, sum(call.cost_usd or 0.0 for call in again)):
+    """Asks whether to repeat the calls if they are costly; raises if the answer is no.
+
+    A call that failed is what the command is repeated for: it does not count.
+    """
+    unexpected = [call for call in again if not call.failed]
+    tokens = sum(call.input_tokens + call.output_tokens for call in unexpected)
+    if not is_costly(tokens, sum(call.cost_usd or 0.0 for call in unexpected)):
         return
     click.echo("\n".join(listed_again(again)), err=True)
     if not is_attended() or not click.confirm("Make all that again?", err=True):

@@ -7,8 +7,8 @@ import hashlib
 import inspect
 import traceback
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -107,7 +107,8 @@ class NodeCall:
         if self.attempts is None and call.step.policies.retry is not None:
             self.attempts = Earlier()
         self._repeats = 0
-        self._variations = 0
+        misled = shared.misled.get(call.label)
+        self._variations = 0 if misled is None else misled.next_variation(call.step.code.digest)
         self._has_given_items = False
         self._parent = parent
         self._call = call
@@ -125,7 +126,7 @@ class NodeCall:
     def variation(self) -> int:
         """A number that makes the replies of this attempt differ from those that failed before.
 
-        0 as long as no attempt failed by a reply.
+        0 as long as no attempt failed by a reply, in this part of the run or in earlier ones.
         """
         # An inner and an outer repetition must never have the same number.
         return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
@@ -382,7 +383,7 @@ class NodeCall:
             place_wait_ns=waits_ns.get("pipeline"),
             attempt=attempt if attempt > 1 else None,
         )
-        with tracer.span(started) as span:
+        with tracer.span(started) as span, self._note_failure(span):
             if step.policies.on_error not in (None, "fail"):
                 # If it fails, nodes that go on without its output had to wait for it too.
                 call.state.note_span(call.item, span.id)
@@ -411,6 +412,15 @@ class NodeCall:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.
                     await end([*self._nesting], label=self.label, log=log)
             return CallOutput(value, step.form.encode(value), span.id)
+
+    @contextmanager
+    def _note_failure(self, span: Span) -> Iterator[None]:
+        """Records what decides whether a resumed run gives the same replies again."""
+        try:
+            yield
+        except Exception:
+            span.set(code=self._call.step.code.digest, variation=self._variations)
+            raise
 
     def _record_producers(self, span: Span) -> None:
         """Draws an arrow to an attempt from each call that made one of its inputs."""

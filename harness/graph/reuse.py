@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -173,6 +173,18 @@ def _restored(output: NodeOutput, form: ValueForm) -> Outcome | str:
     return "the journal does not hold its whole output; a secret may have been left out"
 
 
+class MisledCall(NamedTuple):
+    """A call that failed in an earlier part of the run, perhaps because of its models' replies."""
+
+    variation: int  # of the replies that it had, as `NodeCall.variation`
+    code: str | None  # the digest of its code; None if other code would fail with these replies too
+
+    def next_variation(self, code: str) -> int:
+        """The number of the replies that its next call gets: those that it had, or others."""
+        # People mend code that failed, and need not pay again. The same code would fail again.
+        return self.variation + (self.code in {None, code})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
     """The surroundings of every call of a run, nested graphs included."""
@@ -184,6 +196,8 @@ class Shared:
     places: Places = field(default_factory=lambda: Places(None))
     earlier: Earlier | None = None
     """Outputs of earlier parts of the run, to be reused where they are valid; None in the first."""
+    misled: Mapping[str, MisledCall] = field(default_factory=dict)
+    """The calls that failed last in earlier parts of the run, by label."""
     cache: TextStore | None = None
     """The outputs of all runs, for nodes with a `Cache`."""
     changes: Changes | None = None

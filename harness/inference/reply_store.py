@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import count
@@ -132,10 +132,7 @@ class KeptReplies:
         self._trace = trace
         # (label, key of the call) → the numbers that equal calls under this label have.
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-        self._anew: Collection[str] = ()  # the labels of `ask_anew`
         self._begun_again: set[str] = set()  # the labels of `give_again`
-        # Keys of the replies that this part got to calls in `_anew`.
-        self._renewed: set[str] = set()
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(
@@ -160,10 +157,8 @@ class KeptReplies:
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
-        # 2. Find the stored reply. With an earlier part's reply, calls in `_anew` would fail again.
-        node = _node_call(label)
-        is_anew = node in self._anew and key not in self._renewed
-        if (self._resumed or node in self._begun_again) and not is_anew:
+        # 2. Find the stored reply.
+        if self._resumed or _node_call(label) in self._begun_again:
             slot.stored = await self._stored_reply(key, request)
         # 3. Keep the reply that it gets now.
         try:
@@ -172,13 +167,7 @@ class KeptReplies:
             used.remove(number)  # for the call that repeats this one
             raise
         if slot.reply is not None:
-            if node in self._anew:
-                self._renewed.add(key)
             self._keep(key, slot.reply)
-
-    def ask_anew(self, labels: Collection[str]) -> None:
-        """Withholds earlier parts' replies from these node calls, which have failed with them."""
-        self._anew = labels
 
     def give_again(self, label: str) -> None:
         """Gives a node call, which begins again, the replies that it got before."""

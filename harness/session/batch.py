@@ -374,7 +374,7 @@ class Batch:
         """What `run` would make; finding it makes no call."""
         again: list[Remake] = []
         decided: set[str] = set()
-        begun: list[str] = []  # labels of calls, also of rows that the table no longer has
+        begun: set[str] = set()  # labels of calls, also of rows that the table no longer has
         kept_by_node: Counter[str] = Counter()
         rows = len(self._rows.given)
         if self._earlier is not None:
@@ -389,7 +389,7 @@ class Batch:
             kept_by_node.update(map(node_of_all, foreseen.kept))
             again = [remake for remake in foreseen.made_again if self._is_given(remake.node)]
             if self._recorded is None:
-                begun = [*(remake.node for remake in again), *foreseen.unfinished]
+                begun = {*(remake.node for remake in again), *foreseen.unfinished}
             else:  # all outputs are taken as they are, and only scores are made again
                 kept_by_node[ROWS] = rows
                 again = [remake for remake in again if node_of_all(remake.node) != ROWS]

@@ -199,7 +199,6 @@ async def run_loop(
     # Raises again what a call raised, since the loop may have taken that for a failed round.
     opened.casting.check_replies()
     opened.warn_of_no_price(meter)
-    opened.loops.append(result)
     return result
 
 

@@ -243,7 +243,8 @@ class OpenRun:
     """What a node's call depends on, so that a resumed run repeats it if that changed."""
 
     warnings: list[Notice] = field(default_factory=list)
-    loops: list[WiggumResult] = field(default_factory=list)
+    loops_by_call: dict[str, list[WiggumResult]] = field(default_factory=dict)
+    """Label of a node's call → the loops of its last attempt."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; filled when all nodes
     have ended."""
@@ -255,6 +256,18 @@ class OpenRun:
     """The calls of each model; filled when the run has ended."""
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
     """The rubric's hash, the folder of its files and the evaluators → the evaluators' noise."""
+
+    @property
+    def loops(self) -> tuple[WiggumResult, ...]:
+        """The loops of this part of the run, without those of attempts that were repeated."""
+        return tuple(loop for loops in self.loops_by_call.values() for loop in loops)
+
+    def begin_again(self, label: str) -> None:
+        """Notes that a node's call is repeated: it gets its replies again, and its loops go."""
+        self.replies.give_again(label)
+        for call in [*self.loops_by_call]:
+            if call == label or call.startswith(f"{label}/"):
+                del self.loops_by_call[call]
 
     def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""

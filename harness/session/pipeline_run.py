@@ -186,7 +186,6 @@ class PipelineRun:
                     earlier.check_unchanged()
                     for notice in earlier.notices:
                         opened.warn(notice)
-                    opened.replies.ask_anew(earlier.misled)
                 run_span = events.RunSpanEvent(
                     label=self.graph.name, max_parallel=self.max_parallel, tenant=self.tenant
                 )
@@ -291,6 +290,7 @@ class PipelineRun:
                     executor=executor,
                     places=places,
                     earlier=earlier.outputs if earlier else None,
+                    misled=earlier.misled if earlier else {},
                     cache=cache,
                     changes=opened.surroundings.change_since,
                     answers=dict(part.answers),
@@ -378,7 +378,7 @@ class PipelineRun:
             retries=dict(self._retries),
             replies_used_again=opened.replies.used_again,
             parts=part.earlier.journal.parts + 1 if part.earlier else 1,
-            loops=tuple(opened.loops),
+            loops=opened.loops,
             earlier_loops=tuple(opened.earlier_loops),
             models=tuple(opened.models),
             spent=opened.meter.of_run.spent,

@@ -6,7 +6,7 @@ The graph is executed as in a resumed run, by an executor that makes no calls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.graph import Execution, Graph, NodeCall, Work, execute
@@ -75,6 +75,7 @@ class Remake:
     input_tokens: int
     output_tokens: int
     cost_usd: float | None  # None if no price is known
+    failed: bool = False  # whether it is made again since it failed, as its user expects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +107,19 @@ async def rehearse(
     """
     values, _ = inputs_now(graph, inputs, earlier)
     surroundings = await Surroundings(settings, backends).beside(earlier.outputs)
-    ended = await _rehearsed(graph, values, earlier, surroundings, _NoCalls(through))
+    no_calls = _NoCalls(through)
+    ended = await _rehearsed(graph, values, earlier, surroundings, no_calls)
     reasons = {rerun.node: rerun.reason for rerun in ended.reruns}
     reused = frozenset(ended.reused)
     latest = list(node_records(earlier.journal, latest=True))
     called = {record.node for record in latest}
-    # A call that failed by its replies, with the figures of all parts of the run: in the last part,
-    # it may only have had the replies of earlier ones.
-    all_records = node_records(earlier.journal) if earlier.misled else ()
-    misled = _by_outermost(record for record in all_records if record.label in earlier.misled)
+    asking = {
+        label
+        for label, call in earlier.misled.items()
+        # A nested call, which the rehearsal does not reach, is taken to have the code that it had.
+        if no_calls.variations.get(label, call.variation + 1) > call.variation
+    }
+    misled = _by_outermost(record for record in latest if record.label in asking)
     again, unfinished = [], []
     for label, records in _by_outermost(latest).items():
         outermost = next((record for record in records if record.label == label), None)
@@ -127,8 +132,9 @@ async def rehearse(
         elif outermost.times:
             unfinished.append(label)
             if label in misled:
-                reason = "it failed with the replies that it had, so it asks for others"
-                again.append(_remake(label, misled[label], reason=reason))
+                reason = "the replies that it had would fail it again, so it asks for others"
+                remake = _remake(label, misled[label], reason=reason)
+                again.append(replace(remake, failed=True))
     return Rehearsal(
         kept=tuple(label for label in ended.reused if "/" not in label),
         made_again=tuple(again),
@@ -172,6 +178,7 @@ async def _rehearsed(
             tracer=Tracer(),
             executor=no_calls,
             earlier=earlier.outputs,
+            misled=earlier.misled,
             changes=surroundings.change_since,
         ),
     )
@@ -192,6 +199,7 @@ class _NoCalls:
 
     def __init__(self, through: str | None = None) -> None:
         self.was_asked = False
+        self.variations: dict[str, int] = {}  # label of a call → the number of its replies
         self._through = f"{through}["
 
     async def call(self, work: Work) -> object:
@@ -199,6 +207,8 @@ class _NoCalls:
         if work.label.startswith(self._through) and "/" not in work.label:
             value: Any = work.function(**work.arguments)
             return await value
+        if isinstance(work.handle, NodeCall):
+            self.variations[work.label] = work.handle.variation
         self.was_asked = True
         # Not an error, for which a policy could retry, take a default, or end the run.
         raise Suspended

@@ -12,6 +12,7 @@ from harness.errors import EvaluationFailed, HarnessError, InvalidInput, Notice,
 from harness.files import path_in_locale, path_text
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import answer_problem
+from harness.graph.reuse import MisledCall
 from harness.graph.values import digest, value_form
 from harness.inference import Limits, Spent
 from harness.inference.call_spans import most_tokens_of_conversation
@@ -78,8 +79,8 @@ class EarlierRun:
     questions: tuple[Question, ...]
     """The questions without an answer."""
     loops: EarlierLoops
-    misled: frozenset[str]
-    """Labels of the calls that failed because of a model's reply, so that they ask for another."""
+    misled: Mapping[str, MisledCall]
+    """The calls whose last failure may be due to a model's reply, by label."""
     lost: tuple[str, ...]
     """The losses of a salvaged journal, in words."""
     sizes: tuple[int, ...]
@@ -177,7 +178,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
         answers=collected.answers,
         questions=tuple(collected.questions.values()),
         loops=earlier_loops(journal, collected.outputs, lost=bool(collected.lost)),
-        misled=frozenset(collected.misled),
+        misled=collected.misled,
         lost=tuple(collected.lost),
         sizes=sizes,
     )
@@ -198,35 +199,47 @@ class _JournalFindings:
         self.answers: dict[tuple[str, str], object] = {}
         # Key → a question without an answer.
         self.questions: dict[str, Question] = {}
-        self.misled: set[str] = set()
-        # Labels whose last call failed in the node's own code, up to now and before this part.
-        self.failed_now: set[str] = set()
-        self.failed_before: frozenset[str] = frozenset()
+        self.misled: dict[str, MisledCall] = {}
+        # Label → the last attempt of a call that failed in this part; and in an earlier part, by an
+        # error that need not come from a reply.
+        self.failed: dict[str, events.NodeAttempt] = {}
+        self.failed_once: dict[str, events.NodeAttempt] = {}
         self.lost: list[str] = []
         # Digest of a node's code, or of what a call used → its parts.
         self.codes: dict[str, Mapping[str, str]] = {}
 
     def note_attempt(self, attempt: events.NodeAttempt) -> None:
-        # Of several attempts, the last one counts.
-        self.misled.discard(attempt.label)
-        self.failed_now.discard(attempt.label)
-        if attempt_status(attempt) != "failed":
-            return
-        if attempt.error_class in _names_under(EvaluationFailed):
-            self.misled.add(attempt.label)
-        # These mean that a server was down, a file was missing or a nested node failed; or that a
-        # call had no usable reply, and that call asks for another by itself.
-        elif attempt.error_class not in _names_under(HarnessError) | _names_under(OSError):
-            self.failed_now.add(attempt.label)
-            # If the code failed once, a file or a server may have been missing that is there now.
-            # If it failed in two parts, the model's replies are taken to be the cause.
-            if attempt.label in self.failed_before:
-                self.misled.add(attempt.label)
+        status = attempt_status(attempt)
+        if status == "done":
+            for labels in (self.misled, self.failed, self.failed_once):
+                labels.pop(attempt.label, None)
+        elif status == "failed":
+            self.failed[attempt.label] = attempt
+
+    def note_end_of_part(self) -> None:
+        """Decides which of the calls that failed in this part get other replies in the next."""
+        # A part that was killed has no such end. What had failed in it may have had attempts left,
+        # which are made again, with the same replies.
+        for label, attempt in self.failed.items():
+            error = attempt.error_class
+            if error in _names_under(EvaluationFailed):
+                self.misled[label] = MisledCall(attempt.variation, None)
+            # These mean that a server was down, a file was missing or a nested node failed; or that
+            # a call had no usable reply, and that call asks for another by itself.
+            elif error in _names_under(HarnessError, OSError):
+                continue
+            # An error of another kind may have been the failure of another service, which is over
+            # now. If it comes again, the replies are taken to be its cause.
+            elif error in _names_under(*_VALUE_ERRORS) or label in self.failed_once:
+                self.misled[label] = MisledCall(attempt.variation, attempt.code)
+            else:
+                self.failed_once[label] = attempt
+        self.failed = {}
 
     def note_instant(self, instant: Instant) -> None:
         if pipeline := events.PipelineEvent.of(instant):
             self.beginning = pipeline
-            self.failed_before = frozenset(self.failed_now)
+            self.failed = {}
             # An input without a later record of its own is lost.
             self.inputs = {
                 name: events.InputEvent(input=name, value_sha256=None, digest="")
@@ -253,6 +266,7 @@ class _JournalFindings:
         elif salvaged := events.Salvaged.of(instant):
             self.lost.append(salvaged.detail)
         elif outcome := events.Outcome.of(instant):
+            self.note_end_of_part()
             # A question that a part did not ask before it ended is obsolete.
             self.questions = {
                 key: question
@@ -261,9 +275,21 @@ class _JournalFindings:
             }
 
 
-def _names_under(error: type[Exception]) -> set[str]:
-    """The names of a class of errors and of all its subclasses."""
-    return {error.__name__}.union(*map(_names_under, error.__subclasses__()))
+# Errors that a node's code raises for a reply that it did not expect.
+_VALUE_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+)
+
+
+def _names_under(*errors: type[Exception]) -> set[str]:
+    """The names of classes of errors and of all their subclasses."""
+    names = {error.__name__ for error in errors}
+    return names.union(*(_names_under(*error.__subclasses__()) for error in errors))
 
 
 # --- inputs -------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Run:
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
         if call.repeats:
-            opened.replies.give_again(call.label)
+            opened.begin_again(call.label)
 
     @property
     def id(self) -> str:
@@ -584,7 +584,7 @@ class Run:
             is_judged=is_judged,
         )
         with forecast, self._opened.meter.loop(limits) as meter:
-            return await run_loop(
+            result = await run_loop(
                 self._opened,
                 Draft(text="", task=task, sources=texts, source_sections=headings),
                 ask=self._chat,
@@ -599,6 +599,8 @@ class Run:
                 rounds=before,
                 key=key,
             )
+        self._opened.loops_by_call.setdefault(self._call.label, []).append(result)
+        return result
 
     async def evaluate(
         self,
@@ -666,6 +668,8 @@ class Run:
         self, key: str, rubric: Rubric, drafts: Sequence[str] | None
     ) -> Sequence[Round]:
         """The rounds that a loop had in earlier parts of the run; none, with a warning, if lost."""
+        if self._call.variation and self._earlier.has_final_text(key):
+            return ()  # the node failed with that text, and gets other replies
         rounds = self._earlier.rounds.get(key, ())
         try:
             if isinstance(rounds, str):  # why they are lost

@@ -99,6 +99,10 @@ class NodeAttempt(SpanEvent, name="node"):
     attempt: int | None = None
     needs: tuple[str, ...] = ()  # labels of calls of earlier parts, which have no flows here
     traceback: str | None = None
+    # Of one that failed: the digest of its code, None in records of earlier versions; and how often
+    # replies had failed the node before.
+    code: str | None = None
+    variation: int = 0
 
     @property
     def waited_ns(self) -> int:

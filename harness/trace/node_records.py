@@ -155,7 +155,9 @@ class _NodeParts:
 
     @property
     def made_before_ns(self) -> int:
-        """The end of the second-to-last successful attempt; 0 without one."""
+        """The end of the attempt before the one whose calls would be repeated; 0 without one."""
+        if len(self.attempts) > 1 and attempt_status(self.attempts[-1]) == "failed":
+            return self.attempts[-2].end_ns
         ends_ns = [attempt.end_ns for attempt in self.attempts if attempt.status == "ok"]
         return ends_ns[-2] if len(ends_ns) > 1 else 0
 

@@ -21,7 +21,7 @@ from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
 from harness.trace import Instant, Journal, NodeOutput, SpanRecord, SpanStatus, Tracer, events
 from harness.trace.records import label_of
-from harness.wiggum.policy import Round
+from harness.wiggum.policy import Round, StopReason
 
 
 def verdict_attributes(verdict: Verdict) -> dict[str, object]:
@@ -73,6 +73,9 @@ def record_round(round_: Round, tracer: Tracer) -> None:
     )
 
 
+_FINAL: Collection[StopReason] = {"passed", "max_rounds", "plateau", "cycle", "regression"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedLoop:
     """A loop as a journal has it, whole or cut off, all parts of the run together."""
@@ -101,13 +104,17 @@ class RecordedLoop:
     @property
     def has_ended(self) -> bool:
         """Whether the loop ended for a reason of its own."""
-        # A cancelled loop continues in the next part of the run.
-        return self.stop_reason not in {None, "cancelled"}
+        return _has_ended(self.stop_reason)
 
     @property
     def call(self) -> str:
         """Label of the node call that its key names."""
         return (self.key or "").rpartition("#")[0]
+
+
+def _has_ended(stop_reason: str | None) -> bool:
+    # A cancelled loop continues in the next part of the run.
+    return stop_reason not in {None, "cancelled"}
 
 
 def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
@@ -135,9 +142,11 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     # 3. Both together.
     loops = []
     for spans in spans_by_loop.values():
-        # A part repeats the rounds of the parts before it, unless it was killed before it had. So
-        # the part with the most rounds counts, the last of equals.
-        *_, loop = sorted(spans, key=lambda span: len(rounds[span.id]))
+        # A part repeats the rounds of the parts before it, and an attempt of the node may have made
+        # other ones: the last that ended counts. A part that was killed may not have repeated all:
+        # if none ended, the one with the most rounds counts, the last of equals.
+        ended = [span for span in spans if _has_ended(span.stop_reason)]
+        *_, loop = ended or sorted(spans, key=lambda span: len(rounds[span.id]))
         composites: Iterable[float] | None = loop.composites
         # A killed loop did not record its composites, but its evaluations did.
         if composites is None:
@@ -201,6 +210,10 @@ class EarlierLoops:
     ended: tuple[RecordedLoop, ...] = ()
     # Key of a loop whose node did not end → its rounds, or why they cannot be restored.
     rounds: Mapping[str, tuple[Round, ...] | str] = field(default_factory=dict)
+
+    def has_final_text(self, key: str) -> bool:
+        """Whether the loop of this key ended with a text that no further round would change."""
+        return any(loop.key == key and loop.stop_reason in _FINAL for loop in self.ended)
 
     def within(self, calls: Collection[str]) -> tuple[RecordedLoop, ...]:
         """The loops that ended in these node calls (labels), or in pipelines that these called."""

@@ -245,6 +245,25 @@ def test_much_is_not_made_again_unasked(project: Path) -> None:
     assert [(one["output"], "changed" in one["outdated"]) for one in kept] == [("yes", True)] * 3
 
 
+def test_rows_that_failed_are_tried_again_without_a_question(project: Path) -> None:
+    (project / "much.py").write_text(MUCH.replace("return await", "assert 'yes' in await"))
+    (project / "harness.toml").write_text('[endpoints.producer]\nbackend = "scripted"\n')
+    done = asyncio.run(
+        load_pipeline(str(project / "much.py")).batch(
+            [project / "drinks.csv"],
+            output=project / "out.jsonl",
+            settings=Settings(traces=project / "traces"),
+            backends={"producer": ScriptedBackend(["no"] * 3)},
+        )
+    )
+    assert len(done.failures) == 3
+    command = ("batch", "much.py", "drinks.csv", "--output", "out.jsonl", "--json")
+
+    assert harness(*command, "--dry-run", cwd=project).json["again"][0]["failed"]
+    # As far as the model that the settings do not have.
+    assert harness(*command, cwd=project).code == "endpoint.scripted"
+
+
 def test_what_is_set_for_all_rows_takes_their_columns(project: Path) -> None:
     (project / "docs").mkdir()
     (project / "docs" / "a.md").write_text("a text")

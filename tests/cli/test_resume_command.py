@@ -370,7 +370,7 @@ def test_a_dry_run_says_what_would_be_made_again_and_why_and_what_it_took(much: 
 
     assert again.pop("reason").startswith("its code changed: 'asked' (much.py:5)")
     took = {"calls": 1, "input_tokens": 60_000, "output_tokens": 1, "cost_usd": None}
-    assert again == {"node": "asked", "steps": [], **took}
+    assert again == {"node": "asked", "steps": [], "failed": False, **took}
     assert_shown("resume", "a dry run", shown)
     assert sorted((much / "traces").iterdir()) == files
 

@@ -17,6 +17,8 @@ from harness.graph import Retry
 from harness.graph.reuse import OUTPUT_CACHE
 from harness.inference import ScriptedReply
 from harness.session import rehearse
+from harness.session.batch import Batch
+from harness.session.batch_rows import BatchRows
 from harness.session.resume import read_earlier_run, remembered_in
 from harness.trace import Journal
 from harness.trace.run_list import find_journal
@@ -197,22 +199,80 @@ def test_a_node_that_asks_a_person_does_not_ask_the_model_again(settings):
     assert (result.result, model.prompts) == ("Write. 1: True", ["Write."])
 
 
-def test_a_node_that_failed_twice_of_a_reply_asks_for_another(settings):
-    async def said(run: Run) -> str:
-        text = await run.chat("producer", "Write.", temperature=1.0)
-        if text.endswith("1"):
+def refusing(*endings, temperature=1.0):
+    """A node that cannot use replies with these endings; others are others' code."""
+
+    async def said(run: Run, task: str = "Write.") -> str:
+        text = await run.chat("producer", task, temperature=temperature)
+        if text.endswith(endings):
             raise ValueError("not this one")
         return text
 
-    model, pipeline = Sampled(), pipeline_of(said, retry=Retry(1))
+    return said
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_same_code_does_not_get_the_replies_again_that_failed_it(settings, temperature):
+    model = Sampled()
+    pipeline = pipeline_of(refusing("1", "2", temperature=temperature), retry=Retry(1))
     fail(pipeline, settings, backends={"producer": model})
     fail(pipeline, settings, backends={"producer": model}, resume="latest")
-    assert model.prompts == ["Write."]
-    assert finish(pipeline, model, settings).result == "Write. 2"
+    assert len(model.prompts) == 2
+    assert finish(pipeline, model, settings).result == "Write. 3"
+    # A greedy model would say the same once more.
+    asked = [(request.temperature, request.seed) for request in model.requests]
+    assert asked == ([(0, None), (0.3, 1), (0.3, 2)] if not temperature else [(1, None)] * 3)
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError, KeyError])
-def test_a_node_that_failed_in_its_own_code_gets_its_replies_again(settings, tmp_path, error):
+def test_mended_code_gets_the_last_replies_again_even_if_it_fails_once_more(settings):
+    model, parts = Sampled(), [("1", "2"), ("1", "2"), ("2", "3"), ()]
+    for number, endings in enumerate(parts[:-1]):
+        resume = "latest" if number else None
+        pipeline = pipeline_of(refusing(*endings))
+        fail(pipeline, settings, backends={"producer": model}, resume=resume)
+    assert len(model.prompts) == 2
+    assert finish(pipeline_of(refusing("7")), model, settings).result == "Write. 2"
+    assert len(model.prompts) == 2
+
+
+def test_a_failed_call_inside_another_is_made_with_other_replies_too(settings):
+    inner = pipeline_of(refusing("1"), name="inner")
+
+    async def outer(run: Run) -> str:
+        first = await run.chat("producer", "First.", temperature=1.0)
+        return f"{first} {(await run.call(inner)).result}"
+
+    model, pipeline = Sampled(), pipeline_of(outer)
+    model._said = -1  # so that the inner call's reply is the first one to be refused
+    fail(pipeline, settings, backends={"producer": model})
+    assert finish(pipeline, model, settings).result == "First. 0 Write. 2"
+    assert model.prompts == ["First.", "Write.", "Write."]
+
+
+def test_a_batch_and_its_dry_run_ask_for_other_replies_for_a_failed_row(settings, tmp_path):
+    model = Sampled()
+
+    def begun(*endings):
+        rows = BatchRows(pipeline_of(refusing(*endings), name="written"), [{"task": "Write."}])
+        how = {"settings": settings, "output": tmp_path / "out.jsonl"}
+        return Batch(rows, backends={"producer": model}, **how)
+
+    asyncio.run(begun("1").run())
+    mended, same = (asyncio.run(begun(ending).rehearsal()) for ending in ("7", "1"))
+    assert (mended.again, mended.rows_again, mended.new) == ((), 1, 0)
+    (again,) = same.again
+    assert (again.node, again.calls, same.rows_again, same.new) == ("rows[0]", 1, 1, 0)
+
+    asyncio.run(begun("1").run())
+    assert json.loads((tmp_path / "out.jsonl").read_text())["output"] == "Write. 2"
+    assert len(model.prompts) == 2
+
+
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_a_node_gets_its_replies_again_if_its_code_is_mended_or_a_file_was_missing(
+    settings, tmp_path, is_mended
+):
+    error = KeyError if is_mended else FileNotFoundError
     bad = tmp_path / "bad"
     bad.touch()
 
@@ -225,8 +285,42 @@ def test_a_node_that_failed_in_its_own_code_gets_its_replies_again(settings, tmp
     model, pipeline = Sampled(), pipeline_of(said)
     fail(pipeline, settings, backends={"producer": model})
     bad.unlink()
+    if is_mended:
+        error = LookupError
     assert finish(pipeline, model, settings).result == ["one 1", "two 2"]
     assert model.prompts == ["one", "two"]
+
+
+def test_a_run_that_was_cut_off_between_attempts_makes_them_again_with_the_same_replies(settings):
+    attempts = 0
+
+    async def said(run: Run) -> str:
+        nonlocal attempts
+        attempts += 1
+        text = await run.chat("producer", f"Attempt {attempts}.", temperature=1.0)
+        if attempts == 1:
+            raise ValueError("the first attempt fails")
+        return text
+
+    model, pipeline = Sampled(), pipeline_of(said, retry=Retry(2, first_delay_s=0.001))
+    cut_off(pipeline, model, settings, at="Attempt 2.")
+    attempts = 0  # as in a new process
+    assert finish(pipeline, model, settings).result == "Attempt 2. 2"
+    assert model.prompts == ["Attempt 1.", "Attempt 2."]
+
+
+def test_an_error_of_another_kind_is_no_fault_of_the_replies_until_it_comes_again(settings):
+    async def said(run: Run) -> str:
+        text = await run.chat("producer", "Write.", temperature=1.0)
+        if text.endswith("1"):
+            raise RuntimeError("another service says no")
+        return text
+
+    model, pipeline = Sampled(), pipeline_of(said)
+    fail(pipeline, settings, backends={"producer": model})
+    fail(pipeline, settings, backends={"producer": model}, resume="latest")
+    assert model.prompts == ["Write."]
+    assert finish(pipeline, model, settings).result == "Write. 2"
 
 
 def test_a_rehearsal_names_the_replies_that_are_asked_for_again(settings):
@@ -241,11 +335,18 @@ def test_a_rehearsal_names_the_replies_that_are_asked_for_again(settings):
         return asyncio.run(rehearse(pipeline, {}, earlier, settings=settings)).made_again
 
     fail(pipeline, settings, backends={"producer": model})
+    for _ in range(2):
+        (remake,) = foreseen()
+        assert (remake.node, remake.calls) == ("said", 1)
+        assert "asks for others" in remake.reason
+        fail(pipeline, settings, backends={"producer": model}, resume="latest")
+
+    async def mended(run: Run) -> str:
+        return await run.chat("producer", "Write.")
+
+    mended.__name__ = "said"
+    pipeline = pipeline_of(mended)
     assert foreseen() == ()
-    fail(pipeline, settings, backends={"producer": model}, resume="latest")
-    (remake,) = foreseen()
-    assert (remake.node, remake.calls) == ("said", 1)
-    assert "asks for others" in remake.reason
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls"])
@@ -405,3 +506,41 @@ def test_an_output_is_found_until_it_is_too_old(settings, *, max_age_s, age_s, i
         )
     run(counted(calls, Cache(max_age_s=max_age_s)), settings, {"word": "a"})
     assert calls.made == (["a"] if is_found else ["a", "a"])
+
+
+# --- loops of attempts that were repeated --------------------------------------------------------
+
+
+@pytest.fixture
+def good(tmp_path):
+    """A rubric that a text passes if it has the word `good`."""
+    path = tmp_path / "good.yaml"
+    check = "{check: contains_all, phrases: [good]}"
+    path.write_text(f"title: Good\npass_at: 8\ndimensions: [{{name: words, checks: [{check}]}}]\n")
+    return path
+
+
+def insisting(rubric):
+    async def text(run: Run) -> str:
+        loop = await run.wiggum("Write.", rubric=rubric, max_rounds=1)
+        if not loop.passed:
+            raise ValueError("not good enough")
+        return loop.text
+
+    return text
+
+
+def test_a_run_passes_if_the_loop_of_a_further_attempt_does(settings, good):
+    pipeline = pipeline_of(insisting(good), retry=Retry(2, first_delay_s=0))
+    result = run(pipeline, settings, backends={"producer": ScriptedBackend(["bad", "good"])})
+    assert (result.result, result.passed, len(result.loops)) == ("good", True, 1)
+    assert run(pipeline, settings, resume="latest").passed
+
+
+def test_a_loop_whose_text_failed_its_node_begins_again_when_the_run_is_resumed(settings, good):
+    pipeline = pipeline_of(insisting(good))
+    backends = {"producer": ScriptedBackend(["bad", "good"])}
+    fail(pipeline, settings, backends=backends)
+    result = run(pipeline, settings, resume="latest", backends=backends)
+    assert (result.result, result.passed) == ("good", True)
+    assert run(pipeline, settings, resume="latest").passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextvars import Context
 
 import pytest
 import structlog
@@ -64,8 +65,12 @@ def test_what_a_node_logs_says_its_run_node_call_and_model(tmp_path):
         structlog.get_logger().info("begun")
         return await run.chat("producer", "Why?")
 
-    structlog.get_logger().info("outside")
-    result = run(pipeline_of(talk), settings_of(tmp_path), backends={"producer": Logging(["So."])})
+    def logged_run():
+        structlog.get_logger().info("outside")
+        backends = {"producer": Logging(["So."])}
+        return run(pipeline_of(talk), settings_of(tmp_path), backends=backends)
+
+    result = Context().run(logged_run)  # an empty one: other tests leave spans open
     outside, begun, own, asked = logged.entries
     assert outside == {"event": "outside", "log_level": "info"}
     assert (begun["run_id"], begun["node"], "call" in begun) == (result.run_id, "talk", False)

@@ -422,12 +422,12 @@ def looping(calls):
     async def text(run: Run, task: str) -> str:
         result = await run.wiggum(task, sources=[SOURCE], rubric="answer", max_rounds=3)
         if not calls.made:
-            raise ValueError("behind the loop")
+            raise RuntimeError("behind the loop")
         return result.text
 
     def told(text: str) -> str:
         if len(calls.made) < 2:
-            raise ValueError("behind the node")
+            raise RuntimeError("behind the node")
         return text
 
     return pipeline_of(text, told)

@@ -360,7 +360,7 @@ def test_a_loop_that_goes_on_in_a_later_part_has_what_the_run_has_left(tmp_path)
         first = parts.note("a part") == 1
         await run.wiggum("t", rubric=path, draft=BAD, max_rounds=2 if first else 9)
         if first:
-            raise ValueError("behind the loop")
+            raise RuntimeError("behind the loop")
 
     # A judgement, a revision and its judgement: 0.75 dollars.
     settings = judged(tmp_path, max_cost_usd=1.3)
