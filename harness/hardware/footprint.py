@@ -224,75 +224,61 @@ def padded_tokens(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitFootprint:
-    """The memory of a model that is partly on a GPU."""
+    """The memory of a model that is partly on GPUs."""
 
-    gpu: Footprint
+    gpus: tuple[Footprint, ...]
     machine: Footprint
 
 
 def split_footprint(
-    header: GgufHeader, loading: Loading, *, gpu_layers: int | None
+    header: GgufHeader,
+    loading: Loading,
+    *,
+    gpu_layers: int | None,
+    shares: Collection[float] = (1.0,),
 ) -> SplitFootprint:
-    """The memory that llama.cpp takes on a GPU and in the machine.
+    """The memory that llama.cpp takes on each GPU and in the machine.
 
     Tensors and caches are exact, as in `gguf_footprint`; compute buffers are an allowance.
-    `gpu_layers` is llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
+    `gpu_layers` is llama.cpp's `-ngl`: layers on GPUs, the output being one; None for all. `shares`
+    are the relative shares of these layers that each GPU gets.
     """
     caches = layer_cache_bytes(header, loading)
     weights = header.weights
-    # The split of b11434 (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
-    # last back, after the output; a layer's cache goes with it.
-    first = first_gpu_layer(header, gpu_layers)
-    # The input's tables stay in the machine. The GPU has a copy of one that is the output's, too.
-    output_bytes = weights.output_bytes + weights.shared_bytes
-    if first > header.block_count:
-        # Not even the output is on the GPU.
-        gpu_weights = 0
-        machine_weights = weights.loaded_bytes
-    else:
-        gpu_weights = sum(weights.layer_bytes[first:]) + output_bytes
-        machine_weights = weights.input_bytes + sum(weights.layer_bytes[:first])
-    compute = compute_bytes(header, loading)
-    tokens = min(loading.micro_batch_tokens, loading.cells())
-    ends = _FLOAT_BYTES * tokens * header.embedding_length + kept_logits_bytes(header, loading)
-    # Each side with a layer gets the whole allowance. The buffers of input and output are always in
-    # the machine. CUDA's context is counted with the GPU's compute buffers.
-    return SplitFootprint(
-        gpu=Footprint(
-            weights_bytes=gpu_weights,
-            kv_bytes=sum(caches[first:]),
-            compute_bytes=compute + GPU_CONTEXT_BYTES if gpu_weights else 0,
-        ),
-        machine=Footprint(
-            weights_bytes=machine_weights,
-            kv_bytes=sum(caches[:first]),
-            compute_bytes=compute if first > 0 else ends,
-        ),
-    )
-
-
-def dealt_footprints(
-    header: GgufHeader, loading: Loading, *, shares: Collection[float]
-) -> tuple[Footprint, ...]:
-    """The memory of a model on each of several GPUs, by their relative shares of its layers."""
-    # Each has the whole allowance, as in `split_footprint`.
-    compute = compute_bytes(header, loading) + GPU_CONTEXT_BYTES
-    weights, caches = header.weights, layer_cache_bytes(header, loading)
     # Layers that only draft are not loaded, but llama.cpp counts them when it deals layers out.
     drafts = [0] * (header.block_count - len(weights.layer_bytes))
+    # The input's tables stay in the machine. The GPU has a copy of one that is the output's, too.
     sizes = [*weights.layer_bytes, *drafts, weights.output_bytes + weights.shared_bytes]
-    # As llama.cpp does (`LLAMA_SPLIT_MODE_LAYER`): there are n layers, the last being the output.
-    # Layer i, counted from 0, goes to the first GPU with which the shares add up to more than i / n
-    # of their sum.
+    # The split of b11434 (`load_tensors` in src/llama-model.cpp, `LLAMA_SPLIT_MODE_LAYER`): layers
+    # go to GPUs from the last back, after the output; a layer's cache goes with it. Of the n layers
+    # there, layer i, counted from 0, goes to the first GPU with which the shares add up to more
+    # than i / n of their sum.
+    first = first_gpu_layer(header, gpu_layers)
     sums = list(accumulate(shares, initial=0.0))
-    ends = [ceil(part / sums[-1] * len(sizes)) for part in sums]
-    return tuple(
+    ends = [first + ceil(part / sums[-1] * (len(sizes) - first)) for part in sums]
+    # Each device with a layer gets the whole allowance. The buffers of input and output are always
+    # in the machine. CUDA's context is counted with the GPU's compute buffers.
+    compute = compute_bytes(header, loading)
+    gpus = tuple(
         Footprint(
             weights_bytes=sum(sizes[start:end]),
             kv_bytes=sum(caches[start:end]),
-            compute_bytes=compute if start < end else 0,
+            compute_bytes=compute + GPU_CONTEXT_BYTES if start < end else 0,
         )
         for start, end in pairwise(ends)
+    )
+    tokens = min(loading.micro_batch_tokens, loading.cells())
+    tables = _FLOAT_BYTES * tokens * header.embedding_length + kept_logits_bytes(header, loading)
+    # Without even the output on a GPU, its matrix may be the input's.
+    all_here = first == len(sizes)
+    machine_weights = weights.input_bytes + sum(weights.layer_bytes[:first])
+    return SplitFootprint(
+        gpus=gpus,
+        machine=Footprint(
+            weights_bytes=weights.loaded_bytes if all_here else machine_weights,
+            kv_bytes=sum(caches[:first]),
+            compute_bytes=compute if first > 0 else tables,
+        ),
     )
 
 

@@ -16,7 +16,6 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.footprint import dealt_footprints
 from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes, read_gpus
 from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
 from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
@@ -154,12 +153,8 @@ def _known_need(endpoint: Endpoint) -> Need | None:
     loading = loading_of(endpoint, header)
     if endpoint.device == MACHINE:
         return {MACHINE: gguf_footprint(header, loading).total_bytes}
-    split = split_footprint(header, loading, gpu_layers=endpoint.gpu_layers)
-    if len(shares) > 1:
-        on_gpus = dealt_footprints(header, loading, shares=shares.values())
-    else:
-        on_gpus = (split.gpu,)
-    need = {gpu: part.total_bytes for gpu, part in zip(shares, on_gpus, strict=True)}
+    split = split_footprint(header, loading, gpu_layers=endpoint.gpu_layers, shares=shares.values())
+    need = {gpu: part.total_bytes for gpu, part in zip(shares, split.gpus, strict=True)}
     return {**need, MACHINE: split.machine.total_bytes}
 
 

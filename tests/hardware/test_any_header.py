@@ -109,7 +109,7 @@ def test_any_gguf_header_is_read_or_refused_at_a_byte(headers, generator, rewrit
             needed = gguf_footprint(model, Loading(context_tokens=4096))
             assert needed.total_bytes >= model.weights.loaded_bytes
             split = split_footprint(model, Loading(context_tokens=4096), gpu_layers=2)
-            assert split.gpu.kv_bytes + split.machine.kv_bytes == needed.kv_bytes
+            assert split.gpus[0].kv_bytes + split.machine.kv_bytes == needed.kv_bytes
     assert tries / 3 < refused < tries  # both outcomes were seen
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.hardware import Loading, gguf_footprint, read_gguf_header, split_footprint
-from harness.hardware.footprint import GPU_CONTEXT_BYTES, dealt_footprints
+from harness.hardware.footprint import GPU_CONTEXT_BYTES
 from harness.hardware.gguf import weights_of
 
 LAYER, INPUT, NORM = 2_216_448, 30_081_024, 2304  # of the demo model, in bytes
@@ -32,17 +32,19 @@ def demo(demo_model):
 def test_layers_go_to_the_gpu_from_the_last_with_their_caches(demo, gpu_layers, on_gpu, outputs):
     split = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=gpu_layers)
     # The vocabulary's matrix is needed at both ends, and so in both places.
-    assert split.gpu.weights_bytes == on_gpu * LAYER + outputs * (NORM + INPUT)
+    (gpu,) = split.gpus
+    assert gpu.weights_bytes == on_gpu * LAYER + outputs * (NORM + INPUT)
     assert split.machine.weights_bytes == (30 - on_gpu) * LAYER + INPUT + (1 - outputs) * NORM
-    assert split.gpu.kv_bytes == on_gpu * CACHE
+    assert gpu.kv_bytes == on_gpu * CACHE
     assert split.machine.kv_bytes == (30 - on_gpu) * CACHE
 
 
 def test_a_model_that_is_on_the_gpu_leaves_little_here(demo):
     split = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=None)
     whole = gguf_footprint(demo, Loading(context_tokens=4096))
-    assert split.gpu.weights_bytes == whole.weights_bytes
-    assert split.gpu.compute_bytes == whole.compute_bytes + GPU_CONTEXT_BYTES
+    (gpu,) = split.gpus
+    assert gpu.weights_bytes == whole.weights_bytes
+    assert gpu.compute_bytes == whole.compute_bytes + GPU_CONTEXT_BYTES
     assert split.machine.weights_bytes == INPUT
     assert split.machine.compute_bytes < whole.compute_bytes / 10
 
@@ -59,12 +61,13 @@ DEALT = {
 
 @pytest.mark.parametrize(("shares", "layers", "output"), DEALT.values(), ids=DEALT)
 def test_layers_are_dealt_out_to_several_gpus_by_their_shares(demo, shares, layers, output):
-    parts = dealt_footprints(demo, Loading(context_tokens=4096), shares=shares)
+    loading = Loading(context_tokens=4096)
+    parts = split_footprint(demo, loading, gpu_layers=None, shares=shares).gpus
     assert [one.weights_bytes for one in parts] == [
         count * LAYER + (gpu == output) * (NORM + INPUT) for gpu, count in enumerate(layers)
     ]
     assert [one.kv_bytes for one in parts] == [count * CACHE for count in layers]
-    alone = split_footprint(demo, Loading(context_tokens=4096), gpu_layers=None).gpu
+    (alone,) = split_footprint(demo, loading, gpu_layers=None).gpus
     assert sum(one.weights_bytes + one.kv_bytes for one in parts) == (
         alone.weights_bytes + alone.kv_bytes
     )
