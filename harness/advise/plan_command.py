@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,9 +27,9 @@ from harness.inference import Endpoint
 from harness.inference.endpoint import MACHINE
 from harness.residency import Device, Tenant, check_fits
 from harness.session import Settings, run_to_its_end
-from harness.session.demand import demand_of, models_of
+from harness.session.demand import demand_of, needed_roles
 from harness.session.models import known_endpoints, opened_host
-from harness.session.roles import EVALUATOR, Roles, cast_roles
+from harness.session.roles import Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
 
 
@@ -108,7 +108,8 @@ async def plan_models(
     endpoints = known_endpoints(settings)
     check_managed(endpoints.values())
     roles = cast_roles(endpoints, settings)
-    roles_of = _roles_by_tag(graph, roles, endpoints)
+    required = roles.in_use | roles.required(needed_roles(graph))
+    roles_of = _roles_by_tag(graph, roles, endpoints, required=required)
 
     # 2. Find the sizes of their models, by asking a server if the endpoint does not give its own.
     sizes = await asyncio.gather(*(_sized(endpoints[tag], environment) for tag in roles_of))
@@ -127,7 +128,7 @@ async def plan_models(
             except DoesNotFit as error:
                 problem = error
         # A fallback that cannot fit is only a warning, since a run would continue without it.
-        is_needed = called_as or tag in roles.in_use or (tenant is not None and tenant.pin)
+        is_needed = called_as or tag in required or (tenant is not None and tenant.pin)
         if is_needed and isinstance(problem, DoesNotFit | ModelFileInvalid):
             raise problem
         models.append(
@@ -143,25 +144,18 @@ async def plan_models(
 
 
 def _roles_by_tag(
-    graph: Graph, roles: Roles, endpoints: Mapping[str, Endpoint]
+    graph: Graph, roles: Roles, endpoints: Mapping[str, Endpoint], *, required: Collection[str]
 ) -> dict[str, list[str]]:
     """Tag of each endpoint that a run calls or loads → its roles, those with roles coming first."""
     demand = demand_of(graph)
     roles_of: dict[str, list[str]] = {}
-    # A run draws its evaluators from the pool when it begins, so any of them may be called.
-    players = roles.with_evaluators(*(roles.pool or ()))
-    callers = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
-    for role, caller in callers.items():
-        tags = models_of([role], players)
-        # An evaluator without a model is no error: then only code checks drafts.
-        if not tags and role != EVALUATOR:
-            roles.required({role: caller})
-        for tag in tags:
+    for role in dict.fromkeys(role for names in demand.values() for role in names or ()):
+        for tag in roles.tags(role):
             roles_of.setdefault(tag, []).append(role)
     # A node that does not declare its models may call any endpoint.
     is_unknown = None in demand.values()
     for tag, endpoint in endpoints.items():
-        if is_unknown or tag in roles.in_use or (endpoint.pin and is_managed(endpoint)):
+        if is_unknown or tag in required or (endpoint.pin and is_managed(endpoint)):
             roles_of.setdefault(tag, [])
     for tag in tuple(roles_of):
         for fallback in endpoints[tag].fallback:
