@@ -8,6 +8,7 @@ there is room.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -31,6 +32,9 @@ from harness.trace.events import PlaceOf
 _MOMENT_NS: Final = 50_000_000
 # The longest time that a model stays while calls wait too long for others, in `max_wait_ns`.
 _LONGEST_TURN: Final = 2
+
+# Name of a strand → the models that it is still to use; none if it has ended.
+_Ahead = dict[str, tuple[str, ...]]
 
 
 def decide(state: BudgetState) -> Decision:
@@ -301,19 +305,26 @@ class Choice:
     load leaves the fewest seconds of loading for models that are still to be used and not in
     memory. An exact search through the forecast makes the same loads in each large workload of
     `bench_residency`; on its small random runs it makes 1.01 times the fewest loads, this 1.02.
-
-    Strands have numbers. A progress has for each strand how many of its uses are behind it.
     """
 
     def __init__(self, state: BudgetState) -> None:
         self._state = state
         self._tenants = state.tenants
-        self._uses, self._predecessors = _numbered(_strands(state), state.tenants)
+        strands = _strands(state)
+        self._after = {strand.name: strand.after for strand in strands}
+        uses = {
+            strand.name: tuple(model for model in strand.uses if model in state.tenants)
+            for strand in strands
+        }
         residents = state.ledger.residents
-        self._progress = self._proceed([0] * len(self._uses), residents)
-        passed = zip(self._uses, self._progress, strict=True)
-        self._used_now = {model for uses, count in passed for model in uses[:count]}
-        self._next_use = self._next_uses(self._progress)
+        # Name of each strand → its uses that models in memory do not allow yet; none if it ends.
+        self._ahead = self._proceed(uses, residents)
+        self._used_now = {
+            model
+            for name, models in uses.items()
+            for model in models[: len(models) - len(self._ahead[name])]
+        }
+        self._next_use = _next_uses(self._ahead.values())
         unpinned = [
             resident for resident in residents.values() if not state.tenants[resident.model].pin
         ]
@@ -323,11 +334,11 @@ class Choice:
     def wanted_next(self) -> list[str]:
         """The models without which strands cannot proceed."""
         required = {
-            self._uses[n][self._progress[n]]
-            for n in self._begun(self._progress)
-            if self._progress[n] < len(self._uses[n])
+            uses[0]
+            for name, uses in self._ahead.items()
+            if uses and self._has_begun(name, self._ahead)
         }
-        return sorted(required - self._state.ledger.residents.keys() - self._state.failed)
+        return sorted(required - self._state.failed)
 
     @property
     def idle(self) -> list[str]:
@@ -409,8 +420,8 @@ class Choice:
         """Seconds of loading to come, and of waiting for victims' calls; then what breaks ties."""
         residents = self._state.ledger.residents
         loaded = (residents.keys() - set(victims)) | {model}
-        progress = self._proceed(self._progress, loaded)
-        to_load = [model, *(self._next_uses(progress).keys() - loaded)]
+        ahead = self._proceed(self._ahead, loaded)
+        to_load = [model, *(_next_uses(ahead.values()).keys() - loaded)]
         busy_s = [self._tenants[victim].call_s for victim in victims if residents[victim].leases]
         # Not `sum`, by which the order of a set could decide between equal costs.
         load_s = math.fsum(self._tenants[needed_model].load_s for needed_model in to_load)
@@ -418,8 +429,8 @@ class Choice:
         # Among equal costs, a load without a wait wins, since the time of calls is unknown at
         # first. Then the load that leaves the fewest different sequences of uses, since equal ones
         # proceed together. Then the higher priority.
-        remaining = {uses[n:] for uses, n in zip(self._uses, progress, strict=True)}
-        return cost_s, bool(busy_s), len(remaining), -self._tenants[model].priority
+        sequences = len(set(ahead.values()))
+        return cost_s, bool(busy_s), sequences, -self._tenants[model].priority
 
     def _value(self, resident: Resident) -> tuple[float, bool, int, float, float, str]:
         """The value of keeping a resident in memory; the smallest is evicted first."""
@@ -446,34 +457,29 @@ class Choice:
 
     # --- progress through the forecast ------------------------------------------------------------
 
-    def _proceed(self, progress: Sequence[int], residents: Collection[str]) -> list[int]:
-        """The progress of all strands, as far as these models in memory allow it."""
-        progress = list(progress)
-        has_ended = True
-        # Again as long as a strand has ended, for which others may have waited.
-        while has_ended:
-            has_ended = False
-            for n in self._begun(progress):
-                uses, before = self._uses[n], progress[n]
-                while progress[n] < len(uses) and uses[progress[n]] in residents:
-                    progress[n] += 1
-                if before < progress[n] == len(uses):
-                    has_ended = True
-        return progress
+    def _proceed(self, ahead: _Ahead, residents: Collection[str]) -> _Ahead:
+        """What is ahead once all strands went as far as these models in memory allow."""
+        while True:
+            further = dict(ahead)
+            for name, uses in ahead.items():
+                if self._has_begun(name, ahead):
+                    further[name] = tuple(itertools.dropwhile(residents.__contains__, uses))
+            if further == ahead:
+                return ahead
+            # Again, since strands may have waited for one that has ended now.
+            ahead = further
 
-    def _begun(self, progress: Sequence[int]) -> Iterator[int]:
-        """The numbers of the strands whose predecessors have ended."""
-        for n, predecessors in enumerate(self._predecessors):
-            if all(progress[strand] == len(self._uses[strand]) for strand in predecessors):
-                yield n
+    def _has_begun(self, name: str, ahead: _Ahead) -> bool:
+        return not any(ahead.get(before) for before in self._after[name])
 
-    def _next_uses(self, progress: Sequence[int]) -> dict[str, int]:
-        """Model → the uses of others before its next one, in the strand where it is nearest."""
-        distances: dict[str, int] = {}
-        for uses, count in zip(self._uses, progress, strict=True):
-            for distance, model in enumerate(uses[count:]):
-                distances[model] = min(distances.get(model, distance), distance)
-        return distances
+
+def _next_uses(ahead: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Model → the uses of others before its next one, in the strand where it is nearest."""
+    distances: dict[str, int] = {}
+    for uses in ahead:
+        for distance, model in enumerate(uses):
+            distances[model] = min(distances.get(model, distance), distance)
+    return distances
 
 
 def _strands(state: BudgetState) -> list[Strand]:
@@ -481,12 +487,3 @@ def _strands(state: BudgetState) -> list[Strand]:
     models = dict.fromkeys(call.model for call in state.waiting)
     calls = [Strand(name=f"calls of {model}", uses=(model,)) for model in models]
     return [*state.forecast.strands, *calls]
-
-
-def _numbered(
-    strands: Sequence[Strand], tenants: Mapping[str, Tenant]
-) -> tuple[list[tuple[str, ...]], list[list[int]]]:
-    """For each strand, its uses of the budget's models, and the numbers of its predecessors."""
-    number = {strand.name: n for n, strand in enumerate(strands)}
-    uses = [tuple(model for model in strand.uses if model in tenants) for strand in strands]
-    return uses, [[number[name] for name in strand.after if name in number] for strand in strands]

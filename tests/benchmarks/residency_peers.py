@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from harness.residency import Need
 from harness.residency.ledger import (
@@ -123,7 +124,8 @@ def make_room(state: BudgetState, call: WaitingCall, *, keeping: Collection[str]
     for one in idle(state):
         if one.model not in keeping and short_of(ledger, need) & one.need.keys():
             victims.append(one.model)
-            ledger = ledger.without(one.model)
+            staying = {m: there for m, there in ledger.residents.items() if m != one.model}
+            ledger = replace(ledger, residents=staying)
     if short_of(ledger, need):
         return Wait()
     return LoadModel(model=call.model, evict=tuple(victims), reason="its call is next")
