@@ -84,6 +84,7 @@ class KeepAliveBudget:
             tracer=tracer,
             load_began=self._note_load,
             changed=self._note_change,
+            refuse=self._refuse,
         )
         self._left = frozenset(left)
         self._outlives_runs = outlives_runs
@@ -142,7 +143,7 @@ class KeepAliveBudget:
         ]
         self._is_open = True
         try:
-            self._note_change({})
+            self._note_change()
             yield
         finally:
             # First, so that no report of the cancelled tasks begins another move.
@@ -319,10 +320,8 @@ class KeepAliveBudget:
                 share.lent = lent
                 share.lend(lent)
 
-    def _note_change(self, refused: Mapping[str, Exception]) -> None:
-        """Notes a change of the models in memory; `refused` has the errors of failed loads."""
-        for model, error in refused.items():
-            self._refuse(model, error)
+    def _note_change(self) -> None:
+        """Notes a change of the models in memory."""
         self._refuse_what_cannot_fit()
         self._report()
         self._consider()

@@ -27,10 +27,6 @@ from harness.trace import Span, Tracer, describe, events
 _COMPARE_EVERY_S = 10.0
 _REPORT_TIMEOUT_S = 5.0
 _BEFORE_A_PREFETCH_S = 0.05
-# Loads of a model that its server unloads at once; then its calls are sent all the same.
-_MAX_LOADS = 3
-
-_NO_ERRORS: Mapping[str, Exception] = {}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,9 +42,8 @@ class Residents:
     devices: Mapping[str, Device]
     tracer: Tracer
     load_began: Callable[[str], None]  # called with the model of a load that begins
-    changed: Callable[[Mapping[str, Exception]], None]
-    """Called when a move has ended, or a report has changed the entries. Gets tag → error for
-    models that cannot be loaded."""
+    changed: Callable[[], None]  # called when a move has ended, or a report changed the entries
+    refuse: Callable[[str, Exception], None]  # called with a model that cannot be loaded, and why
 
     def __post_init__(self) -> None:
         self.moving: Resident | None = None
@@ -129,9 +124,9 @@ class Residents:
             await self._has_move.wait()
             self._has_move.clear()
             assert self._move is not None
-            refused = await self._perform(self._move)
+            await self._perform(self._move)
             self._end_move()
-            self.changed(refused)
+            self.changed()
 
     def _end_move(self) -> None:
         self._move = self._load = self.moving = None
@@ -149,26 +144,26 @@ class Residents:
             self._removed(model)
             await self._unload_host(model, reason=reason)
 
-    async def _perform(self, move: LoadModel | UnloadModel) -> Mapping[str, Exception]:
-        """Performs one step of a move; returns tag → error for a model that cannot be loaded."""
+    async def _perform(self, move: LoadModel | UnloadModel) -> None:
+        """Performs one step of a move, and refuses a model that cannot be loaded."""
         if isinstance(move, UnloadModel):
             await self._unload_moving(move.reason)
-            return _NO_ERRORS
+            return
         if not move.evict:
-            return await self._load_model(move)
+            await self._load_model(move)
+            return
         # Only one model is evicted before the policy is asked again: another may have become idle.
         reason = f"room for {move.model}: {move.reason}"
         error = await self._unload_moving(reason, room_for=move.model)
-        if error is None:
-            return _NO_ERRORS
-        self._failed.add(move.model)
-        no_room = LoadFailed(
-            f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
-            f"unloaded ({error})",
-            code="model.not-unloaded",
-            endpoint=move.model,
-        )
-        return {move.model: no_room}
+        if error is not None:
+            self._failed.add(move.model)
+            no_room = LoadFailed(
+                f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
+                f"unloaded ({error})",
+                code="model.not-unloaded",
+                endpoint=move.model,
+            )
+            self.refuse(move.model, no_room)
 
     async def _unload_moving(self, reason: str, *, room_for: str | None = None) -> Exception | None:
         """Unloads the moving model; if it stays in memory, adds it again and returns the error."""
@@ -209,11 +204,8 @@ class Residents:
             return error
         return None
 
-    async def _load_model(self, move: LoadModel, *, loads: int = 1) -> Mapping[str, Exception]:
-        """Loads a model and adds its entry; loads it again if its server unloads it at once.
-
-        Returns tag → error if its calls must be refused.
-        """
+    async def _load_model(self, move: LoadModel) -> None:
+        """Loads a model and adds its entry, or refuses its calls."""
         model, tenant = move.model, self.tenants[move.model]
         if move.is_prefetch:
             # Lets calls that were just granted go out first: an engine in this process blocks the
@@ -235,12 +227,11 @@ class Residents:
                 async with in_time(model, tenant.load_timeout_s, "load"):
                     await self.hosts[model].load()
         except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
-            return self._note_failed_load(model, error)
+            self._note_failed_load(model, error)
+            return
         load_s = (self.tracer.now_ns() - began_ns) / 1e9
         report = await self._report(model)
         if report is not None and not report.resident:
-            if loads < _MAX_LOADS:
-                return await self._load_model(move, loads=loads + 1)
             # Counts as loaded: a call may make the server load it again, or say why it cannot.
             report = None
             log_warning(
@@ -248,13 +239,11 @@ class Residents:
                 "calls wait for theirs",
                 code="budget.server-shared",
                 model=model,
-                loads=loads,
             )
         self._add(model, report, load_s=load_s)
-        return _NO_ERRORS
 
-    def _note_failed_load(self, model: str, error: Exception) -> Mapping[str, Exception]:
-        """Returns tag → error, or raises the need of a model that lacked only memory."""
+    def _note_failed_load(self, model: str, error: Exception) -> None:
+        """Refuses a model, or raises its need if it lacked only memory."""
         log_warning(
             "a model could not be loaded",
             code="budget.model-not-loaded",
@@ -262,10 +251,10 @@ class Residents:
             error=describe(error),
         )
         out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
-        if out_of_memory and self._note_too_large(model):
-            return _NO_ERRORS  # its calls go on waiting, until others are evicted for it
-        self._failed.add(model)
-        return {model: error}
+        # If others can be evicted for it, its calls go on waiting.
+        if not (out_of_memory and self._note_too_large(model)):
+            self._failed.add(model)
+            self.refuse(model, error)
 
     # --- entries ----------------------------------------------------------------------------------
 
@@ -376,7 +365,7 @@ class Residents:
             self.tracer.instant(events.Evict(model=model, reason=reason))
         else:
             return
-        self.changed(_NO_ERRORS)
+        self.changed()
 
     def _reported_need(self, model: str, report: HostReport | None) -> Need | None:
         """The bytes that a model takes by its host's report; None if it does not say them."""
