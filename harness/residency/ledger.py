@@ -260,23 +260,22 @@ def place(
 
     `models` has for each model a function from a device to the need there.
     """
+    taken = [*needs_taken]
+    free_bytes = {
+        name: device.room_bytes - sum(need.get(name, 0) for need in taken)
+        for name, device in devices.items()
+    }
+    # On a GPU, all its models stay side by side; in the machine's memory they take turns.
+    free_bytes[MACHINE] = devices[MACHINE].room_bytes
     # Sorted by name, since the first of GPUs with equal room wins, and a set's order may change.
     gpus = sorted(devices.keys() - {MACHINE})
-    needs = [*needs_taken]
     places: dict[str, str] = {}
-
-    def free_bytes(device: str) -> int:
-        # On a GPU, all its models stay side by side; in the machine's memory they take turns.
-        neighbors = () if device == MACHINE else needs
-        return devices[device].room_bytes - sum(need.get(device, 0) for need in neighbors)
-
     for model, need_on in models.items():
-        for gpu in sorted(gpus, key=free_bytes, reverse=True):
+        places[model] = MACHINE
+        for gpu in sorted(gpus, key=lambda name: free_bytes[name], reverse=True):
             need = need_on(gpu)
-            if all(size <= free_bytes(device) for device, size in need.items()):
-                needs.append(need)
+            if all(size <= free_bytes[device] for device, size in need.items()):
+                free_bytes[gpu] -= need.get(gpu, 0)
                 places[model] = gpu
                 break
-        else:
-            places[model] = MACHINE
     return places
