@@ -182,7 +182,6 @@ class KeepAliveBudget:
         if share is None:
             return
         share.forecast = replace(forecast, is_complete=False) if share.was_surprised else forecast
-        self._residents.allow_prefetches()
         self._consider()
 
     @asynccontextmanager

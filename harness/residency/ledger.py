@@ -162,8 +162,7 @@ class BudgetState:
     forecast: Forecast = NOTHING_KNOWN  # may include some of the waiting calls, or none
     max_wait_ns: int = 60_000_000_000  # how long a call may be put off in favor of others
     failed: frozenset[str] = frozenset()
-    """Models whose last load or unload failed, or that were loaded ahead and not used. They are
-    moved only for a call."""
+    """Models whose last load or unload failed. They are moved only for a call."""
 
     @property
     def is_crowded(self) -> bool:

@@ -163,7 +163,7 @@ def _switch(state: BudgetState) -> LoadModel | Wait:
     return best if latest_ns <= state.now_ns else Wait(until_ns=min(latest_ns, overdue_at_ns))
 
 
-def _can_fit(models: Iterable[str], state: BudgetState, *, evicted: Collection[str]) -> bool:
+def _can_fit(models: Iterable[str], state: BudgetState, *, evicted: Collection[str] = ()) -> bool:
     """Whether one of these models fits after these evictions: much cheaper than a `Choice`."""
     tenants = (state.tenants[model] for model in models if model in state.tenants)
     return any(state.ledger.has_room(tenant.need, evicted=evicted) for tenant in tenants)
@@ -258,22 +258,13 @@ def _pinned(state: BudgetState) -> LoadModel | None:
 
 
 def _prefetch(state: BudgetState) -> LoadModel | None:
-    """The load of the model that is used next, if there is room beside models still to be used."""
-    expected = state.forecast.models
-    unused = [
-        name
-        for name, resident in state.ledger.residents.items()
-        if resident.leases == 0 and name not in expected
-    ]
-    missing = expected - state.ledger.residents.keys() - state.failed
+    """The load of the model that is used next, into free room."""
+    missing = state.forecast.models - state.ledger.residents.keys() - state.failed
     # A load ahead must not delay a call that waits now.
-    if _oldest_calls(state) or not _can_fit(missing, state, evicted=unused):
+    if _oldest_calls(state) or not _can_fit(missing, state):
         return None
     choice = Choice(state)
-    load = choice.best(dict.fromkeys(choice.wanted_next, "it is used next"))
-    if load is None or not all(map(choice.can_go, load.evict)):
-        return None
-    return load
+    return choice.best(dict.fromkeys(choice.wanted_next, "it is used next"), evictable=())
 
 
 def _may_go(model: str, state: BudgetState) -> bool:
@@ -383,14 +374,6 @@ class Choice:
             return None
         idle_since_ns = max(resident.idle_since_ns for resident in residents.values())
         return idle_since_ns + round(self._tenants[model].load_s * 1e9)
-
-    def can_go(self, model: str) -> bool:
-        """Whether a resident may be evicted although no call waits: if it is not used again."""
-        return (
-            self._state.forecast.is_complete
-            and not self._state.ledger.residents[model].leases
-            and not self._is_used_again(model)
-        )
 
     # --- victims, and what a load costs -----------------------------------------------------------
 

@@ -50,8 +50,6 @@ class Residents:
         self._estimates = dict(self.tenants)
         self._in_memory: dict[str, Resident] = {}
         self._failed: set[str] = set()
-        self._uncalled: set[str] = set()  # loaded, and not used by a call since
-        self._wasted: set[str] = set()  # unloaded without having been used by a call
         # Apart from the entries, since a host may lose a model while calls use it.
         self._leases: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
@@ -73,15 +71,13 @@ class Residents:
 
     @property
     def failed(self) -> frozenset[str]:
-        """Models whose last load or unload failed, or that were loaded ahead and not used."""
-        return frozenset(self._failed | self._wasted)
+        """Models whose last load or unload failed."""
+        return frozenset(self._failed)
 
     # --- uses -------------------------------------------------------------------------------------
 
     def begin_use(self, model: str) -> None:
         """Notes that a call has been granted the model."""
-        self._uncalled.discard(model)
-        self._wasted.discard(model)
         self._leases[model] += 1
 
     def end_use(self, model: str, *, began_ns: int | None, now_ns: int) -> None:
@@ -92,10 +88,6 @@ class Residents:
         self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)
         if model in self._in_memory:  # its host may have lost it meanwhile
             self._in_memory[model] = replace(self._in_memory[model], idle_since_ns=now_ns)
-
-    def allow_prefetches(self) -> None:
-        """Allows unused models to be loaded ahead again, after a change of the forecast."""
-        self._wasted.clear()
 
     # --- moves ------------------------------------------------------------------------------------
 
@@ -112,7 +104,7 @@ class Residents:
         match move:
             # The entry is removed before the model is unloaded, so that no call is granted it.
             case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
-                self.moving = self._removed(victim)
+                self.moving = self._in_memory.pop(victim)
             case LoadModel(model=model):
                 self.moving = Resident(model=model, need=self.tenants[model].need)
         self._moves[self.moving.model] += 1
@@ -141,7 +133,7 @@ class Residents:
                 self._in_memory[self.moving.model] = self.moving
             self._end_move()
         for model in [name for name in self._in_memory if name not in but]:
-            self._removed(model)
+            del self._in_memory[model]
             await self._unload_host(model, reason=reason)
 
     async def _perform(self, move: LoadModel | UnloadModel) -> None:
@@ -273,14 +265,6 @@ class Residents:
             idle_since_ns=self.tracer.now_ns(),
         )
         self._failed.discard(model)
-        self._uncalled.add(model)
-
-    def _removed(self, model: str) -> Resident:
-        """Removes the entry of a model that is about to be unloaded, so that it is not lent."""
-        if model in self._uncalled:
-            # With the same forecast, loading it ahead again would be wasted again.
-            self._wasted.add(model)
-        return self._in_memory.pop(model)
 
     def _note_too_large(self, model: str) -> bool:
         """Raises the need of a model that did not fit; whether it may fit if others are evicted."""

@@ -206,9 +206,9 @@ UNASKED = {
         state([A, B, C], [BUSY_A, resident("c", leases=1)], room=2, forecast=expected("ab")),
         "wait",
     ),
-    "one that is not used again goes for the next": (
+    "one that is not used again goes before the next comes": (
         state([A, B, C], [BUSY_A, IDLE_C], room=2, now_s=1, forecast=expected("ab")),
-        "load b for c ahead",
+        "unload c",
     ),
     "nothing comes ahead while a call waits for another model": (
         state(
