@@ -229,23 +229,17 @@ def _overgrown(state: BudgetState) -> UnloadModel | None:
     """The unload of a model, since the residents take more memory than there is."""
     ledger = state.ledger
     for device in sorted(ledger.devices):
-        occupants = [
-            resident for resident in ledger.residents.values() if resident.need.get(device)
-        ]
+        occupants = {
+            resident.model for resident in ledger.residents.values() if resident.need.get(device)
+        }
         # A single model is in memory although it is larger than the budget, so it stays.
         if ledger.free_bytes(device) >= 0 or len(occupants) < 2:
             continue
-        idle = [
-            resident
-            for resident in occupants
-            if resident.leases == 0 and _may_go(resident.model, state)
-        ]
-        if idle:
-            victim = min(
-                idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns, o.model)
-            )
-            reason = f"'{device}' holds more than it has room for"
-            return UnloadModel(model=victim.model, reason=reason)
+        for model in Choice(state).idle:
+            if model in occupants and model not in state.failed:
+                return UnloadModel(
+                    model=model, reason=f"'{device}' holds more than it has room for"
+                )
     return None
 
 
@@ -267,12 +261,6 @@ def _prefetch(state: BudgetState) -> LoadModel | None:
     return choice.best(dict.fromkeys(choice.wanted_next, "it is used next"), evictable=())
 
 
-def _may_go(model: str, state: BudgetState) -> bool:
-    """Whether a model may be unloaded although no call needs its room."""
-    # A model whose last unload failed would only fail again.
-    return not state.tenants[model].pin and model not in state.failed
-
-
 def _release(state: BudgetState) -> UnloadModel | None:
     """The unload of a model that is not called again."""
     # Without the model, its memory is free for other programs.
@@ -280,9 +268,10 @@ def _release(state: BudgetState) -> UnloadModel | None:
     if not forecast.is_complete or state.waiting:
         return None
     for model, resident in sorted(state.ledger.residents.items()):
-        if resident.leases or model in forecast.models or not _may_go(model, state):
-            continue
-        return UnloadModel(model=model, reason="it is not used again in this run")
+        is_needed = resident.leases or model in forecast.models or state.tenants[model].pin
+        # A model whose last unload failed would only fail again.
+        if not is_needed and model not in state.failed:
+            return UnloadModel(model=model, reason="it is not used again in this run")
     return None
 
 
