@@ -132,9 +132,9 @@ def _urgent(state: BudgetState) -> LoadModel | None:
         return None
     model, call = next(iter(needed.items()))
     choice = Choice(state)
-    why = {model: f"it has been waited for {_seconds(state, call)} s"}
+    why = f"it has been waited for {(state.now_ns - call.since_ns) / 1e9:.1f} s"
     # Idle models are evicted first, since no call to them has to end.
-    return choice.best(why, evictable=choice.idle) or choice.best(why)
+    return choice.best([model], why, evictable=choice.idle) or choice.best([model], why)
 
 
 def _switch(state: BudgetState) -> LoadModel | Wait:
@@ -151,8 +151,7 @@ def _switch(state: BudgetState) -> LoadModel | Wait:
         # Nothing fits even without the idle models: a call must end first.
         return Wait(until_ns=overdue_at_ns)
     choice = Choice(state)
-    reasons = dict.fromkeys(needed, "a call waits for it")
-    best = choice.best(_of_highest_rank(reasons, state.tenants))
+    best = choice.best(_of_highest_rank(needed, state.tenants), "a call waits for it")
     if best is None:
         # Pinned models are in the way: only a change helps.
         return Wait()
@@ -169,16 +168,11 @@ def _can_fit(models: Iterable[str], state: BudgetState, *, evicted: Collection[s
     return any(state.ledger.has_room(tenant.need, evicted=evicted) for tenant in tenants)
 
 
-def _of_highest_rank(reasons: Mapping[str, str], tenants: Mapping[str, Tenant]) -> dict[str, str]:
+def _of_highest_rank(models: Collection[str], tenants: Mapping[str, Tenant]) -> list[str]:
     """The models of the highest priority; of these, models on one device before split ones."""
     # A split model computes as slowly as the slowest of its devices.
-    ranks = {model: (tenants[model].priority, not tenants[model].is_split) for model in reasons}
-    highest = max(ranks.values())
-    return {model: reason for model, reason in reasons.items() if ranks[model] == highest}
-
-
-def _seconds(state: BudgetState, call: WaitingCall) -> str:
-    return f"{(state.now_ns - call.since_ns) / 1e9:.1f}"
+    ranks = {model: (tenants[model].priority, not tenants[model].is_split) for model in models}
+    return [model for model in models if ranks[model] == max(ranks.values())]
 
 
 # --- how long a call can be put off ---------------------------------------------------------------
@@ -247,7 +241,7 @@ def _pinned(state: BudgetState) -> LoadModel | None:
     for model, tenant in sorted(state.tenants.items()):
         if tenant.pin and model not in state.ledger.residents and model not in state.failed:
             choice = Choice(state)
-            return choice.best({model: "it is pinned"}, evictable=choice.idle)
+            return choice.best([model], "it is pinned", evictable=choice.idle)
     return None
 
 
@@ -258,7 +252,7 @@ def _prefetch(state: BudgetState) -> LoadModel | None:
     if _oldest_calls(state) or not _can_fit(missing, state):
         return None
     choice = Choice(state)
-    return choice.best(dict.fromkeys(choice.wanted_next, "it is used next"), evictable=())
+    return choice.best(choice.wanted_next, "it is used next", evictable=())
 
 
 def _release(state: BudgetState) -> UnloadModel | None:
@@ -327,15 +321,14 @@ class Choice:
         return [model for model in self._evictable if not residents[model].leases]
 
     def best(
-        self, reasons: Mapping[str, str], *, evictable: Sequence[str] | None = None
+        self, models: Iterable[str], why: str, *, evictable: Sequence[str] | None = None
     ) -> LoadModel | None:
         """The best load of one of these models; None if none can fit.
 
-        `reasons` says why each should be loaded. If `evictable` is None, all residents that are not
-        pinned are.
+        If `evictable` is None, all residents that are not pinned are.
         """
         options: list[tuple[tuple[float, bool, int, int], str, tuple[str, ...]]] = []
-        for model in reasons:
+        for model in models:
             victims = self._victims(model, self._evictable if evictable is None else evictable)
             if victims is not None:
                 options.append((self._cost(model, victims), model, victims))
@@ -345,7 +338,7 @@ class Choice:
         return LoadModel(
             model=model,
             evict=victims,
-            reason=", ".join([reasons[model], *map(self._why_evicted, victims)]),
+            reason=", ".join([why, *map(self._why_evicted, victims)]),
             is_prefetch=all(call.model != model for call in self._state.waiting),
         )
 

@@ -267,7 +267,7 @@ NEW = tenant("new")
 
 def best(tenants, residents, *, models=("new",), room=2, **rest):
     present = state(tenants, residents, calls(*models), room=room, **rest)
-    return Choice(present).best(dict.fromkeys(models, "why"))
+    return Choice(present).best(models, "why")
 
 
 EVICTIONS = {
