@@ -4,8 +4,8 @@ As in b11434 (`create_memory` in src/llama-model.cpp, `n_embd_r` and `n_embd_s` 
 src/llama-hparams.cpp, `load_arch_hparams` in src/models/); b11549 logs the same in the tests. The
 caches are exact for full attention, sliding windows, latents (MLA) and recurrence at an interval
 (Qwen 3.5). For other kinds they are an upper bound, and `exact_caches` is False: full keys and
-values in each layer with key-value heads, and a state in all layers. An impossible key raises
-`ModelFileInvalid`.
+values in each layer with key-value heads, and a state in all others, or in all layers if all have
+heads. An impossible key raises `ModelFileInvalid`.
 """
 
 from __future__ import annotations
@@ -128,15 +128,22 @@ def _is_latent(file: GgufFile) -> bool:
 
 def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
     index = file.count(".attention.indexer.key_length", default=0)
+    # Where heads are given by layer, those without any are recurrent (LFM2, Jamba, Granite); of
+    # Nemotron H only those without a feed-forward part as well. Where all have some, each does both
+    # (Falcon H1).
+    has_both = all(cache.heads for cache in full)
+    forward = (0,) * file.layers
+    if file.architecture.startswith("nemotron_h"):
+        forward = file.counts(".feed_forward_length", default=forward)
     return [
         replace(
             cache,
             heads=cache.heads * file.count(".num_loops", default=1),  # Nanbeige
             # Beside a latent, whose values have no length, the index has only keys.
             index_length=index + cache.value_length if index else 0,
-            state_elements=state,
+            state_elements=state if has_both or not (cache.heads or width) else 0,
         )
-        for cache in full
+        for cache, width in zip(full, forward, strict=True)
     ]
 
 

@@ -196,13 +196,23 @@ def test_recurrent_layers_keep_a_state_that_does_not_grow():
         ),
     ],
 )
-def test_of_other_recurrent_kinds_each_layer_is_taken_to_have_a_state(architecture, keys, elements):
+def test_of_other_recurrent_kinds_layers_without_heads_are_taken_to_have_a_state(
+    architecture, keys, elements
+):
     model = told(architecture, **keys)
     assert not model.exact_caches
-    assert {cache.state_elements for cache in model.caches} == {elements}
-    # Layers without key-value heads have no keys and values, whatever else they do.
     heads = keys.get("attention__head_count_kv", [2] * 8)
     assert [cache.heads for cache in model.caches] == heads
+    # If all layers attend, all recur, too.
+    states = [elements if not count or all(heads) else 0 for count in heads]
+    assert [cache.state_elements for cache in model.caches] == states
+
+
+def test_a_layer_of_nemotron_has_one_part_alone():
+    parts = {"attention__head_count_kv": [0, 2] * 4, "feed_forward_length": [0, 0, 128, 0] * 2}
+    model = told("nemotron_h", **MAMBA | parts)
+    assert [cache.state_elements > 0 for cache in model.caches] == [True, *[False] * 3] * 2
+    assert [cache.heads for cache in model.caches] == [0, 2] * 4
 
 
 def test_layers_that_only_draft_keep_nothing_and_are_not_loaded():
