@@ -21,9 +21,13 @@ from harness.rubric.draft import Draft
 from harness.rubric.prompt import scores_of
 from harness.rubric.reply_json_scores import JsonScores
 from harness.rubric.reply_line_scores import LineScores
-from harness.rubric.reply_statements import AskedDimensions, RuleAnswer, Statement
+from harness.rubric.reply_statements import (
+    AskedDimensions,
+    RuleAnswer,
+    Statement,
+    answers_in_lines,
+)
 from harness.rubric.rubric import Dimension, Rubric
-from harness.rubric.rule_answers import answers_in_lines
 from harness.rubric.scoring import Judgement
 from harness.rubric.verdict import half_up
 from harness.text.languages import NO_WIDTH
@@ -80,10 +84,9 @@ def read_reply(
     line_scores.read()
     stated = [*json_scores.statements, *line_scores.statements]
     answers |= json_scores.answers
-    numbers = [(statement.number_start, statement.end) for statement in stated]
-    statements = _on_scale(stated, asked, rest=_without(prose, numbers))
-    # 2. What the draft states too: the reply may copy it, unless it has no words beside its scores.
     spans = [(statement.start, statement.end) for statement in stated]
+    statements = _on_scale(stated, asked, rest=_without(prose, spans))
+    # 2. What the draft states too: the reply may copy it, unless it has no words beside its scores.
     beside_scores = _FENCE_MARK.sub("", _without(text, [*json_scores.spans, *spans]))
     copied: set[tuple[str, float]] = set()  # (dimension, score)
     if re.search(r"\w", beside_scores):
@@ -162,7 +165,7 @@ def _on_scale(
         score = statement.score
         ends = statement.scale_ends
         if statement.is_bare:
-            ends = reply_numbers.end_near(named_ends, statement.number_start, score)
+            ends = reply_numbers.end_near(named_ends, statement.start, score)
         # On another scale, the same number is another score.
         if (statement.is_bare and is_another_scale) or (ends and scale.max not in ends):
             continue

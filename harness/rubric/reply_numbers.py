@@ -10,6 +10,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
 
 from harness.rubric.rubric import Scale
 
@@ -33,32 +34,14 @@ _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
 _UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
-# What may stand between a score and its scale. Stars alone may be of five, so they are no unit.
-_STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
-_OF_WORD = r"\b(?:of|von|sur|sobre|de|su|van|av|z|из)\b"
-_BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
-_BEFORE_END = _any(
-    r"[/\u2044\uff0f]",  # 4/5
-    r"\bout[ ]of\b",
-    _OF_WORD,  # 4 von 5
-    r"满分为?",
-    rf"{_BEST}(?:[ ]score)?\.?",  # max. 5
-    r"(?<![\d.,])[01][ ]?=[^\d\n]{1,24}?[,;)\u2013-]",  # 1 = poor, 5 = excellent
-    r"(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"  # 1-5, 1 (poor) to 5
-    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|から|(?:to|bis|à|a|do|tot|до|and)\b)",
+# What may stand between a score and the end of its scale: `4/5`, `4 stars out of 5`, `4 von 5`.
+_OF_WORD = r"\b(?:(?:out )?of|von|sur|sobre|de|su|van|av|z|из)\b"
+_ARTICLES = r"[*_ \t]{0,6}(?:(?:an?|the|de|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
+_OF = (
+    rf"(?:{_UNIT}|[ ]stars?\b)?[*_ \t]{{0,6}}(?:[/\u2044\uff0f]|{_OF_WORD}){_ARTICLES}"
+    rf"(?P<scale_end>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})"
+    rf"(?:{_UNIT}|[ ]stars?\b)?(?![a-z\d%]|[.,]\d)"
 )
-_ARTICLES = r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
-_BEHIND_END = _any(
-    r"点満点|点制|段階|分制|점[ ]?(?:만점|척도)",  # 5点満点
-    r"er-Skala\b|-?punktow",
-    r"[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b",
-    rf"[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}",  # 5 is the best
-)
-_SCALE = (
-    rf"(?:(?P<before>{_BEFORE_END}){_ARTICLES})?(?P<scale_end>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})"
-    rf"(?(before){_STARS}?(?![a-z\d%]|[.,]\d)|{_BEHIND_END})"
-)
-_OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
 
 
 def score_in(
@@ -89,51 +72,51 @@ def _value(text: str) -> float:
     return float(text.replace(",", ".").replace("\u2212", "-"))
 
 
-# Elsewhere, the end of a scale does not follow a number, since `3 of 5` counts something else. Only
-# a fraction that ends a line names a scale: `Overall: 3.5/5`.
-_NAMED_SCALE = re.compile(
-    rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
-)
-# A heading names one with such a word: `Notes sur 20`.
-_SCALE_OF_HEADING = re.compile(
-    rf"(?:^|\|)[^\d\n|]{{0,60}}?{_OF_WORD}[ ](?P<scale_end>\d{{1,3}})"
-    r"(?=[ \t]*[)\]*_#:]*[ \t]*(?:\||\r?$))",
-    re.IGNORECASE | re.MULTILINE,
-)
-# `по пятибалльной шкале`, `échelle de cinq points`
-_SCALE_IN_WORDS = re.compile(
-    r"\b(\w{1,16}?)-?балльн|\b(\w{1,16}?)(?:stufige[nr]? |-?punkte-?|er-?)skala"
-    r"|\b(?:échelle|escala|scala|skala|schaal|scale) (?:de|di|da|von|van|of) (\w{1,16})"
-    r" (?:points|puntos|pontos|punti|punkten|punten)"
-    r"|([一二三四五六七八九十百])(?:分制|段階評価|点満点)",
-    re.IGNORECASE,
-)
-_PERCENT = re.compile(
-    r"^[^\d\n]{0,60}?\b(?:in|as|en) (?:%|per ?cent|prozent|pour ?cent)\w*[*_:]*\r?$|\(%\)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_ENDS_BY_WORD = {
-    **dict.fromkeys(("five", "fünf", "cinq", "cinco", "cinque", "vijf", "пяти", "五"), 5.0),
-    **dict.fromkeys(("ten", "zehn", "dix", "diez", "dez", "dieci", "tien", "десяти", "十"), 10.0),
-    **dict.fromkeys(("hundert", "cent", "cien", "cem", "cento", "honderd", "сто", "百"), 100.0),
-}
-_MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
 USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
+_BEST = r"(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
+_END = rf"(?P<end>(?<![a-z_\d])(?<!\d[.,])\d{{1,3}}(?:\.0)?(?![\d.,]*\d)|\b{_WORD})"
+# How a text names the end of a scale apart from any score.
+_NAMED_SCALES = (
+    # `/5`, `out of 5`; behind another number it counts something else: `3/5 of the terms`
+    re.compile(
+        rf"(?<!\d)(?<!\d )(?:[/\u2044\uff0f][ ]?|\bout of (?:an? |the )?){_END}", re.IGNORECASE
+    ),
+    # `1-5`, `1 (poor) to 5`
+    re.compile(
+        r"(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"
+        r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|から|(?:to|bis|à|a|do|tot|до|and)\b)[ ]?"
+        rf"{_END}",
+        re.IGNORECASE,
+    ),
+    # `5-point`, `5点満点`, `5 = good`, `5 is the best`, or at the end of a line or a cell: `sur 20`
+    re.compile(
+        rf"{_END}(?:[ ]?[点分段점]|-?(?:point|star|punkt|балл|er-Skala)|[ ]?=[ ]?\w"
+        rf"|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}"
+        r"|[)\]*_#: ]*(?:\||\r?$))",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+)
+_LINE_ON_SCALE = re.compile(
+    r"^.*(?:skala|échelle|escala|шкал|段階評価).*$", re.IGNORECASE | re.MULTILINE
+)
+_MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
 
 
 def ends_named(text: str) -> list[tuple[int, float]]:
     """The highest scores of scales that a text seems to name, each as (position, end)."""
-    ends = []
-    for pattern in (_NAMED_SCALE, _SCALE_OF_HEADING):
-        ends += [(scale.start(), _value(scale["scale_end"])) for scale in pattern.finditer(text)]
+    scales = chain.from_iterable(pattern.finditer(text) for pattern in _NAMED_SCALES)
+    ends = [(scale.start(), _value(scale["end"])) for scale in scales]
     ends = [(position, end) for position, end in ends if end in USUAL_ENDS]
-    for scale in _SCALE_IN_WORDS.finditer(text):
-        word = next(filter(None, scale.groups())).casefold()
-        # A number that we cannot read is no rubric's end: in doubt, the scale is another.
-        end = float(word) if word.isdecimal() else _ENDS_BY_WORD.get(word, math.inf)
-        ends.append((scale.start(), end))
-    ends += [(percent.start(), 100.0) for percent in _PERCENT.finditer(text)]
+    for line in _LINE_ON_SCALE.finditer(text):
+        # A number that we cannot read, as in `fünfstufige Skala`: in doubt, the scale is another.
+        ends.append((line.start(), *(highest_in(line[0]) or [math.inf])))
     return sorted(ends)
+
+
+def ends_beside(text: str) -> list[float]:
+    """The numbers right beside a score that may be the highest of its scale: `(5 is best)`."""
+    ends = (_value(number["end"]) for number in re.finditer(_END, text, re.IGNORECASE))
+    return [end for end in ends if end in USUAL_ENDS]
 
 
 def highest_in(text: str) -> list[float]:

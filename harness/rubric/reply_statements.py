@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from harness.rubric.draft import Finding
 from harness.rubric.prompt import rule_keys
+from harness.rubric.reply_json import Value
 from harness.rubric.rubric import Dimension, Rubric
 
 RuleAnswer = tuple[str, str, bool]
@@ -23,10 +26,9 @@ class Statement:
     """As it is written: it may be off the scale, or between two steps."""
     scale_ends: Sequence[float] = ()
     """The highest score of the scale that is named with the number; empty if none is named."""
-    start: int
+    start: int = 0
     """Where the label begins, or the JSON."""
-    number_start: int
-    end: int
+    end: int = 0
     reason: str = ""
     issues: tuple[Finding, ...] = ()
     is_total: bool = False
@@ -49,6 +51,12 @@ class AskedDimensions:
         self.scales = {d.name: rubric.scale_of(d.name) for d in rubric.dimensions}
         self.rules = {dimension.name: rule_keys(dimension) for dimension in dimensions}
         """Dimension asked for → its rules, as key → statement."""
+        self.rules_by_words: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        """A rule's key or statement, by its letters → the dimensions that have it, with its key."""
+        for name, rules in self.rules.items():
+            for key, statement in rules.items():
+                for words in {joined(key), joined(statement)}:
+                    self.rules_by_words[words].append((name, key))
         self.single = dimensions[0].name if len(dimensions) == 1 else ""
         """The dimension that a score without a name is for; empty if several were asked for."""
         self.rubric_names = {rubric.id.casefold(), rubric.title.casefold()}
@@ -95,3 +103,55 @@ def _label_pattern(keys: Iterable[str]) -> re.Pattern[str]:
 
 def _key(label: str) -> str:
     return re.sub(r"[\W_]+", "_", label.casefold()).strip("_")
+
+
+# --- answers to the rules of caps ----------------------------------------------------------------
+
+_ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
+_ANSWER = re.compile(
+    r"[\s*_`]*+(?:(?P<true>true|yes|1)|false|no|0)(?![\w/|]|\.\d|[ \t]*+[/|])", re.IGNORECASE
+)
+
+
+def answer_in(value: Value) -> bool | None:
+    """Whether `true`, `1`, `yes, it names none` or `{"value": true}` agrees; None if in doubt."""
+    if isinstance(value, dict):
+        answers = {answer_in(value[key]) for key in _ANSWER_KEYS if key in value}
+        return answers.pop() if len(answers) == 1 else None
+    word = _ANSWER.match(value) if isinstance(value, str) else None
+    if word is None:
+        return None
+    is_true = bool(word["true"])
+    # Not any `no`: `true, it names no date` is true.
+    opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
+    return None if re.search(opposite, word.string[word.end() :], re.IGNORECASE) else is_true
+
+
+def joined(label: str) -> str:
+    """A label's letters and digits alone: `it_is_short`, `It is short.` and `itIsShort` are one."""
+    return re.sub(r"[\W_]+", "", label.casefold())
+
+
+def answers_in_lines(
+    text: str, rule: str, statement: str
+) -> Iterator[tuple[bool | None, tuple[int, int]]]:
+    """(answer, span) for each line that answers a rule; the answer is None if it says both."""
+    for line in _rule_pattern(rule, statement).finditer(text):
+        answer_start = line.start("answer")
+        word = _ANSWER.match(text, answer_start)
+        end = word.end() if word else answer_start
+        yield answer_in(text[answer_start : line.end("answer")]), (line.start("rule"), end)
+
+
+@cache
+def _rule_pattern(rule: str, statement: str) -> re.Pattern[str]:
+    """A rule and its answer, in a line or in a list within a line."""
+    words = "|".join(
+        r"(?:[^\w\n]|_){1,3}".join(map(re.escape, parts))
+        for parts in (re.findall(r"[^\W_]+", statement), re.findall(r"[^\W_]+", rule))
+    )
+    return re.compile(
+        rf"(?:^|[,;(|])[^\w\n]{{0,12}}(?P<rule>(?:{words})(?:[^\w\n]|_){{1,8}})"
+        r"(?P<answer>(?:true|false|yes|no|[01])\b[^\n]{0,80})",
+        re.MULTILINE | re.IGNORECASE,
+    )
