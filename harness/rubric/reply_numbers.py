@@ -109,7 +109,8 @@ def ends_named(text: str) -> list[tuple[int, float]]:
     ends = [(position, end) for position, end in ends if end in USUAL_ENDS]
     for line in _LINE_ON_SCALE.finditer(text):
         # A number that we cannot read, as in `fünfstufige Skala`: in doubt, the scale is another.
-        ends.append((line.start(), *(highest_in(line[0]) or [math.inf])))
+        [end] = highest_in(line[0]) or [math.inf]
+        ends.append((line.start(), end))
     return sorted(ends)
 
 

@@ -20,7 +20,8 @@ from harness.plugins import load_plugin, plugin_names
 from harness.rubric.checks.base import Check, Grade, mean_of
 from harness.rubric.checks.code import NoStubs, ParsesAsPython
 from harness.rubric.checks.function import Function
-from harness.rubric.checks.patterns import Json, Regex
+from harness.rubric.checks.json_schema import Json
+from harness.rubric.checks.patterns import Regex
 from harness.rubric.checks.prose import (
     ContainsAll,
     ContainsAny,
