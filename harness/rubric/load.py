@@ -392,7 +392,7 @@ def _scores_of_another_scale(rubric: Rubric, base: Rubric, written: Written) -> 
             scores += anchors.fields.values() if anchors else ()
     inherited = [score for score in scores if score and score.path != written.path]
     if inherited:
-        lines = ", ".join(f"{score.path}:{score.line}" for score in inherited)
+        lines = ", ".join(dict.fromkeys(f"{score.path}:{score.line}" for score in inherited))
         yield written.fields["extends"].problem(
             f"scores that are inherited are on another scale: {lines}; set them on this scale, or "
             "keep the scale",

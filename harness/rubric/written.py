@@ -34,8 +34,6 @@ class Written:
     path: Path
     line: int
     """The line of the field's name, or of the item's beginning; counted from 1."""
-    cut: str = ""
-    """A comment behind the text that has no space behind its '#': it may belong to the text."""
     text_line: int | None = None
     """The line on which a text below a '|' begins; None for other values."""
 
@@ -184,18 +182,17 @@ class _YamlNodes:
                 code="rubric.too-many-values",
             )
         value: Any
-        cut, text_line = "", None
+        text_line = None
         if isinstance(node, yaml.MappingNode):
             value = self._fields(node)
         elif isinstance(node, yaml.SequenceNode):
             value = [self._written(item, item.start_mark.line + 1) for item in node.value]
         else:
             value = self._scalar(node, line)
-            cut = _cut_behind(node) if isinstance(value, str) else ""
             if isinstance(node, yaml.ScalarNode) and node.style == "|":
                 # Counted from 1, and below the `|`.
                 text_line = node.start_mark.line + 2
-        return Written(value, self._path, line, cut, text_line)
+        return Written(value, self._path, line, text_line)
 
     def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
         self._check_names(node)
@@ -236,15 +233,6 @@ class _YamlNodes:
             # A tag of their own, as in `!Is it short?`, would leave out the word.
             raise self._invalid(_FIRST.message, line=line, code=_FIRST.code)
         return self._loader.construct_object(node)
-
-
-def _cut_behind(node: yaml.Node) -> str:
-    """`#3 and more` if it stands behind a text without quotes; empty for other nodes."""
-    is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
-    rest_of_file = str(node.end_mark.buffer)[node.end_mark.pointer :]
-    rest_of_line = rest_of_file.partition("\n")[0].strip(" \r\0")
-    # A comment that is meant has a space behind its '#'.
-    return rest_of_line if is_plain and re.match(r"#\w", rest_of_line) else ""
 
 
 def explain_yaml(error: yaml.MarkedYAMLError) -> tuple[Notice, int | None]:

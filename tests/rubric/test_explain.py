@@ -87,11 +87,7 @@ CHECKS = {
     ),
 }
 VALUES = {
-    "judge with nothing behind it": row(
-        checked("checks: [{ check: finished }]", "judge:"), "5 nothing-given"
-    ),
-    "feedback with nothing behind it": row(judged("feedback:"), "5 nothing-given"),
-    "extends with nothing behind it": row(f"extends:\n{JUDGED}", "1 nothing-given"),
+    "title with nothing behind it": row(f"title:\n{BODY}", "1 nothing-given"),
     "judge without a question": row(checked("judge: '  '"), "4 text-empty"),
     "weight of 0": row(judged("weight: 0"), "5 out-of-range"),
     "floor off the scale": row(judged("floor: 11"), "5 off-scale"),
@@ -231,12 +227,11 @@ def test_every_mistake_is_reported_in_the_order_of_the_lines(tmp_path):
         (6, "unknown-field"),
         (8, "unknown-check"),
         (9, "name-malformed"),
-        (16, "nothing-given"),
-        (17, "nothing-given"),
+        (15, "checks-or-judge"),
         (19, "not-true-or-false"),
     ]
     assert str(error).startswith(str(error.problems[0]))
-    assert "6 more" in str(error)
+    assert "5 more" in str(error)
 
 
 # --- whatever a file holds, it is a rubric, or is said not to be, with a line --------------------
