@@ -157,7 +157,7 @@ class LineScores:
     def _read_mentions(self) -> None:
         """Takes in all other numbers that stand with names, as they may contradict a score."""
         for label in self._asked.label.finditer(self._text):
-            number = reply_numbers.MENTIONED.match(self._text, label.end())
+            number = reply_numbers.STATED.match(self._text, label.end())
             if label["name"] and number:
                 name = self._asked.named_by(label["name"])
                 self._state(name, number, number.start(), is_mention=True)

@@ -34,14 +34,6 @@ _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
 _UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
-# What may stand between a score and the end of its scale: `4/5`, `4 stars out of 5`, `4 von 5`.
-_OF_WORD = r"\b(?:(?:out )?of|von|sur|sobre|de|su|van|av|z|из)\b"
-_ARTICLES = r"[*_ \t]{0,6}(?:(?:an?|the|de|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
-_OF = (
-    rf"(?:{_UNIT}|[ ]stars?\b)?[*_ \t]{{0,6}}(?:[/\u2044\uff0f]|{_OF_WORD}){_ARTICLES}"
-    rf"(?P<scale_end>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})"
-    rf"(?:{_UNIT}|[ ]stars?\b)?(?![a-z\d%]|[.,]\d)"
-)
 
 
 def score_in(
@@ -139,36 +131,36 @@ def end_near(named: Sequence[tuple[int, float]], position: int, score: float) ->
 
 # Refuses the beginning of a list: `1. Intro`, or anchors such as `9: Yes. 3: No.`
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
-_BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:)"
-
-
-def _end_of_score(*, words: str, range_end: str) -> str:
-    """A pattern of what ends a score: a mark, one of `words`, or a dash without a `range_end`."""
-    ends = _any(
-        r"\Z",
-        r"[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]",
-        r"[*_]+(?![*_ \t]*/)",
-        # Ticks, crosses and lights. Stars do not, as four may be of five, nor do arrows and signs
-        # of sums.
-        r"[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]",
-        r"\|(?!\w)",
-        r"[.:](?!\d)",
-        # A comma ends no score in a list: `clear, useful: 7, 5`.
-        r",(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))",
-        rf"[-\u2013\u2014](?![ \t]*{range_end}|-*>[ \t]*\d)",
-        rf"(?:{words})\b",
-    )
-    return rf"(?=[ \t]*+{ends})"
-
-
-# A fraction is also a score in `8/10 for style and …`, in `8/10 It is clear.`, and in
-# `8/10 - 2 parts are missing`; but `8/10 - 9` is a range.
-_END_OF_FRACTION = _end_of_score(
-    words=rf"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\w*",
-    range_end=r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)",
+# What ends a score: a mark, a dash that begins no range, or a word that gives the reason.
+_SCORE_ENDS = _any(
+    r"\Z",
+    r"[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]",
+    r"[*_]+(?![*_ \t]*/)",
+    # Ticks, crosses and lights. Stars do not, as four may be of five, nor do arrows and signs
+    # of sums.
+    r"[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]",
+    r"\|(?!\w)",
+    r"[.:](?!\d)",
+    # A comma ends no score in a list: `clear, useful: 7, 5`.
+    r",(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))",
+    r"[-\u2013\u2014](?![ \t]*\d|-*>[ \t]*\d)",
+    r"(?:because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:))\b",
 )
-_END_OF_NUMBER = _end_of_score(words=_BECAUSE, range_end=r"\d")
-_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_UNIT}?{_END_OF_NUMBER})"
+_END_OF_SCORE = rf"(?=[ \t]*+{_SCORE_ENDS})"
+# What may stand between a score and the end of its scale: `4/5`, `4 stars out of 5`, `4 von 5`.
+_OF_WORD = r"\b(?:(?:out )?of|von|sur|sobre|de|su|van|av|z|из)\b"
+_ARTICLES = r"[*_ \t]{0,6}(?:(?:an?|the|de|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
+_STARS = rf"(?:{_UNIT}|[ ]stars?\b)?"
+_OF = (
+    rf"{_STARS}[*_ \t]{{0,6}}(?:(?P<slash>[/\u2044\uff0f])|{_OF_WORD}){_ARTICLES}"
+    rf"(?P<scale_end>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD}){_STARS}(?![a-z\d%]|[.,]\d)"
+)
+# Words may follow `8/10`, but not `8 out of 10`, of claims. `8/10 - 9` is a range.
+_RANGE = r"[ \t]*+[-\u2013\u2014][ \t]*+\d[\d.]*+[ \t]*+(?:[^ \t\w/]|\Z)"
+_BEHIND = (
+    rf"(?!\.?\d)(?:{_OF}(?(slash)(?!{_RANGE}|[ \t]*+/)|{_END_OF_SCORE})"
+    rf"|(?P<percent>%)?{_UNIT}?{_END_OF_SCORE})"
+)
 AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_NUMBER}{_BEHIND}", re.IGNORECASE)
 """A score that begins a line."""
 ALONE = re.compile(
@@ -182,22 +174,15 @@ _FILLER = _any(
     # A dash before a digit is a minus.
     r"[-\u2013\u2014](?=[ \t>])",
     r"[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))",
-    r"\b(?:scored?|rated|is|of|a|an|at)\b",
+    r"\bfrom[ \t]\d{1,3}[ \t]to\b",
+    r"\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
+    r"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b",
 )
 _FILLERS = rf"(?>{_FILLER}{{0,40}})"
 STATED = re.compile(
     rf"(?:{_ASIDE}{_FILLERS}|{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
 )
-"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`."""
-_BINDING = _any(
-    r"[ \t:\uff1a=|>*_({\[\u2192]",
-    r"[-\u2013\u2014](?=[ \t])",
-    r"\bfrom[ \t]\d{1,3}[ \t]to\b",
-    r"\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
-    r"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b",
-)
-MENTIONED = re.compile(rf"(?>{_BINDING}{{0,40}}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE)
-"""A number that a sentence binds to a name."""
+"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`, `deserves a 7`."""
 CORRECTED_CHARS = 200  # how far behind a score its correction may stand
 CORRECTED = re.compile(
     r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
@@ -209,23 +194,14 @@ CORRECTED = re.compile(
 )
 """Another score behind a score, which corrects it without repeating the name."""
 _REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
-# In a wish or a denial, `pass` and `fail` say nothing about the draft.
-_CONDITION = re.compile(
-    r"\b(?:to|would|could|might|can|may)[ \t]+(?:pass|fail)\w*|\bnot[ \t]+fail\w*", re.IGNORECASE
-)
-_DENIED = re.compile(
-    r"\b(?:fail(?:s|ed)?|false|not[ \t]+pass)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)"
-    r"|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
-    re.IGNORECASE,
-)
-_GRANTED = re.compile(
-    r"(?<!not )\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE
-)
+_NO = r"\bno\b[ \t]*(?:[.,;!)]|\Z)"
+_FAILS = re.compile(rf"(?<!not )\bfail(?:s|ed)?\b|\bfalse\b|\bnot pass\b|{_NO}", re.IGNORECASE)
+_PASSES = re.compile(r"(?<!not )(?<!to )\bpass(?:es|ed)?\b|\btrue\b|\byes\b", re.IGNORECASE)
 
 
 def is_taken_back(score: float, scale: Scale, rest: str) -> bool:
     """Whether words behind a score take it back: `9, minus 2`, `pass (fails on names)`."""
     if not scale.is_pass_fail:
         return bool(_REDUCED.match(rest))
-    opposite = _DENIED if score == scale.max else _GRANTED
-    return bool(opposite.search(_CONDITION.sub(" ", rest)))
+    opposite = _FAILS if score == scale.max else _PASSES
+    return bool(opposite.search(rest))
