@@ -108,8 +108,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
         ) from error
     try:
         # The loader refuses control characters at once.
-        nodes = _YamlNodes(path, _Loader(text))
-        root = nodes.root()
+        root = _Loader(text, path).root()
     except yaml.MarkedYAMLError as error:
         notice, mistake_line = explain_yaml(error)
         raise invalid(notice.message, line=mistake_line, code=notice.code) from error
@@ -125,50 +124,29 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
         raise invalid(f"it holds {holds}; {begin}", line=1, code="rubric.no-fields")
-    # If a name stands twice, it is unknown which of the two is meant.
-    if nodes.problems:
-        raise refusal(nodes.problems)
     return root
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as editors know it (1.2): `yes`, `on`, dates and `12:30` are texts, `true` is not."""
+    """YAML as editors know it (1.2): `yes`, `on`, dates and `12:30` are texts, `true` is not.
 
+    It makes values with their lines.
+    """
 
-_Loader.yaml_implicit_resolvers = {}
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?(?:0|[1-9][0-9]{0,17})", list("-+0123456789")),
-    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
-    ("float", r"[-+]?[0-9]+[eE][-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", list("-+.")),
-    ("merge", r"<<", ["<"]),
-):
-    _Loader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
-    )
-
-
-class _YamlNodes:
-    """Makes values with their lines of the nodes of one file."""
-
-    def __init__(self, path: Path, loader: _Loader) -> None:
-        self.problems: list[Problem] = []
-        """The names that stand twice."""
+    def __init__(self, text: str, path: Path) -> None:
+        super().__init__(text)
         self._path = path
-        self._loader = loader
         self._count = 0
         self._invalid = partial(RubricInvalid, path=path)
 
     def root(self) -> Written:
         """The value of the whole file; `None` in it if the file is empty."""
         try:
-            node = self._loader.get_single_node()
+            node = self.get_single_node()
         except (ValueError, OverflowError) as error:  # such as "\U00110000"
             raise self._invalid(
                 "a character is written by a number that none has",
-                line=self._loader.line + 1,
+                line=self.line + 1,
                 code="rubric.no-such-character",
             ) from error
         return Written(None, self._path, 1) if node is None else self._written(node, 1)
@@ -184,7 +162,11 @@ class _YamlNodes:
         value: Any
         text_line = None
         if isinstance(node, yaml.MappingNode):
-            value = self._fields(node)
+            self._check_names(node)
+            # Puts what `<<` names before the fields of its own, so that these count.
+            self.flatten_mapping(node)
+            pairs = [(key.value, value, key.start_mark.line + 1) for key, value in node.value]
+            value = {name: self._written(field, field_line) for name, field, field_line in pairs}
         elif isinstance(node, yaml.SequenceNode):
             value = [self._written(item, item.start_mark.line + 1) for item in node.value]
         else:
@@ -194,16 +176,8 @@ class _YamlNodes:
                 text_line = node.start_mark.line + 2
         return Written(value, self._path, line, text_line)
 
-    def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
-        self._check_names(node)
-        # Puts what `<<` names before the fields of its own, so that these count.
-        self._loader.flatten_mapping(node)
-        return {
-            key.value: self._written(value, key.start_mark.line + 1) for key, value in node.value
-        }
-
     def _check_names(self, node: yaml.MappingNode) -> None:
-        """Refuses names that are no words, and notes the first that stands twice."""
+        """Refuses names that are no words, and a name that stands twice."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
@@ -215,24 +189,37 @@ class _YamlNodes:
                 )
             if key.value in lines:
                 # YAML would silently keep the last one.
-                message = (
+                raise self._invalid(
                     f"'{key.value}' occurs twice, first on line {lines[key.value]}; delete one, "
-                    "or put '- ' before this if it begins the next item of a list"
+                    "or put '- ' before this if it begins the next item of a list",
+                    line=line,
+                    code="rubric.duplicate-field",
                 )
-                field = Written(None, self._path, line)
-                self.problems.append(field.problem(message, code="rubric.duplicate-field"))
-                # Without that '- ', all that follows stands twice.
-                return
             lines[key.value] = line
 
     def _scalar(self, node: yaml.Node, line: int) -> object:
         """A text, number, truth value or `None`, as YAML reads it."""
         is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
-        tag = self._loader.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
+        tag = self.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
         if node.tag != tag:
             # A tag of their own, as in `!Is it short?`, would leave out the word.
             raise self._invalid(_FIRST.message, line=line, code=_FIRST.code)
-        return self._loader.construct_object(node)
+        return self.construct_object(node)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]{0,17})", list("-+0123456789")),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?[0-9]+[eE][-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", list("-+.")),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
+    )
 
 
 def explain_yaml(error: yaml.MarkedYAMLError) -> tuple[Notice, int | None]:
