@@ -83,11 +83,9 @@ def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInf
         check = load_plugin("checks", name, lambda c: isinstance(c, type) and issubclass(c, Check))
         return check.model_validate(value, context=info.context)
     except ValidationError as error:
-        faults = (
-            ": ".join([*map(str, fault["loc"]), fault_of(cast("dict[str, Any]", fault))])
-            for fault in error.errors()
-        )
-        raise Mistake("; ".join(faults), code="rubric.check-invalid") from error
+        fault = error.errors()[0]
+        message = ": ".join([*map(str, fault["loc"]), fault_of(cast("dict[str, Any]", fault))])
+        raise Mistake(message, code="rubric.check-invalid") from error
 
 
 # Serialized by its own class: the union has no fields of a plugin's check.

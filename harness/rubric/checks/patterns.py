@@ -14,6 +14,7 @@ from harness.errors import EvaluationFailed, Mistake
 from harness.rubric.checks.base import (
     Check,
     Grade,
+    check_bounds,
     mean_over_chapters,
     quoted,
     range_in_words,
@@ -65,12 +66,7 @@ class Regex(Check):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
-        if self.max is not None and self._least > self.max:
-            raise Mistake(
-                f"min {self.min} is above max {self.max}", code="rubric.range-upside-down"
-            )
-        if self.min == 0 and self.max is None:
-            raise Mistake("with 'min: 0', give 'max' too", code="rubric.range-without-bounds")
+        check_bounds(self._least, self.max)
         return self
 
     @property
