@@ -163,8 +163,10 @@ def _on_scale(stated: _Stated, asked: AskedDimensions) -> list[Statement]:
         ends = statement.scale_ends
         if statement.is_bare:
             ends = reply_numbers.end_near(named_ends, statement.start, score)
-        # On another scale, the same number is another score.
+        # On another scale, the same number is another score. Another statement may be its correction.
         if (statement.is_bare and is_another_scale) or (ends and scale.max not in ends):
+            if not statement.is_mention:
+                on_scale.append(replace(statement, is_doubtful=True))
             continue
         is_between = scale.is_pass_fail and score not in (scale.min, scale.max)
         if scale.min <= score <= scale.max and not is_between:
