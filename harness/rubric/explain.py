@@ -16,20 +16,32 @@ from harness.rubric.rubric import FILLED_IN, Cap, Dimension, Prompts, Rubric, Sc
 
 
 def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """The problems without those that only follow from another one."""
+    """The problems without those that may only follow from another one."""
     # A default that follows the scale is missing with it.
-    return [
-        problem
-        for problem in problems
-        if problem["type"] != "default_factory_not_called" and not _follows(problem, problems)
-    ]
+    known = [p for p in problems if p["type"] != "default_factory_not_called"]
+    return [problem for problem in known if not _may_follow(problem, known)]
+
+
+def _may_follow(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
+    place = problem["loc"]
+    match problem["type"]:
+        case "missing":
+            # Where `titel` is unknown, `title` is missing.
+            return any(p["type"] in _UNKNOWN and p["loc"][:-1] == place[:-1] for p in problems)
+        case "too_short":
+            # A list whose one item is wrong counts as empty.
+            return any(p["loc"][: len(place)] == place != p["loc"] for p in problems)
+    return False
+
+
+_UNKNOWN = ("extra_forbidden", "invalid_key")
 
 
 def explain(problem: ErrorDetails) -> Notice:
     """What is wrong at one place, and what is allowed there."""
     *owner, name = problem["loc"] or ("",)
     match problem["type"]:
-        case "extra_forbidden" | "invalid_key":
+        case str(kind) if kind in _UNKNOWN:
             message = _not_allowed(str(name), _fields_at(owner), problem["input"])
             return Notice(code="rubric.unknown-field", message=message)
         case "missing":
@@ -151,21 +163,6 @@ _MESSAGES = {
         "must be a list, even of one: [ … ], or lines that each begin with '- '",
     ),
 }
-
-
-def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
-    """Whether a problem is gone when another one is mended."""
-    place = problem["loc"]
-    # A list whose one item is wrong counts as empty.
-    if problem["type"] == "too_short":
-        return any(p["loc"][: len(place)] == place and p["loc"] != place for p in problems)
-    # Where `titel` is unknown, `title` is missing.
-    return problem["type"] == "missing" and any(
-        p["type"] in {"extra_forbidden", "invalid_key"}
-        and p["loc"][:-1] == place[:-1]
-        and nearest_names(str(p["loc"][-1]), [str(place[-1])])
-        for p in problems
-    )
 
 
 def _fields_at(place: Sequence[int | str]) -> set[str]:

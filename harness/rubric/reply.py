@@ -163,7 +163,7 @@ def _on_scale(stated: _Stated, asked: AskedDimensions) -> list[Statement]:
         ends = statement.scale_ends
         if statement.is_bare:
             ends = reply_numbers.end_near(named_ends, statement.start, score)
-        # On another scale, the same number is another score. Another statement may be its correction.
+        # On another scale, the same number is another score, which the others may correct.
         if (statement.is_bare and is_another_scale) or (ends and scale.max not in ends):
             if not statement.is_mention:
                 on_scale.append(replace(statement, is_doubtful=True))
