@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -42,7 +43,8 @@ def explain(problem: ErrorDetails) -> Notice:
     *owner, name = problem["loc"] or ("",)
     match problem["type"]:
         case str(kind) if kind in _UNKNOWN:
-            message = _not_allowed(str(name), _fields_at(owner), problem["input"])
+            nearest = _nearest(str(name), _fields_at(owner), problem["input"])
+            message = f"'{name}' is not allowed here; {nearest}"
             return Notice(code="rubric.unknown-field", message=message)
         case "missing":
             return Notice(code="rubric.field-missing", message=f"'{name}' is missing")
@@ -56,14 +58,15 @@ def explain(problem: ErrorDetails) -> Notice:
             return Notice(code="rubric.unknown-check", message=message)
         case str(code) if code.startswith("rubric."):
             return Notice(code=code, message=problem["msg"])
-    code, message = _wrong_value(problem)
+    notice = _wrong_value(problem)
     # The line says where the mistake is; the innermost name is enough.
     names = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
     label = f"{names[-1]}: " if names else ""
-    return Notice(code=code, message=f"{label}{message}{_shown(problem['input'])}")
+    return replace(notice, message=f"{label}{notice.message}{_shown(problem['input'])}")
 
 
-def _not_allowed(name: str, allowed: set[str], value: object) -> str:
+def _nearest(name: str, allowed: set[str], value: object) -> str:
+    """What may be meant by a field that does not exist."""
     nearest = did_you_mean(name, allowed)
     # `{ at_most: 0,5 }` has a field 5 without a value, `{ when: short, vague }` a field `vague`.
     if value is None and not nearest_names(name, allowed):
@@ -71,38 +74,49 @@ def _not_allowed(name: str, allowed: set[str], value: object) -> str:
             "between { and } a comma ends a value: a text that goes on is put in quotes, a list in "
             f"[ ], and a number has a point; {nearest}"
         )
-    return f"'{name}' is not allowed here; {nearest}"
+    return nearest
 
 
-def _wrong_value(problem: ErrorDetails) -> tuple[str, str]:
-    """The code and the message for a value that its field cannot have."""
+def _wrong_value(problem: ErrorDetails) -> Notice:
+    """What is wrong with a value that its field cannot have."""
     value = problem["input"]
     kind = problem["type"]
     name = problem["loc"][-1] if problem["loc"] else ""
     mistake = problem.get("ctx", {}).get("error")
-    code, message = _MESSAGES.get(kind) or ("rubric.out-of-range", _in_our_words(problem))
+    usual = _MESSAGES.get(kind) or Notice(
+        code="rubric.out-of-range", message=_in_our_words(problem)
+    )
     if value is None:
-        code = "rubric.nothing-given"
-        message = "the value after the colon is missing, or is not indented below it"
+        notice = Notice(
+            code="rubric.nothing-given",
+            message="the value after the colon is missing, or is not indented below it",
+        )
     elif isinstance(mistake, Mistake):
-        code, message = mistake.code, fault_of(problem)
+        notice = Notice(code=mistake.code, message=fault_of(problem))
     elif kind == "literal_error":
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
-        code, message = "rubric.unknown-choice", did_you_mean(str(value), choices)
+        notice = Notice(code="rubric.unknown-choice", message=did_you_mean(str(value), choices))
     elif kind == "string_pattern_mismatch" and name == "call":
-        code = "rubric.call-malformed"
-        message = "must be 'package.module:function' or './file.py:function'"
+        notice = Notice(
+            code="rubric.call-malformed",
+            message="must be 'package.module:function' or './file.py:function'",
+        )
     elif kind == "string_pattern_mismatch":
-        code, message = "rubric.name-malformed", _on_malformed_name(value)
+        notice = _on_malformed_name(value)
     elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
-        code = "rubric.decimal-comma"
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
-    elif isinstance(value, str) and value in CHECKS and code == "rubric.not-fields":
-        code, message = "rubric.name-for-fields", f"write this as '{{ check: {value} }}'"
-    elif name == "[key]" and code == "rubric.not-a-number":
-        code = "rubric.anchor-without-score"
-        message = "an anchor begins with one score, such as '9: …'"
-    return code, message
+        notice = Notice(code="rubric.decimal-comma", message=message)
+    elif isinstance(value, str) and value in CHECKS and usual is _FIELDS:
+        message = f"write this as '{{ check: {value} }}'"
+        notice = Notice(code="rubric.name-for-fields", message=message)
+    elif name == "[key]" and usual is _NUMBER:
+        notice = Notice(
+            code="rubric.anchor-without-score",
+            message="an anchor begins with one score, such as '9: …'",
+        )
+    else:
+        notice = usual
+    return notice
 
 
 def _in_our_words(problem: ErrorDetails) -> str:
@@ -112,12 +126,13 @@ def _in_our_words(problem: ErrorDetails) -> str:
     return message
 
 
-def _on_malformed_name(name: str) -> str:
-    """What a dimension's name must be, with the nearest that is allowed: `klar` for `Klär`."""
+def _on_malformed_name(name: str) -> Notice:
+    """Explains a dimension's name, with the nearest name that is allowed: `klar` for `Klär`."""
     ascii_name = unicodedata.normalize("NFKD", name.lower()).encode("ascii", "ignore").decode()
     proposal = re.sub(r"[^a-z0-9]+", "_", ascii_name).strip("_0123456789")
     example = f", such as '{proposal}'" if proposal else ""
-    return f"must be lower-case letters, digits and underscores{example}"
+    message = f"must be lower-case letters, digits and underscores{example}"
+    return Notice(code="rubric.name-malformed", message=message)
 
 
 def _shown(value: object) -> str:
@@ -138,16 +153,16 @@ _WORDS = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-_FIELDS = ("rubric.not-fields", "must have fields, such as 'name: value'")
-_NUMBER = ("rubric.not-a-number", "must be a number")
-_WHOLE = ("rubric.not-whole", "must be a whole number")
-_TRUE_OR_FALSE = ("rubric.not-true-or-false", "must be true or false")
-# Type of pydantic's error → code and message: pydantic's words speak of Python's types.
+_FIELDS = Notice(code="rubric.not-fields", message="must have fields, such as 'name: value'")
+_NUMBER = Notice(code="rubric.not-a-number", message="must be a number")
+_WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
+_TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")
+# Type of pydantic's error → what we say: pydantic's words speak of Python's types.
 _MESSAGES = {
     "bool_parsing": _TRUE_OR_FALSE,
     "bool_type": _TRUE_OR_FALSE,
     "dict_type": _FIELDS,
-    "finite_number": ("rubric.not-finite", "must be a finite number"),
+    "finite_number": Notice(code="rubric.not-finite", message="must be a finite number"),
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
     "int_from_float": _WHOLE,
@@ -155,12 +170,12 @@ _MESSAGES = {
     "int_type": _WHOLE,
     "model_attributes_type": _FIELDS,
     "model_type": _FIELDS,
-    "string_too_short": ("rubric.text-empty", "must not be empty"),
-    "string_type": ("rubric.not-text", "must be one text; put it in quotes"),
-    "too_short": ("rubric.list-empty", "must hold at least one"),
-    "tuple_type": (
-        "rubric.not-a-list",
-        "must be a list, even of one: [ … ], or lines that each begin with '- '",
+    "string_too_short": Notice(code="rubric.text-empty", message="must not be empty"),
+    "string_type": Notice(code="rubric.not-text", message="must be one text; put it in quotes"),
+    "too_short": Notice(code="rubric.list-empty", message="must hold at least one"),
+    "tuple_type": Notice(
+        code="rubric.not-a-list",
+        message="must be a list, even of one: [ … ], or lines that each begin with '- '",
     ),
 }
 
