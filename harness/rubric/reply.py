@@ -21,12 +21,7 @@ from harness.rubric.draft import Draft
 from harness.rubric.prompt import scores_of
 from harness.rubric.reply_json_scores import JsonScores
 from harness.rubric.reply_line_scores import LineScores
-from harness.rubric.reply_statements import (
-    AskedDimensions,
-    RuleAnswer,
-    Statement,
-    answers_in_lines,
-)
+from harness.rubric.reply_statements import AskedDimensions, RuleAnswer, Statement
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.scoring import Judgement
 from harness.rubric.verdict import half_up
@@ -125,30 +120,14 @@ def _stated_in(text: str, asked: AskedDimensions, *, is_reply: bool = False) -> 
         # A fence around the whole reply is no quotation.
         code = () if _ONE_FENCE.fullmatch(text) else (_CODE,)
         prose = _blanked(_QUOTED_LABEL_OR_SCORE.sub(r" \2\4 ", prose), *code, *_QUOTATIONS)
-    prose, answers = _without_rules(prose, asked)
     line_scores = LineScores(prose, asked)
     line_scores.read()
     return _Stated(
         statements=[*json_scores.statements, *line_scores.statements],
-        answers=answers | json_scores.answers,
+        answers=json_scores.answers,
         json_spans=json_scores.spans,
         prose=prose,
     )
-
-
-def _without_rules(text: str, asked: AskedDimensions) -> tuple[str, set[RuleAnswer]]:
-    """The text without its lines that answer rules, and the answers."""
-    answers: set[RuleAnswer] = set()
-    for name, rules in asked.rules.items():
-        for rule, statement in rules.items():
-            spans = []
-            for answer, span in answers_in_lines(text, rule, statement):
-                spans.append(span)
-                if answer is not None:
-                    answers.add((name, rule, answer))
-            # Blanked, since a rule may hold names of dimensions, and numbers.
-            text = _without(text, spans)
-    return text, answers
 
 
 def _on_scale(stated: _Stated, asked: AskedDimensions) -> list[Statement]:

@@ -15,7 +15,6 @@ from harness.rubric.reply_statements import (
     AskedDimensions,
     RuleAnswer,
     Statement,
-    answer_in,
     joined,
 )
 
@@ -58,6 +57,11 @@ _SCALE_KEY = re.compile(
     r"|(?:range|bounds|scale|possible|denominator)$|^(?:out)?of(?:total)?$"
 )
 _TOTAL_KEYS = ("total", "totalpoints")
+# An answer to a rule.
+_ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
+_ANSWER = re.compile(
+    r"[\s*_`]*+(?:(?P<true>true|yes|1)|false|no|0)(?![\w/|]|\.\d|[ \t]*+[/|])", re.IGNORECASE
+)
 
 
 class JsonScores:
@@ -156,7 +160,7 @@ class JsonScores:
 
     def _take_answers(self, key: str, value: Value, name: str) -> None:
         """Takes in the answer to a rule of this dimension, or of any if `name` is empty."""
-        answer = answer_in(value)
+        answer = _answer_in(value)
         for dimension, rule in self._asked.rules_by_words.get(joined(key), ()):
             if answer is not None and name in {dimension, ""}:
                 self.answers.add((dimension, rule, answer))
@@ -197,6 +201,20 @@ class JsonScores:
 
 def _has_score(value: Value) -> bool:
     return isinstance(value, dict) and any(key in value for key in _SCORE_KEYS)
+
+
+def _answer_in(value: Value) -> bool | None:
+    """Whether `true`, `1`, `yes, it names none` or `{"value": true}` agrees; None if in doubt."""
+    if isinstance(value, dict):
+        answers = {_answer_in(value[key]) for key in _ANSWER_KEYS if key in value}
+        return answers.pop() if len(answers) == 1 else None
+    word = _ANSWER.match(value) if isinstance(value, str) else None
+    if word is None:
+        return None
+    is_true = bool(word["true"])
+    # Not any `no`: `true, it names no date` is true.
+    opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
+    return None if re.search(opposite, word.string[word.end() :], re.IGNORECASE) else is_true
 
 
 def _first_text(members: Mapping[str, Value], keys: Iterable[str]) -> str:

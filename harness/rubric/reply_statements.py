@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from harness.rubric.draft import Finding
 from harness.rubric.prompt import rule_keys
-from harness.rubric.reply_json import Value
 from harness.rubric.rubric import Dimension, Rubric
 
 RuleAnswer = tuple[str, str, bool]
@@ -105,53 +103,6 @@ def _key(label: str) -> str:
     return re.sub(r"[\W_]+", "_", label.casefold()).strip("_")
 
 
-# --- answers to the rules of caps ----------------------------------------------------------------
-
-_ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
-_ANSWER = re.compile(
-    r"[\s*_`]*+(?:(?P<true>true|yes|1)|false|no|0)(?![\w/|]|\.\d|[ \t]*+[/|])", re.IGNORECASE
-)
-
-
-def answer_in(value: Value) -> bool | None:
-    """Whether `true`, `1`, `yes, it names none` or `{"value": true}` agrees; None if in doubt."""
-    if isinstance(value, dict):
-        answers = {answer_in(value[key]) for key in _ANSWER_KEYS if key in value}
-        return answers.pop() if len(answers) == 1 else None
-    word = _ANSWER.match(value) if isinstance(value, str) else None
-    if word is None:
-        return None
-    is_true = bool(word["true"])
-    # Not any `no`: `true, it names no date` is true.
-    opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
-    return None if re.search(opposite, word.string[word.end() :], re.IGNORECASE) else is_true
-
-
 def joined(label: str) -> str:
     """A label's letters and digits alone: `it_is_short`, `It is short.` and `itIsShort` are one."""
     return re.sub(r"[\W_]+", "", label.casefold())
-
-
-def answers_in_lines(
-    text: str, rule: str, statement: str
-) -> Iterator[tuple[bool | None, tuple[int, int]]]:
-    """(answer, span) for each line that answers a rule; the answer is None if it says both."""
-    for line in _rule_pattern(rule, statement).finditer(text):
-        answer_start = line.start("answer")
-        word = _ANSWER.match(text, answer_start)
-        end = word.end() if word else answer_start
-        yield answer_in(text[answer_start : line.end("answer")]), (line.start("rule"), end)
-
-
-@cache
-def _rule_pattern(rule: str, statement: str) -> re.Pattern[str]:
-    """A rule and its answer, in a line or in a list within a line."""
-    words = "|".join(
-        r"(?:[^\w\n]|_){1,3}".join(map(re.escape, parts))
-        for parts in (re.findall(r"[^\W_]+", statement), re.findall(r"[^\W_]+", rule))
-    )
-    return re.compile(
-        rf"(?:^|[,;(|])[^\w\n]{{0,12}}(?P<rule>(?:{words})(?:[^\w\n]|_){{1,8}})"
-        r"(?P<answer>(?:true|false|yes|no|[01])\b[^\n]{0,80})",
-        re.MULTILINE | re.IGNORECASE,
-    )
