@@ -56,11 +56,6 @@ class Json(Check):
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
         validator = _validator_class(schema)
-        if validator is None:
-            raise Mistake(
-                f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
-                code="rubric.schema-draft",
-            )
         try:
             # Formats too: one of them is for a `pattern`.
             validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
@@ -146,15 +141,11 @@ def _json_in(draft: Draft) -> tuple[int | None, str]:
 
 
 def _validator_class(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - its stubs lack a parameter
-    """The validator for the draft of JSON Schema that a schema names; None for an unknown draft."""
-    # Imported at the first use: 80 ms that most rubrics never need.
-    from jsonschema import validators  # noqa: PLC0415
+    """The validator for the draft of JSON Schema that a schema names, else for the latest one."""
+    from jsonschema import validators  # noqa: PLC0415 - as above
 
-    latest = validators.Draft202012Validator
-    named = schema.get("$schema", latest.META_SCHEMA["$id"])
-    if not isinstance(named, str):
-        return None
-    return validators.validator_for({"$schema": named}, default=None)  # type: ignore[arg-type]
+    named = {"$schema": schema["$schema"]} if isinstance(schema.get("$schema"), str) else {}
+    return validators.validator_for(named, default=validators.Draft202012Validator)
 
 
 def _registry_with(schema: dict[str, Any]) -> Any:  # noqa: ANN401
