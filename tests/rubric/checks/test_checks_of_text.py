@@ -394,6 +394,15 @@ def test_a_search_that_would_never_end_is_broken_off():
         Regex(pattern="(a|a)+b", timeout_s=0.01).grade(draft("a" * 40 + "!"))
 
 
+def test_a_letter_and_its_marks_are_one_word():
+    assert (
+        Regex(pattern=r"^\w+ \w+$")
+        .grade(draft("\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"))
+        .share
+        == 1
+    )
+
+
 def test_braces_that_repeat_nothing_stand_for_themselves():
     check = Regex(pattern=r"\{x{1,2}\} {e} [{d}] \\{i} {s<=2} {,2}", min=1)
     assert check.grade(draft(r"{xx} {e} { \{i} {s<=2}   end")).share == 1
