@@ -38,6 +38,7 @@ _INNER_HEADING = re.compile(
 _BEHIND_NAME = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
 # What belongs to a score behind it, up to the end of the sentence or to a name.
 _CLAUSE = re.compile(r"(?:(?![.!?][ ][^\W\d]|[ ][-\u2013\u2014]+[ ]|[\w-]{1,40}[ ]?[:=])[^\n])*")
+_WISH = re.compile(r"\b(?:should|must|ought)\b", re.IGNORECASE)
 _MARKS_ONLY = re.compile(r"[\s*_#:=-]{0,40}")
 # What is no part of a reason.
 _MARKUP = re.compile(
@@ -105,7 +106,7 @@ class LineScores:
             if is_name and (number or opens_text):
                 self._change_subject(name, label.end())
             # In `clear, useful: 7`, it is unknown whose score the 7 is.
-            if number and not (is_name and follows_open_name):
+            if number and not (is_name and follows_open_name) and not _WISH.search(number[0]):
                 self._state(name, number, label.start(), is_total=bool(label["total"]))
             follows_open_name = is_name and not (number or opens_text)
 
