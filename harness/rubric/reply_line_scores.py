@@ -112,7 +112,7 @@ class LineScores:
 
     def _read_leading_number(self, start: int, end: int) -> None:
         """Takes in a score that begins a line right below a name: `8`, or `8/10` and a reason."""
-        number = reply_numbers.STATED.match(self._text, start, end)
+        number = reply_numbers.AT_FIRST.match(self._text, start, end)
         if not number or not self._subject:
             return
         # Words behind a number without a scale may say what it counts.

@@ -161,6 +161,8 @@ _BEHIND = (
     rf"(?!\.?\d)(?:{_OF}(?(slash)(?!{_RANGE}|[ \t]*+/)|{_END_OF_SCORE})"
     rf"|(?P<percent>%)?{_UNIT}?{_END_OF_SCORE})"
 )
+AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_NUMBER}{_BEHIND}", re.IGNORECASE)
+"""A score that begins a line."""
 ALONE = re.compile(
     rf"[\s*_]*+{_NUMBER}(?:{_OF}|(?P<percent>[ ]?%))?{_UNIT}?[\s*_)\uff09\]]*+\.?\s*", re.IGNORECASE
 )
@@ -180,7 +182,7 @@ _FILLERS = rf"(?>{_FILLER}{{0,40}})"
 STATED = re.compile(
     rf"(?:{_ASIDE}{_FILLERS}|{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
 )
-"""A score behind a label, or at the beginning of a line: `: 8`, `(0-10): 8`, `deserves a 7`."""
+"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`, `deserves a 7`."""
 CORRECTED_CHARS = 200  # how far behind a score its correction may stand
 CORRECTED = re.compile(
     r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
