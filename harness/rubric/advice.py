@@ -35,7 +35,7 @@ _Remark = tuple[Place, RubricAdvice]
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdvice, ...]:
     """The advice on a rubric in the order of its lines, which are known from `written`."""
-    advices = [*_on_cut_texts(written)] if written else []
+    advices = []
     for index, dimension in enumerate(rubric.dimensions):
         place = ("dimensions", index)
         for remarks_on in (_on_languages, _on_excluded_phrases, _on_anchors):
@@ -53,21 +53,6 @@ def how_to_make_optional(rubric: Rubric, names: Iterable[str]) -> str:
         "name a rubric of your own where that is optional: a file rubrics/NAME.yaml with the lines "
         f"'extends: {rubric.id}' and 'dimensions: [{dimensions}]'"
     )
-
-
-def _on_cut_texts(written: Written) -> Iterator[RubricAdvice]:
-    """Advice on unquoted YAML texts that a ` #` has cut short, probably by mistake."""
-    for inner in (*written.fields.values(), *written.items):
-        yield from _on_cut_texts(inner)
-    # `cut` is empty if a space follows the '#': then the author meant a comment.
-    if written.cut:
-        yield RubricAdvice(
-            path=written.path,
-            line=written.line,
-            code="rubric.text-cut",
-            what=f"the text ends before '{written.cut}', which counts as a comment",
-            remedy="put the text in quotes, or a space behind the '#'",
-        )
 
 
 def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:

@@ -15,31 +15,39 @@ from harness.plugins import plugin_names
 from harness.rubric.checks import CHECKS
 from harness.rubric.rubric import FILLED_IN, Cap, Dimension, Prompts, Rubric, Scale, Shortening
 
-NOTHING = Notice(
-    code="rubric.nothing-given",
-    message="the value after the colon is missing, or is not indented below it",
-)
-
 
 def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """The problems without those that only follow from another one."""
+    """The problems without those that may only follow from another one."""
     # A default that follows the scale is missing with it.
-    return [
-        problem
-        for problem in problems
-        if problem["type"] != "default_factory_not_called" and not _follows(problem, problems)
-    ]
+    known = [p for p in problems if p["type"] != "default_factory_not_called"]
+    return [problem for problem in known if not _may_follow(problem, known)]
+
+
+def _may_follow(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
+    place = problem["loc"]
+    match problem["type"]:
+        case "missing":
+            # Where `titel` is unknown, `title` is missing.
+            return any(p["type"] in _UNKNOWN and p["loc"][:-1] == place[:-1] for p in problems)
+        case "too_short":
+            # A list whose one item is wrong counts as empty.
+            return any(p["loc"][: len(place)] == place != p["loc"] for p in problems)
+    return False
+
+
+_UNKNOWN = ("extra_forbidden", "invalid_key")
 
 
 def explain(problem: ErrorDetails) -> Notice:
     """What is wrong at one place, and what is allowed there."""
     *owner, name = problem["loc"] or ("",)
     match problem["type"]:
-        case "extra_forbidden" | "invalid_key":
-            return _not_allowed(str(name), _fields_at(owner), problem["input"])
+        case str(kind) if kind in _UNKNOWN:
+            nearest = _nearest(str(name), _fields_at(owner), problem["input"])
+            message = f"'{name}' is not allowed here; {nearest}"
+            return Notice(code="rubric.unknown-field", message=message)
         case "missing":
-            message = f"'{name}' is missing{_EXAMPLES.get(str(name), '')}"
-            return Notice(code="rubric.field-missing", message=message)
+            return Notice(code="rubric.field-missing", message=f"'{name}' is missing")
         case "union_tag_not_found":
             message = "'check' is missing, which says which check it is; "
             return Notice(code="rubric.check-unnamed", message=message + did_you_mean("", CHECKS))
@@ -50,91 +58,75 @@ def explain(problem: ErrorDetails) -> Notice:
             return Notice(code="rubric.unknown-check", message=message)
         case str(code) if code.startswith("rubric."):
             return Notice(code=code, message=problem["msg"])
-    notice = NOTHING if problem["input"] is None else _of_shape(problem) or _of_value(problem)
+    notice = _wrong_value(problem)
     # The line says where the mistake is; the innermost name is enough.
     names = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
-    return replace(notice, message=f"{names[-1]}: {notice.message}") if names else notice
+    label = f"{names[-1]}: " if names else ""
+    return replace(notice, message=f"{label}{notice.message}{_shown(problem['input'])}")
 
 
-def _not_allowed(name: str, allowed: set[str], value: object) -> Notice:
-    """Explains a field that does not exist, which may be the rest of a text behind a comma."""
+def _nearest(name: str, allowed: set[str], value: object) -> str:
+    """What may be meant by a field that does not exist."""
     nearest = did_you_mean(name, allowed)
-    # `{ at_most: 0,5 }` has a field 5 without a value.
-    if value is None and name.isdigit():
-        nearest = "a number has no comma in it: write 0.5, or 6000"
-    # `{ when: short, vague }` has a field `vague` without a value.
-    elif value is None and allowed and not nearest_names(name, allowed):
-        rule = "between { and } a comma ends a text"
-        nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
-    elif allowed == {"check"}:
-        nearest = "this check has no parameters"
-    return Notice(code="rubric.unknown-field", message=f"'{name}' is not allowed here; {nearest}")
+    # `{ at_most: 0,5 }` has a field 5 without a value, `{ when: short, vague }` a field `vague`.
+    if value is None and not nearest_names(name, allowed):
+        nearest = (
+            "between { and } a comma ends a value: a text that goes on is put in quotes, a list in "
+            f"[ ], and a number has a point; {nearest}"
+        )
+    return nearest
 
 
-def _of_shape(problem: ErrorDetails) -> Notice | None:
-    """Explains one value in place of fields or a list, or the reverse; None for other cases."""
-    value = problem["input"]
-    code = "rubric.name-for-fields"
-    if problem["type"] not in _SHAPES:
-        return None
-    match problem["loc"]:
-        case [*_, "checks", int()] | [*_, "unless"] if isinstance(value, str) and value in CHECKS:
-            mark = "" if problem["loc"][-1] == "unless" else "- "
-            message = f"write this as '{mark}{{ check: {value} }}'"
-        case ["dimensions", int()]:
-            message = f"write this as '- name: …', and what else it has below that{_shown(value)}"
-        case [*_, "when"] if isinstance(value, dict):
-            code = "rubric.check-for-text"
-            message = "must be a statement in words; a check is put under 'unless'"
-        case [*_, str()] if isinstance(value, list) and problem["type"] == "string_type":
-            code, message = "rubric.list-for-text", "must be one text, not a list; put it in quotes"
-        case [*_, str()] if isinstance(value, str) and problem["type"] == "tuple_type":
-            code, message = "rubric.text-for-list", f"must be a list, even of one: [{value}]"
-        case [*_, str(name)] if name in _FORMS:
-            code = "rubric.not-fields"
-            message = f"must have fields, such as {_FORMS[name]}{_shown(value)}"
-        case _:
-            return None
-    return Notice(code=code, message=message)
-
-
-def _of_value(problem: ErrorDetails) -> Notice:
-    """Explains a value that its field cannot have."""
+def _wrong_value(problem: ErrorDetails) -> Notice:
+    """What is wrong with a value that its field cannot have."""
     value = problem["input"]
     kind = problem["type"]
-    name = problem["loc"][-1]
+    name = problem["loc"][-1] if problem["loc"] else ""
     mistake = problem.get("ctx", {}).get("error")
-    if kind == "literal_error":
-        choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
-        # `en-US` is meant for `en`.
-        prefixes = [choice for choice in choices if str(value).lower().startswith(choice)]
-        nearest = did_you_mean(str(value), choices)
-        if prefixes:
-            nearest = did_you_mean(prefixes[0], prefixes)
-        return Notice(code="rubric.unknown-choice", message=f"there is no '{value}'; {nearest}")
-    if isinstance(mistake, Mistake):
+    usual = _MESSAGES.get(kind) or Notice(
+        code="rubric.out-of-range", message=_in_our_words(problem)
+    )
+    if value is None:
+        notice = Notice(
+            code="rubric.nothing-given",
+            message="the value after the colon is missing, or is not indented below it",
+        )
+    elif isinstance(mistake, Mistake):
         notice = Notice(code=mistake.code, message=fault_of(problem))
+    elif kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
+        notice = Notice(code="rubric.unknown-choice", message=did_you_mean(str(value), choices))
     elif kind == "string_pattern_mismatch" and name == "call":
-        notice = _CALL
+        notice = Notice(
+            code="rubric.call-malformed",
+            message="must be 'package.module:function' or './file.py:function'",
+        )
     elif kind == "string_pattern_mismatch":
-        notice = _malformed_name(value)
+        notice = _on_malformed_name(value)
     elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
         notice = Notice(code="rubric.decimal-comma", message=message)
-    elif name == "[key]" and _MESSAGES.get(kind) is _NUMBER:
-        notice = _NO_SCORE
-    elif kind in _MESSAGES:
-        notice = _MESSAGES[kind]
+    elif isinstance(value, str) and value in CHECKS and usual is _FIELDS:
+        message = f"write this as '{{ check: {value} }}'"
+        notice = Notice(code="rubric.name-for-fields", message=message)
+    elif name == "[key]" and usual is _NUMBER:
+        notice = Notice(
+            code="rubric.anchor-without-score",
+            message="an anchor begins with one score, such as '9: …'",
+        )
     else:
-        message = fault_of(problem)
-        for pydantics, ours in _WORDS.items():
-            message = message.replace(pydantics, ours)
-        code = "rubric.weight-not-positive" if name == "weight" else "rubric.out-of-range"
-        notice = Notice(code=code, message=message)
-    return replace(notice, message=notice.message + _shown(value))
+        notice = usual
+    return notice
 
 
-def _malformed_name(name: str) -> Notice:
+def _in_our_words(problem: ErrorDetails) -> str:
+    message = fault_of(problem)
+    for pydantics, ours in _WORDS.items():
+        message = message.replace(pydantics, ours)
+    return message
+
+
+def _on_malformed_name(name: str) -> Notice:
     """Explains a dimension's name, with the nearest name that is allowed: `klar` for `Klär`."""
     ascii_name = unicodedata.normalize("NFKD", name.lower()).encode("ascii", "ignore").decode()
     proposal = re.sub(r"[^a-z0-9]+", "_", ascii_name).strip("_0123456789")
@@ -154,79 +146,38 @@ def _shown(value: object) -> str:
 
 
 _MOST_CHARS_SHOWN = 60
+_DECIMAL_COMMA = re.compile(r"(\d+),(\d+)")
 # pydantic's words → ours.
 _WORDS = {
     "Input should be": "must be",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-_DECIMAL_COMMA = re.compile(r"(\d+),(\d+)")
-_LIST = Notice(
-    code="rubric.not-a-list",
-    message="must be a list, each item on a line of its own that begins with '- '",
-)
-_MAPPING = Notice(
-    code="rubric.not-fields", message="must be a mapping of names to values, such as 'name: value'"
-)
-_CALL = Notice(
-    code="rubric.call-malformed",
-    message="must be 'package.module:function' or './file.py:function'",
-)
+_FIELDS = Notice(code="rubric.not-fields", message="must have fields, such as 'name: value'")
 _NUMBER = Notice(code="rubric.not-a-number", message="must be a number")
-_NO_SCORE = Notice(
-    code="rubric.anchor-without-score", message="an anchor begins with one score, such as '9: …'"
-)
 _WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
 _TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")
-_SHAPES = ("dict_type", "model_attributes_type", "model_type", "string_type", "tuple_type")
-# Field with fields of its own → an example.
-_FORMS = {
-    "anchors": "{ 9: …, 6: …, 3: … }",
-    "prompts": "'section: |', or be the name of a file of prompts",
-    "scale": "{ min: 0, max: 10, step: 0.5 }, or be pass_fail",
-    "shorten": "{ evaluate_over: 6000 }",
-    "unless": "{ check: finished }",
-}
 # Type of pydantic's error → what we say: pydantic's words speak of Python's types.
 _MESSAGES = {
     "bool_parsing": _TRUE_OR_FALSE,
     "bool_type": _TRUE_OR_FALSE,
-    "dict_type": _MAPPING,
+    "dict_type": _FIELDS,
     "finite_number": Notice(code="rubric.not-finite", message="must be a finite number"),
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
     "int_from_float": _WHOLE,
     "int_parsing": _WHOLE,
     "int_type": _WHOLE,
-    "model_attributes_type": _MAPPING,
-    "model_type": _MAPPING,
+    "model_attributes_type": _FIELDS,
+    "model_type": _FIELDS,
     "string_too_short": Notice(code="rubric.text-empty", message="must not be empty"),
-    "string_type": Notice(code="rubric.not-text", message="must be text; put it in quotes"),
+    "string_type": Notice(code="rubric.not-text", message="must be one text; put it in quotes"),
     "too_short": Notice(code="rubric.list-empty", message="must hold at least one"),
-    "tuple_type": _LIST,
+    "tuple_type": Notice(
+        code="rubric.not-a-list",
+        message="must be a list, even of one: [ … ], or lines that each begin with '- '",
+    ),
 }
-# Missing field → what it is for.
-_EXAMPLES = {
-    "title": "; begin the file with it, such as 'title: My rubric'",
-    "name": ", which every dimension needs, such as 'name: clear'",
-    "dimensions": "; they are what a draft is scored on",
-    "at_most": ", the score that the cap holds the dimension down to",
-}
-
-
-def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
-    """Whether a problem is gone when another one is mended."""
-    place = problem["loc"]
-    # A list whose one item is wrong counts as empty.
-    if problem["type"] == "too_short":
-        return any(p["loc"][: len(place)] == place and p["loc"] != place for p in problems)
-    # Where `titel` is unknown, `title` is missing.
-    return problem["type"] == "missing" and any(
-        p["type"] in {"extra_forbidden", "invalid_key"}
-        and p["loc"][:-1] == place[:-1]
-        and nearest_names(str(p["loc"][-1]), [str(place[-1])])
-        for p in problems
-    )
 
 
 def _fields_at(place: Sequence[int | str]) -> set[str]:

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import Problem, RubricInvalid, did_you_mean
 from harness.files import shipped_directory
-from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import explain, worth_saying
 from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
@@ -28,7 +27,6 @@ from harness.rubric.written import Written, read_written, refusal
 
 _OWN = Path("rubrics")
 _COPY_PROMPTS = "harness rubric prompts brief --write"
-_CHECK: TypeAdapter[Check] = TypeAdapter(AnyCheck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +36,8 @@ class RubricFile:
     rubric: Rubric
     written: Written
     """Its values as they are written, with those of the rubric that it extends."""
+    folders: tuple[Path, ...] = ()
+    """Where the files that its checks name may lie: beside it, and beside what it extends."""
 
 
 def load_rubric(
@@ -90,11 +90,11 @@ class _RubricReader:
             )
             for name in file.fields.keys() & FILLED_IN
         ]
-        written = file
+        written, base = file, None
         base_path = self._base_of(file, chain)
         if base_path is not None:
-            base = self.read((*chain, base_path)).written
-            written, misfits = _extended(file, self._with_checks(base))
+            base = self.read((*chain, base_path))
+            written, misfits = _extended(file, base.written)
             problems += misfits
         elif "without" in file.fields:
             problems.append(
@@ -106,15 +106,19 @@ class _RubricReader:
             )
         # 2. The rubric of these values, or all mistakes at once.
         values = {name: v for name, v in written.plain().items() if name not in FILLED_IN}
+        folders = (path.parent, *(base.folders if base else ()))
+        context = {"directories": folders, "refuse": self.refuse}
         try:
-            rubric = Rubric.model_validate(values, context=self._context(path))
+            rubric = Rubric.model_validate(values, context=context)
         except ValidationError as error:
             mistakes = [_problem(e, written, path) for e in worth_saying(error.errors())]
             raise refusal([*problems, *mistakes]) from None
+        if base is not None:
+            problems += _scores_of_another_scale(rubric, base.rubric, written)
         if problems:
             raise refusal(problems)
         identity = {"id": path.stem, "sha256": _sha256(_scoring_values(rubric))}
-        return RubricFile(rubric.model_copy(update=identity), written)
+        return RubricFile(rubric.model_copy(update=identity), written, folders)
 
     def _base_of(self, file: Written, chain: tuple[Path, ...]) -> Path | None:
         """The file of the rubric that a file extends; None if it extends none."""
@@ -145,23 +149,6 @@ class _RubricReader:
             )
             raise refusal([problem])
         return path
-
-    def _with_checks(self, written: Written) -> Written:
-        """The values with a check in place of the fields of each check."""
-        value = written.value
-        if "check" in written.fields:
-            # Made before a rubric of another folder takes them over: the files that a check names
-            # lie beside this rubric.
-            value = _CHECK.validate_python(written.plain(), context=self._context(written.path))
-        elif written.fields:
-            value = {name: self._with_checks(field) for name, field in written.fields.items()}
-        elif written.items:
-            value = [self._with_checks(item) for item in written.items]
-        return replace(written, value=value, cut="")
-
-    def _context(self, path: Path) -> dict[str, object]:
-        """What the validators of checks need to know."""
-        return {"directories": [path.parent], "refuse": self.refuse}
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
@@ -352,8 +339,7 @@ def _extended(file: Written, base: Written) -> tuple[Written, list[Problem]]:
         fields["dimensions"] = replace(file.fields["dimensions"], value=dimensions)
     elif "dimensions" in file.fields and file.fields["dimensions"].value in (None, []):
         fields["dimensions"] = inherited["dimensions"]
-    merged = replace(file, value=fields)
-    return merged, [*problems, *_scores_of_another_scale(file, base, merged)]
+    return replace(file, value=fields), problems
 
 
 def _merged_dimensions(own: Sequence[Written], base: Mapping[str, Written]) -> list[Written]:
@@ -391,44 +377,31 @@ def _merged(
     return fields
 
 
-def _scores_of_another_scale(file: Written, base: Written, merged: Written) -> Iterator[Problem]:
+def _scores_of_another_scale(rubric: Rubric, base: Rubric, written: Written) -> Iterator[Problem]:
     """The problem with scores taken over from a base whose scale has other ends."""
     # There they mean something else: 8 of 10 is not 8 of 100.
-    scores: list[tuple[str, Written | None]] = []
-    if _ends_of_scale(base) != _ends_of_scale(merged):
-        scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
-    base_dimensions = _by_name(base.fields["dimensions"].items)
-    rescaled = [file]
-    for name, dimension in _by_name(merged.fields["dimensions"].items).items():
-        before = base_dimensions.get(name)
-        if not before or _ends_of_scale(before, base) == _ends_of_scale(dimension, merged):
-            continue
-        rescaled += [d for d in _items_of(file, "dimensions") if _name(d) == name]
-        scores.append((f"the floor of '{name}'", dimension.fields.get("floor")))
-        if anchors := dimension.fields.get("anchors"):
-            scores += [(f"anchor {score} of '{name}'", a) for score, a in anchors.fields.items()]
-        for cap in _items_of(dimension, "caps"):
-            scores.append((f"a cap of '{name}'", cap.fields.get("at_most")))
-    inherited = [label for label, score in scores if score and score.path != file.path]
+    scores: list[Written | None] = []
+    if _ends_of(rubric.scale) != _ends_of(base.scale):
+        scores += [written.fields.get(name) for name in ("pass_at", "focus_below")]
+    base_names = {dimension.name for dimension in base.dimensions}
+    for dimension, fields in zip(rubric.dimensions, _items_of(written, "dimensions"), strict=True):
+        name = dimension.name
+        if name in base_names and _ends_of(rubric.scale_of(name)) != _ends_of(base.scale_of(name)):
+            anchors = fields.fields.get("anchors")
+            scores += [fields.fields.get("floor"), *_items_of(fields, "caps")]
+            scores += anchors.fields.values() if anchors else ()
+    inherited = [score for score in scores if score and score.path != written.path]
     if inherited:
-        # The file's own scale, else that of the first dimension that got another.
-        scale = next(level.fields["scale"] for level in rescaled if "scale" in level.fields)
-        yield scale.problem(
-            f"{', '.join(inherited)}: inherited from {base.path}, which has another scale; set "
-            "them on this scale, or keep the scale",
+        lines = ", ".join(dict.fromkeys(f"{score.path}:{score.line}" for score in inherited))
+        yield written.fields["extends"].problem(
+            f"scores that are inherited are on another scale: {lines}; set them on this scale, or "
+            "keep the scale",
             code="rubric.taken-from-another-scale",
         )
 
 
-def _ends_of_scale(*levels: Written) -> tuple[object, object]:
-    """The ends of the first scale that `levels` have: a dimension's own, or its rubric's."""
-    scales = (level.fields["scale"].plain() for level in levels if "scale" in level.fields)
-    scale: Any = next(scales, {})
-    # The name `pass_fail`, or a mistake that validation reports.
-    if not isinstance(scale, dict):
-        return scale, scale
-    usual = Scale()
-    return scale.get("min", usual.min), scale.get("max", usual.max)
+def _ends_of(scale: Scale) -> tuple[float, float]:
+    return scale.min, scale.max
 
 
 def _items_of(file: Written, name: str) -> Sequence[Written]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from harness.rubric import reply_numbers
 from harness.rubric.draft import Draft
@@ -23,7 +23,6 @@ from harness.rubric.reply_json_scores import JsonScores
 from harness.rubric.reply_line_scores import LineScores
 from harness.rubric.reply_statements import AskedDimensions, RuleAnswer, Statement
 from harness.rubric.rubric import Dimension, Rubric
-from harness.rubric.rule_answers import answers_in_lines
 from harness.rubric.scoring import Judgement
 from harness.rubric.verdict import half_up
 from harness.text.languages import NO_WIDTH
@@ -72,23 +71,17 @@ def read_reply(
         text = text.rstrip("0123456789./ \t")
     asked = AskedDimensions(rubric, dimensions)
     # 1. What the reply states: in JSON, and behind labels outside of it.
-    unquoted = _blanked(_with_widths(text), *_COPIES)
-    json_scores = JsonScores(asked)
-    json_scores.read(unquoted)
-    prose, answers = _without_rules(_prose_of(unquoted, json_scores), asked)
-    line_scores = LineScores(prose, asked)
-    line_scores.read()
-    stated = [*json_scores.statements, *line_scores.statements]
-    answers |= json_scores.answers
-    numbers = [(statement.number_start, statement.end) for statement in stated]
-    statements = _on_scale(stated, asked, rest=_without(prose, numbers))
+    stated = _stated_in(_blanked(_with_widths(text), *_COPIES), asked, is_reply=True)
+    statements = _on_scale(stated, asked)
+    answers = stated.answers
     # 2. What the draft states too: the reply may copy it, unless it has no words beside its scores.
-    spans = [(statement.start, statement.end) for statement in stated]
-    beside_scores = _FENCE_MARK.sub("", _without(text, [*json_scores.spans, *spans]))
     copied: set[tuple[str, float]] = set()  # (dimension, score)
-    if re.search(r"\w", beside_scores):
-        copied, copied_answers = _stated_by(draft, asked)
-        answers -= copied_answers
+    if re.search(r"\w", _FENCE_MARK.sub("", _without(text, [*stated.json_spans, *stated.spans]))):
+        of_draft = _stated_in(_with_widths(f"{draft.text}\n{draft.evidence}"), asked)
+        # The scale that the draft names beside a score does not count: who copies the score may
+        # leave it out.
+        copied = {(s.dimension, _rounded(s, asked)) for s in of_draft.statements}
+        answers = answers - of_draft.answers
     # 3. For each dimension, the one score on which all statements agree.
     judgements = {}
     for dimension in dimensions:
@@ -104,73 +97,65 @@ def read_reply(
     return judgements
 
 
-def _prose_of(unquoted: str, json_scores: JsonScores) -> str:
-    """The reply's own words: without its JSON, its quotations and its code."""
-    outside_json = _QUOTED_LABEL_OR_SCORE.sub(r" \2\4 ", _without(unquoted, json_scores.spans))
-    # A fence around the whole reply is no quotation.
-    code = () if _ONE_FENCE.fullmatch(unquoted) else (_CODE,)
-    return _blanked(outside_json, *code, *_QUOTATIONS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stated:
+    """What a text states, in JSON and in its other words, which are `prose`."""
+
+    statements: list[Statement]
+    answers: set[RuleAnswer]
+    json_spans: list[tuple[int, int]]
+    prose: str
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return [(statement.start, statement.end) for statement in self.statements]
 
 
-def _stated_by(
-    draft: Draft, asked: AskedDimensions
-) -> tuple[set[tuple[str, float]], set[RuleAnswer]]:
-    """The scores, as (dimension, score), and answers to rules in a draft, its task and sources."""
-    data = _with_widths(f"{draft.text}\n{draft.evidence}")
+def _stated_in(text: str, asked: AskedDimensions, *, is_reply: bool = False) -> _Stated:
+    """What a text states; of a reply, without its quotations and its code."""
     json_scores = JsonScores(asked)
-    json_scores.read(data)
-    prose, answers = _without_rules(_without(data, json_scores.spans), asked)
+    json_scores.read(text)
+    prose = _without(text, json_scores.spans)
+    if is_reply:
+        # A fence around the whole reply is no quotation.
+        code = () if _ONE_FENCE.fullmatch(text) else (_CODE,)
+        prose = _blanked(_QUOTED_LABEL_OR_SCORE.sub(r" \2\4 ", prose), *code, *_QUOTATIONS)
     line_scores = LineScores(prose, asked)
     line_scores.read()
-    scores = set()
-    # Rounded as a reply's scores are. The scale that the draft names beside a score does not count:
-    # who copies the score may leave it out.
-    for statement in (*json_scores.statements, *line_scores.statements):
-        scale = asked.scales[statement.dimension]
-        score = half_up(statement.score, scale.step, start=scale.min)
-        scores.add((statement.dimension, score))
-    return scores, answers | json_scores.answers
+    return _Stated(
+        statements=[*json_scores.statements, *line_scores.statements],
+        answers=json_scores.answers,
+        json_spans=json_scores.spans,
+        prose=prose,
+    )
 
 
-def _without_rules(text: str, asked: AskedDimensions) -> tuple[str, set[RuleAnswer]]:
-    """The text without its lines that answer rules, and the answers."""
-    answers: set[RuleAnswer] = set()
-    for name, rules in asked.rules.items():
-        for rule, statement in rules.items():
-            spans = []
-            for answer, span in answers_in_lines(text, rule, statement):
-                spans.append(span)
-                if answer is not None:
-                    answers.add((name, rule, answer))
-            # Blanked, since a rule may hold names of dimensions, and numbers.
-            text = _without(text, spans)
-    return text, answers
-
-
-def _on_scale(
-    statements: Sequence[Statement], asked: AskedDimensions, *, rest: str
-) -> list[Statement]:
-    """The statements whose numbers are scores on the rubric's scales, rounded to its steps.
-
-    `rest` is the text without these numbers, which may name the scale of a bare one.
-    """
-    named_ends = reply_numbers.ends_named(rest)
-    is_another_scale = _bare_scores_have_another_scale(statements, asked)
+def _on_scale(stated: _Stated, asked: AskedDimensions) -> list[Statement]:
+    """The statements whose numbers are scores on the rubric's scales, rounded to its steps."""
+    # The text without these numbers may name the scale of a bare one.
+    named_ends = reply_numbers.ends_named(_without(stated.prose, stated.spans))
+    is_another_scale = _bare_scores_have_another_scale(stated.statements, asked)
     on_scale = []
-    for statement in statements:
+    for statement in stated.statements:
         scale = asked.scales[statement.dimension]
         score = statement.score
         ends = statement.scale_ends
         if statement.is_bare:
-            ends = reply_numbers.end_near(named_ends, statement.number_start, score)
-        # On another scale, the same number is another score.
+            ends = reply_numbers.end_near(named_ends, statement.start, score)
+        # On another scale, the same number is another score, which the others may correct.
         if (statement.is_bare and is_another_scale) or (ends and scale.max not in ends):
+            if not statement.is_mention:
+                on_scale.append(replace(statement, is_doubtful=True))
             continue
         is_between = scale.is_pass_fail and score not in (scale.min, scale.max)
         if scale.min <= score <= scale.max and not is_between:
-            rounded = half_up(score, scale.step, start=scale.min)
-            on_scale.append(replace(statement, score=rounded))
+            on_scale.append(replace(statement, score=_rounded(statement, asked)))
     return on_scale
+
+
+def _rounded(statement: Statement, asked: AskedDimensions) -> float:
+    scale = asked.scales[statement.dimension]
+    return half_up(statement.score, scale.step, start=scale.min)
 
 
 def _bare_scores_have_another_scale(

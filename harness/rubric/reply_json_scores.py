@@ -1,4 +1,4 @@
-"""Finds the scores in the JSON of an evaluator's reply."""
+"""Finds the scores in the JSON of an evaluator's reply, and its answers to rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from harness.rubric import reply_numbers
 from harness.rubric.draft import Finding
 from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS
 from harness.rubric.reply_json import Value, json_at
-from harness.rubric.reply_statements import CHANGED, AskedDimensions, RuleAnswer, Statement
-from harness.rubric.rubric import Scale
-from harness.rubric.rule_answers import answers_in
+from harness.rubric.reply_statements import (
+    CHANGED,
+    AskedDimensions,
+    RuleAnswer,
+    Statement,
+    joined,
+)
 
 _JSON = re.compile(r"\{|\[\s*\{")
 _MARKS = " \t\r,;:=*_`"
@@ -35,22 +39,28 @@ _WRAPPERS = frozenset(
     | {"rubric", "result", "results", "verdict", "assessment", "properties", "arguments"}
     | {"json", "final_answer", "judgement", "judgements", "judgment", "judgments", "output"}
     | {"response", "answer", "reply"}
+    | {"rules", "caps", "conditions", "answers", "flags", "checks"}
 )
 _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 _SCORE_KEYS = ("score", "rating", "grade", "points", "value")
+# On pass and fail, `"verdict": "FAIL"` is a score too.
 _VERDICT_KEYS = ("pass", "passed", "passes", "verdict", "result", "outcome", "status", "decision")
 _REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
-# Without marks and capitals: `outOf`, `max_score`, `scale-max`.
-_SCALE_KEY = re.compile(
-    r"(?:score|points?|rating|\w*scale)?(?:max(?:imum)?|range|bounds)"
-    r"|(?:max(?:imum)?|full|best)(?:score|points?|value|rating|grade|mark)s?"
-    r"|(?:out)?of(?:total)?|denominator|\w*scale|\w*possible"
-)
-_TOTAL_KEYS = ("total", "totalpoints")
 # A second score beside the first: `revised_score`, `score_adjusted`.
 _REVISED_KEY = re.compile(
     rf"(?:{CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{CHANGED})"
     r"|(?:total|overall)[\W_]*score"
+)
+# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`.
+_SCALE_KEY = re.compile(
+    r"(?:max(?:imum)?|full|best)(?:score|points?|value|rating|grade|mark)?s?$"
+    r"|(?:range|bounds|scale|possible|denominator)$|^(?:out)?of(?:total)?$"
+)
+_TOTAL_KEYS = ("total", "totalpoints")
+# An answer to a rule.
+_ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
+_ANSWER = re.compile(
+    r"[\s*_`]*+(?:(?P<true>true|yes|1)|false|no|0)(?![\w/|]|\.\d|[ \t]*+[/|])", re.IGNORECASE
 )
 
 
@@ -90,89 +100,101 @@ class JsonScores:
             # Behind a quotation mark, the words may be somebody else's.
             is_announced = start <= quotation_start and _ANNOUNCEMENT.fullmatch(before)
             is_doubtful = is_inline and not (is_announced and _END_OF_LINE.match(text, position))
-            for statement in self._statements(value):
-                placed = replace(statement, start=start, number_start=start, end=position)
-                self.statements.append(replace(placed, is_doubtful=is_doubtful))
+            for statement in self._statements(value, "", ()):
+                placed = replace(statement, start=start, end=position, is_doubtful=is_doubtful)
+                self.statements.append(placed)
 
-    def _statements(self, value: Value, ends: Sequence[float] = ()) -> Iterator[Statement]:
-        """The scores in a JSON value, without positions; `ends` are those of the scale around it.
+    def _statements(self, value: Value, name: str, ends: Sequence[float]) -> Iterator[Statement]:
+        """The scores in a JSON value, without positions; takes in the answers beside them.
 
-        A score stands under its dimension's name, or beside it: `{"name": "clear", "score": 8}`. It
-        needs no name if a single dimension was asked for.
+        `name` is what the value is about: a dimension, something else, or empty if nothing around
+        it says so. `ends` are those of the scale around it.
         """
-        ends = self._scale_ends_in(value) or ends
         if isinstance(value, list):
+            ends = self._scale_ends_in(value) or ends
             for item in value:
-                yield from self._statements(item, ends)
-        if not isinstance(value, dict):
-            return
-        names = {key: self._asked.named_by(key) for key in value}
-        for key, name in names.items():
-            if not name and (key in self._wrappers or _REVISED_KEY.fullmatch(key)):
-                yield from self._statements(value[key], ends)
-        for key, name in names.items():
-            if name:
-                ends_in_key = [end for _, end in reply_numbers.ends_named(key)]
-                yield from self._judgement(name, value[key], value, ends_in_key or ends)
-        is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
-        if not any(names.values()) and not is_issue:
-            labels = [value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)]
-            name = self._asked.named_by(str(labels[0])) if labels else self._asked.single
-            yield from self._judgement(name, value, value, ends)
+                if isinstance(item, dict | list):
+                    yield from self._statements(item, name, ends)
+        elif isinstance(value, dict):
+            yield from self._statements_in(value, name, self._scale_ends_in(value) or ends)
+        elif value is not None and name in self._asked.rules:
+            number = reply_numbers.ALONE.fullmatch(value)
+            if score := reply_numbers.score_in(number, self._asked.scales[name], ends):
+                yield Statement(dimension=name, score=score[0], scale_ends=score[1])
 
-    def _judgement(
-        self, name: str, value: Value, parent: Mapping[str, Value], ends: Sequence[float]
+    def _statements_in(
+        self, members: Mapping[str, Value], name: str, ends: Sequence[float]
     ) -> Iterator[Statement]:
-        """A dimension's score, then those that repeat or change it; none if it was not asked for.
+        """The scores in an object: under the names of dimensions, else those of its own one."""
+        names = {key: self._asked.named_by(key) for key in members}
+        # A score beside those of dimensions is a total.
+        subject = "" if any(names.values()) else name or self._subject_of(members)
+        for key, inner in members.items():
+            self._take_answers(key, inner, subject)
+            if names[key]:
+                ends_in_key = [end for _, end in reply_numbers.ends_named(key)]
+                statements = self._statements(inner, names[key], ends_in_key or ends)
+            elif self._may_hold_scores(key, inner, subject):
+                statements = self._statements(inner, subject, ends)
+            else:
+                continue
+            for statement in statements:
+                yield self._explained(statement, members, is_own=statement.dimension == subject)
 
-        `parent` is the object that has the value as a member, or the value itself.
-        """
-        if name not in self._asked.rules:
-            return
-        scale = self._asked.scales[name]
-        members = value if isinstance(value, dict) else {}
+    def _subject_of(self, members: Mapping[str, Value]) -> str:
+        """What `{"name": "clear", "score": 8}` is about."""
+        labels = [members[key] for key in _NAME_KEYS if isinstance(members.get(key), str)]
+        if labels:
+            return self._asked.named_by(str(labels[0])) or "something else"
+        is_issue = "problem" in members and not any(key in members for key in _REASON_KEYS)
+        return "an issue" if is_issue else self._asked.single
+
+    def _may_hold_scores(self, key: str, value: Value, name: str) -> bool:
+        """Whether a score under this key, or in the value there, is the evaluator's own."""
+        if key in _SCORE_KEYS or _REVISED_KEY.fullmatch(key):
+            return True
+        if isinstance(value, str):
+            scale = self._asked.scales.get(name)
+            return key in _VERDICT_KEYS and scale is not None and scale.is_pass_fail
+        return key in self._wrappers
+
+    def _take_answers(self, key: str, value: Value, name: str) -> None:
+        """Takes in the answer to a rule of this dimension, or of any if `name` is empty."""
+        answer = _answer_in(value)
+        for dimension, rule in self._asked.rules_by_words.get(joined(key), ()):
+            if answer is not None and name in {dimension, ""}:
+                self.answers.add((dimension, rule, answer))
+
+    def _explained(
+        self, statement: Statement, members: Mapping[str, Value], *, is_own: bool
+    ) -> Statement:
+        """The statement with the reason and the issues that stand beside it."""
+        if statement.reason or statement.issues:
+            return statement
         # `{"relevance": 8, "relevance_reason": "…"}`
-        suffixed = {k: parent.get(f"{name}_{k}") for k in (*_REASON_KEYS, "max", "max_score")}
-        ends = self._scale_ends_in(members) or self._scale_ends_in(suffixed) or ends
-        numbers = map(reply_numbers.ALONE.fullmatch, _score_texts(value, name, scale))
-        first, *repeated = (reply_numbers.score_in(number, scale, ends) for number in numbers)
-        if first is None:
-            return
-        for rule, answer in answers_in((members, parent), self._asked.rules[name]):
-            self.answers.add((name, rule, answer))
-        statement = Statement(
-            dimension=name, score=first[0], scale_ends=first[1], start=0, number_start=0, end=0
-        )
-        yield replace(
+        keys = _REASON_KEYS if is_own else [f"{statement.dimension}_{key}" for key in _REASON_KEYS]
+        return replace(
             statement,
-            reason=_first_text(members or suffixed, _REASON_KEYS)[:REASON_CHARS],
-            issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
+            reason=_first_text(members, keys)[:REASON_CHARS],
+            issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES] if is_own else (),
         )
-        for score, scale_ends in filter(None, repeated):
-            yield replace(statement, score=score, scale_ends=scale_ends, is_mention=True)
 
     def _scale_ends_in(self, value: Value) -> list[float]:
         """The scale ends that a value names: `{"score": 4, "metadata": {"scale": "1-5"}}`."""
         ends: list[float] = []
-        if isinstance(value, list):
-            for item in value:
-                ends += [] if _has_score(item) else self._scale_ends_in(item)
-        if not isinstance(value, dict):
-            return ends
-        for key, inner in value.items():
-            joined = re.sub(r"[\W_]", "", key)
+        # An item of a list is a value without a key.
+        items = [("", item) for item in value] if isinstance(value, list) else []
+        for key, inner in value.items() if isinstance(value, dict) else items:
             if self._asked.named_by(key):
                 continue
-            if _SCALE_KEY.fullmatch(joined):
+            if _SCALE_KEY.search(joined(key)):
                 ends += reply_numbers.highest_in(str(inner))
             # Beside the scores of several dimensions, a total is their sum.
-            elif joined in _TOTAL_KEYS and (_has_score(value) or self._asked.single):
+            elif joined(key) in _TOTAL_KEYS and (_has_score(value) or self._asked.single):
                 totals = reply_numbers.highest_in(str(inner))
                 ends += [total for total in totals if total in reply_numbers.USUAL_ENDS]
-            elif joined in {"unit", "format"} and re.search("%|percent", str(inner)):
-                ends.append(100.0)
             # Another object with a score has a scale of its own.
-            elif key in _SCORE_KEYS or not _has_score(inner):
+            elif not _has_score(inner):
                 ends += self._scale_ends_in(inner)
         return ends
 
@@ -181,22 +203,18 @@ def _has_score(value: Value) -> bool:
     return isinstance(value, dict) and any(key in value for key in _SCORE_KEYS)
 
 
-def _score_texts(value: Value, name: str, scale: Scale) -> list[str]:
-    """The score in `8`, `{"score": 8}` or `{"score": {"value": 8}}`, then what other keys repeat.
-
-    The first text is empty if there is no score, or if two keys could be the score's.
-    """
-    if not isinstance(value, dict):
-        return [value if isinstance(value, str) else ""]
-    score_keys = [key for key in (*_SCORE_KEYS, f"{name}_score", name) if key in value]
-    # On pass and fail, `"verdict": "FAIL"` is a score too.
-    verdict_keys = [key for key in _VERDICT_KEYS if key in value and scale.is_pass_fail]
-    revised_keys = filter(_REVISED_KEY.fullmatch, value)
-    repeated = [_score_texts(value[key], name, scale)[0] for key in (*revised_keys, *verdict_keys)]
-    score_keys = score_keys or verdict_keys[:1]
-    if len(score_keys) != 1:
-        return ["", *repeated]
-    return [*_score_texts(value[score_keys[0]], name, scale), *repeated]
+def _answer_in(value: Value) -> bool | None:
+    """Whether `true`, `1`, `yes, it names none` or `{"value": true}` agrees; None if in doubt."""
+    if isinstance(value, dict):
+        answers = {_answer_in(value[key]) for key in _ANSWER_KEYS if key in value}
+        return answers.pop() if len(answers) == 1 else None
+    word = _ANSWER.match(value) if isinstance(value, str) else None
+    if word is None:
+        return None
+    is_true = bool(word["true"])
+    # Not any `no`: `true, it names no date` is true.
+    opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
+    return None if re.search(opposite, word.string[word.end() :], re.IGNORECASE) else is_true
 
 
 def _first_text(members: Mapping[str, Value], keys: Iterable[str]) -> str:

@@ -36,6 +36,9 @@ _INNER_HEADING = re.compile(
 )
 # What stands behind a name that opens the text about its dimension.
 _BEHIND_NAME = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
+# What belongs to a score behind it, up to the end of the sentence or to a name.
+_CLAUSE = re.compile(r"(?:(?![.!?][ ][^\W\d]|[ ][-\u2013\u2014]+[ ]|[\w-]{1,40}[ ]?[:=])[^\n])*")
+_WISH = re.compile(r"\b(?:should|must|ought)\b", re.IGNORECASE)
 _MARKS_ONLY = re.compile(r"[\s*_#:=-]{0,40}")
 # What is no part of a reason.
 _MARKUP = re.compile(
@@ -103,7 +106,7 @@ class LineScores:
             if is_name and (number or opens_text):
                 self._change_subject(name, label.end())
             # In `clear, useful: 7`, it is unknown whose score the 7 is.
-            if number and not (is_name and follows_open_name):
+            if number and not (is_name and follows_open_name) and not _WISH.search(number[0]):
                 self._state(name, number, label.start(), is_total=bool(label["total"]))
             follows_open_name = is_name and not (number or opens_text)
 
@@ -122,8 +125,8 @@ class LineScores:
         """Takes in a row of a table, whose score stands alone in one cell."""
         cells = [cell.span() for cell in re.compile(r"[^|]+").finditer(self._text, start, end)]
         # The second cell has the name if the first has the row's number.
-        names = [self._asked.named_by(self._text[slice(*cell)]) for cell in cells[:2]]
-        name = next(filter(None, names), "")
+        named = [cell for cell in cells[:2] if self._asked.named_by(self._text[slice(*cell)])]
+        name = self._asked.named_by(self._text[slice(*named[0])]) if named else ""
         if not name:
             return
         scale = self._asked.scales[name]
@@ -131,7 +134,7 @@ class LineScores:
         numbers = [match for match in matches if match and reply_numbers.score_in(match, scale)]
         if len(numbers) == 1:
             self._change_subject(name, numbers[0].start("number"))
-            self._state(name, numbers[0], start)
+            self._state(name, numbers[0], named[0][0])
         # Text below a table is not about its last row.
         self._change_subject(self._asked.single, end)
 
@@ -155,7 +158,7 @@ class LineScores:
     def _read_mentions(self) -> None:
         """Takes in all other numbers that stand with names, as they may contradict a score."""
         for label in self._asked.label.finditer(self._text):
-            number = reply_numbers.MENTIONED.match(self._text, label.end())
+            number = reply_numbers.STATED.match(self._text, label.end())
             if label["name"] and number:
                 name = self._asked.named_by(label["name"])
                 self._state(name, number, number.start(), is_mention=True)
@@ -188,15 +191,23 @@ class LineScores:
         if score_and_ends is None:
             return
         score, ends = score_and_ends
+        if not ends and not is_mention:
+            ends = self._ends_beside(number, start, score)
         self.statements.append(
             Statement(
                 dimension=name,
                 score=score,
                 scale_ends=ends,
                 start=start,
-                number_start=number.start("number"),
                 end=number.end(),
                 is_total=is_total,
                 is_mention=is_mention,
             )
         )
+
+    def _ends_beside(self, number: re.Match[str], start: int, score: float) -> list[float]:
+        """The ends of a scale that stand beside a score: `(1-5): 4`, `4, where 5 is best`."""
+        rest = _CLAUSE.match(self._text, number.end())
+        aside = self._text[start : number.start("number")]
+        ends = reply_numbers.ends_beside(f"{aside} {rest[0] if rest else ''}")
+        return [end for end in ends if end > score]

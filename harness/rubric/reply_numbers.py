@@ -10,6 +10,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
 
 from harness.rubric.rubric import Scale
 
@@ -33,32 +34,6 @@ _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
 _UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
-# What may stand between a score and its scale. Stars alone may be of five, so they are no unit.
-_STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
-_OF_WORD = r"\b(?:of|von|sur|sobre|de|su|van|av|z|из)\b"
-_BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
-_BEFORE_END = _any(
-    r"[/\u2044\uff0f]",  # 4/5
-    r"\bout[ ]of\b",
-    _OF_WORD,  # 4 von 5
-    r"满分为?",
-    rf"{_BEST}(?:[ ]score)?\.?",  # max. 5
-    r"(?<![\d.,])[01][ ]?=[^\d\n]{1,24}?[,;)\u2013-]",  # 1 = poor, 5 = excellent
-    r"(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"  # 1-5, 1 (poor) to 5
-    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|から|(?:to|bis|à|a|do|tot|до|and)\b)",
-)
-_ARTICLES = r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
-_BEHIND_END = _any(
-    r"点満点|点制|段階|分制|점[ ]?(?:만점|척도)",  # 5点満点
-    r"er-Skala\b|-?punktow",
-    r"[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b",
-    rf"[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}",  # 5 is the best
-)
-_SCALE = (
-    rf"(?:(?P<before>{_BEFORE_END}){_ARTICLES})?(?P<scale_end>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})"
-    rf"(?(before){_STARS}?(?![a-z\d%]|[.,]\d)|{_BEHIND_END})"
-)
-_OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
 
 
 def score_in(
@@ -89,51 +64,52 @@ def _value(text: str) -> float:
     return float(text.replace(",", ".").replace("\u2212", "-"))
 
 
-# Elsewhere, the end of a scale does not follow a number, since `3 of 5` counts something else. Only
-# a fraction that ends a line names a scale: `Overall: 3.5/5`.
-_NAMED_SCALE = re.compile(
-    rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
-)
-# A heading names one with such a word: `Notes sur 20`.
-_SCALE_OF_HEADING = re.compile(
-    rf"(?:^|\|)[^\d\n|]{{0,60}}?{_OF_WORD}[ ](?P<scale_end>\d{{1,3}})"
-    r"(?=[ \t]*[)\]*_#:]*[ \t]*(?:\||\r?$))",
-    re.IGNORECASE | re.MULTILINE,
-)
-# `по пятибалльной шкале`, `échelle de cinq points`
-_SCALE_IN_WORDS = re.compile(
-    r"\b(\w{1,16}?)-?балльн|\b(\w{1,16}?)(?:stufige[nr]? |-?punkte-?|er-?)skala"
-    r"|\b(?:échelle|escala|scala|skala|schaal|scale) (?:de|di|da|von|van|of) (\w{1,16})"
-    r" (?:points|puntos|pontos|punti|punkten|punten)"
-    r"|([一二三四五六七八九十百])(?:分制|段階評価|点満点)",
-    re.IGNORECASE,
-)
-_PERCENT = re.compile(
-    r"^[^\d\n]{0,60}?\b(?:in|as|en) (?:%|per ?cent|prozent|pour ?cent)\w*[*_:]*\r?$|\(%\)",
-    re.IGNORECASE | re.MULTILINE,
-)
-_ENDS_BY_WORD = {
-    **dict.fromkeys(("five", "fünf", "cinq", "cinco", "cinque", "vijf", "пяти", "五"), 5.0),
-    **dict.fromkeys(("ten", "zehn", "dix", "diez", "dez", "dieci", "tien", "десяти", "十"), 10.0),
-    **dict.fromkeys(("hundert", "cent", "cien", "cem", "cento", "honderd", "сто", "百"), 100.0),
-}
-_MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
 USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
+_BEST = r"(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
+_END = rf"(?P<end>(?<![a-z_\d])(?<!\d[.,])\d{{1,3}}(?:\.0)?(?![\d.,]*\d)|\b{_WORD})"
+# How a text names the end of a scale apart from any score.
+_NAMED_SCALES = (
+    # `/5`, `out of 5`; behind another number it counts something else: `3/5 of the terms`
+    re.compile(
+        rf"(?<!\d)(?<!\d )(?:[/\u2044\uff0f][ ]?|\bout of (?:an? |the )?){_END}", re.IGNORECASE
+    ),
+    # `1-5`, `1 (poor) to 5`
+    re.compile(
+        r"(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"
+        r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|から|(?:to|bis|à|a|do|tot|до|and)\b)[ ]?"
+        rf"{_END}",
+        re.IGNORECASE,
+    ),
+    # `5-point`, `5点満点`, `5 = good`, `5 is the best`, or at the end of a line or a cell: `sur 20`
+    re.compile(
+        rf"{_END}(?:[ ]?[点分段점]|-?(?:point|star|punkt|балл|er-Skala)|[ ]?=[ ]?\w"
+        rf"|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}"
+        r"|[)\]*_#: ]*(?:\||\r?$))",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+)
+_LINE_ON_SCALE = re.compile(
+    r"^.*(?:skala|échelle|escala|шкал|段階評価).*$", re.IGNORECASE | re.MULTILINE
+)
+_MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
 
 
 def ends_named(text: str) -> list[tuple[int, float]]:
     """The highest scores of scales that a text seems to name, each as (position, end)."""
-    ends = []
-    for pattern in (_NAMED_SCALE, _SCALE_OF_HEADING):
-        ends += [(scale.start(), _value(scale["scale_end"])) for scale in pattern.finditer(text)]
+    scales = chain.from_iterable(pattern.finditer(text) for pattern in _NAMED_SCALES)
+    ends = [(scale.start(), _value(scale["end"])) for scale in scales]
     ends = [(position, end) for position, end in ends if end in USUAL_ENDS]
-    for scale in _SCALE_IN_WORDS.finditer(text):
-        word = next(filter(None, scale.groups())).casefold()
-        # A number that we cannot read is no rubric's end: in doubt, the scale is another.
-        end = float(word) if word.isdecimal() else _ENDS_BY_WORD.get(word, math.inf)
-        ends.append((scale.start(), end))
-    ends += [(percent.start(), 100.0) for percent in _PERCENT.finditer(text)]
+    for line in _LINE_ON_SCALE.finditer(text):
+        # A number that we cannot read, as in `fünfstufige Skala`: in doubt, the scale is another.
+        [end] = highest_in(line[0]) or [math.inf]
+        ends.append((line.start(), end))
     return sorted(ends)
+
+
+def ends_beside(text: str) -> list[float]:
+    """The numbers right beside a score that may be the highest of its scale: `(5 is best)`."""
+    ends = (_value(number["end"]) for number in re.finditer(_END, text, re.IGNORECASE))
+    return [end for end in ends if end in USUAL_ENDS]
 
 
 def highest_in(text: str) -> list[float]:
@@ -155,36 +131,36 @@ def end_near(named: Sequence[tuple[int, float]], position: int, score: float) ->
 
 # Refuses the beginning of a list: `1. Intro`, or anchors such as `9: Yes. 3: No.`
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
-_BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:)"
-
-
-def _end_of_score(*, words: str, range_end: str) -> str:
-    """A pattern of what ends a score: a mark, one of `words`, or a dash without a `range_end`."""
-    ends = _any(
-        r"\Z",
-        r"[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]",
-        r"[*_]+(?![*_ \t]*/)",
-        # Ticks, crosses and lights. Stars do not, as four may be of five, nor do arrows and signs
-        # of sums.
-        r"[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]",
-        r"\|(?!\w)",
-        r"[.:](?!\d)",
-        # A comma ends no score in a list: `clear, useful: 7, 5`.
-        r",(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))",
-        rf"[-\u2013\u2014](?![ \t]*{range_end}|-*>[ \t]*\d)",
-        rf"(?:{words})\b",
-    )
-    return rf"(?=[ \t]*+{ends})"
-
-
-# A fraction is also a score in `8/10 for style and …`, in `8/10 It is clear.`, and in
-# `8/10 - 2 parts are missing`; but `8/10 - 9` is a range.
-_END_OF_FRACTION = _end_of_score(
-    words=rf"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\w*",
-    range_end=r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)",
+# What ends a score: a mark, a dash that begins no range, or a word that gives the reason.
+_SCORE_ENDS = _any(
+    r"\Z",
+    r"[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]",
+    r"[*_]+(?![*_ \t]*/)",
+    # Ticks, crosses and lights. Stars do not, as four may be of five, nor do arrows and signs
+    # of sums.
+    r"[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]",
+    r"\|(?!\w)",
+    r"[.:](?!\d)",
+    # A comma ends no score in a list: `clear, useful: 7, 5`.
+    r",(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))",
+    r"[-\u2013\u2014](?![ \t]*\d|-*>[ \t]*\d)",
+    r"(?:because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:))\b",
 )
-_END_OF_NUMBER = _end_of_score(words=_BECAUSE, range_end=r"\d")
-_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_UNIT}?{_END_OF_NUMBER})"
+_END_OF_SCORE = rf"(?=[ \t]*+{_SCORE_ENDS})"
+# What may stand between a score and the end of its scale: `4/5`, `4 stars out of 5`, `4 von 5`.
+_OF_WORD = r"\b(?:(?:out )?of|von|sur|sobre|de|su|van|av|z|из)\b"
+_ARTICLES = r"[*_ \t]{0,6}(?:(?:an?|the|de|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
+_STARS = rf"(?:{_UNIT}|[ ]stars?\b)?"
+_OF = (
+    rf"{_STARS}[*_ \t]{{0,6}}(?:(?P<slash>[/\u2044\uff0f])|{_OF_WORD}){_ARTICLES}"
+    rf"(?P<scale_end>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD}){_STARS}(?![a-z\d%]|[.,]\d)"
+)
+# Words may follow `8/10`, but not `8 out of 10`, of claims. `8/10 - 9` is a range.
+_RANGE = r"[ \t]*+[-\u2013\u2014][ \t]*+\d[\d.]*+[ \t]*+(?:[^ \t\w/]|\Z)"
+_BEHIND = (
+    rf"(?!\.?\d)(?:{_OF}(?(slash)(?!{_RANGE}|[ \t]*+/)|{_END_OF_SCORE})"
+    rf"|(?P<percent>%)?{_UNIT}?{_END_OF_SCORE})"
+)
 AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_NUMBER}{_BEHIND}", re.IGNORECASE)
 """A score that begins a line."""
 ALONE = re.compile(
@@ -198,22 +174,15 @@ _FILLER = _any(
     # A dash before a digit is a minus.
     r"[-\u2013\u2014](?=[ \t>])",
     r"[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))",
-    r"\b(?:scored?|rated|is|of|a|an|at)\b",
+    r"\bfrom[ \t]\d{1,3}[ \t]to\b",
+    r"\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
+    r"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b",
 )
 _FILLERS = rf"(?>{_FILLER}{{0,40}})"
 STATED = re.compile(
     rf"(?:{_ASIDE}{_FILLERS}|{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
 )
-"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`."""
-_BINDING = _any(
-    r"[ \t:\uff1a=|>*_({\[\u2192]",
-    r"[-\u2013\u2014](?=[ \t])",
-    r"\bfrom[ \t]\d{1,3}[ \t]to\b",
-    r"\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
-    r"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b",
-)
-MENTIONED = re.compile(rf"(?>{_BINDING}{{0,40}}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE)
-"""A number that a sentence binds to a name."""
+"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`, `deserves a 7`."""
 CORRECTED_CHARS = 200  # how far behind a score its correction may stand
 CORRECTED = re.compile(
     r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
@@ -225,23 +194,14 @@ CORRECTED = re.compile(
 )
 """Another score behind a score, which corrects it without repeating the name."""
 _REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
-# In a wish or a denial, `pass` and `fail` say nothing about the draft.
-_CONDITION = re.compile(
-    r"\b(?:to|would|could|might|can|may)[ \t]+(?:pass|fail)\w*|\bnot[ \t]+fail\w*", re.IGNORECASE
-)
-_DENIED = re.compile(
-    r"\b(?:fail(?:s|ed)?|false|not[ \t]+pass)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)"
-    r"|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
-    re.IGNORECASE,
-)
-_GRANTED = re.compile(
-    r"(?<!not )\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE
-)
+_NO = r"\bno\b[ \t]*(?:[.,;!)]|\Z)"
+_FAILS = re.compile(rf"(?<!not )\bfail(?:s|ed)?\b|\bfalse\b|\bnot pass\b|{_NO}", re.IGNORECASE)
+_PASSES = re.compile(r"(?<!not )(?<!to )\bpass(?:es|ed)?\b|\btrue\b|\byes\b", re.IGNORECASE)
 
 
 def is_taken_back(score: float, scale: Scale, rest: str) -> bool:
     """Whether words behind a score take it back: `9, minus 2`, `pass (fails on names)`."""
     if not scale.is_pass_fail:
         return bool(_REDUCED.match(rest))
-    opposite = _DENIED if score == scale.max else _GRANTED
-    return bool(opposite.search(_CONDITION.sub(" ", rest)))
+    opposite = _FAILS if score == scale.max else _PASSES
+    return bool(opposite.search(rest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,10 +24,9 @@ class Statement:
     """As it is written: it may be off the scale, or between two steps."""
     scale_ends: Sequence[float] = ()
     """The highest score of the scale that is named with the number; empty if none is named."""
-    start: int
+    start: int = 0
     """Where the label begins, or the JSON."""
-    number_start: int
-    end: int
+    end: int = 0
     reason: str = ""
     issues: tuple[Finding, ...] = ()
     is_total: bool = False
@@ -49,6 +49,12 @@ class AskedDimensions:
         self.scales = {d.name: rubric.scale_of(d.name) for d in rubric.dimensions}
         self.rules = {dimension.name: rule_keys(dimension) for dimension in dimensions}
         """Dimension asked for → its rules, as key → statement."""
+        self.rules_by_words: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        """A rule's key or statement, by its letters → the dimensions that have it, with its key."""
+        for name, rules in self.rules.items():
+            for key, statement in rules.items():
+                for words in {joined(key), joined(statement)}:
+                    self.rules_by_words[words].append((name, key))
         self.single = dimensions[0].name if len(dimensions) == 1 else ""
         """The dimension that a score without a name is for; empty if several were asked for."""
         self.rubric_names = {rubric.id.casefold(), rubric.title.casefold()}
@@ -95,3 +101,8 @@ def _label_pattern(keys: Iterable[str]) -> re.Pattern[str]:
 
 def _key(label: str) -> str:
     return re.sub(r"[\W_]+", "_", label.casefold()).strip("_")
+
+
+def joined(label: str) -> str:
+    """A label's letters and digits alone: `it_is_short`, `It is short.` and `itIsShort` are one."""
+    return re.sub(r"[\W_]+", "", label.casefold())

@@ -7,11 +7,10 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from typing import Annotated, Any, Literal, LiteralString, Self, cast
+from typing import Annotated, Any, Literal, LiteralString, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -26,7 +25,6 @@ from harness.inference import Message
 from harness.rubric.checks import CHECKS, AnyCheck
 from harness.rubric.templates import (
     OF_JUDGING,
-    PromptName,
     faults_in,
     filled,
     shared_chars,
@@ -208,7 +206,7 @@ class Prompts(BaseModel):
     @field_validator("*")
     @classmethod
     def _check(cls, template: str | None, field: ValidationInfo) -> str | None:
-        name = cast("PromptName", field.field_name)
+        name = str(field.field_name)
         _refuse_any(
             _mistake(f"{name}: {fault.message}", code=fault.code, line=fault.line)
             for fault in (faults_in(name, template) if template else ())
@@ -216,17 +214,17 @@ class Prompts(BaseModel):
         return template
 
     @property
-    def own(self) -> dict[PromptName, str]:
+    def own(self) -> dict[str, str]:
         """Name → template, for those that replace a shipped one."""
-        return {name: text for name, text in self if text is not None}  # type: ignore[misc]
+        return {name: text for name, text in self if text is not None}
 
     @property
-    def in_force(self) -> dict[PromptName, str]:
+    def in_force(self) -> dict[str, str]:
         """Name → template, the shipped ones included."""
         return {**shipped_prompts(), **self.own}
 
     @property
-    def of_judging(self) -> dict[PromptName, str]:
+    def of_judging(self) -> dict[str, str]:
         """Name → template, for those of the evaluator that differ from the shipped ones."""
         shipped = shipped_prompts()
         return {n: text for n, text in self.own.items() if n in OF_JUDGING and text != shipped[n]}
@@ -236,11 +234,11 @@ class Prompts(BaseModel):
         """Digest of all templates in force."""
         return hashlib.sha256(json.dumps(self.in_force).encode()).hexdigest()
 
-    def filled(self, name: PromptName, /, **values: str | bool) -> str:
+    def filled(self, name: str, /, **values: str | bool) -> str:
         """A prompt with a value for each of its fields."""
         return filled(self.in_force[name], values)
 
-    def message(self, name: PromptName, /, **values: str | bool) -> Message:
+    def message(self, name: str, /, **values: str | bool) -> Message:
         """The filled prompt as a user's message, with the lengths that further calls share."""
         # A prefix cache may keep the shared beginnings.
         template = self.in_force[name]
@@ -248,14 +246,7 @@ class Prompts(BaseModel):
         return Message("user", filled(template, values), shared_chars=shared)
 
 
-def _text_after_colon(text: object, info: ValidationInfo) -> object:
-    # In a file, a name with nothing behind it is a forgotten text; in Python, None means no text.
-    if text is None and info.context is not None:
-        raise ValueError("nothing is there")  # put into words by `explain`
-    return text
-
-
-OptionalText = Annotated[str | None, Field(min_length=1), BeforeValidator(_text_after_colon)]
+OptionalText = Annotated[str | None, Field(min_length=1)]
 
 
 class Dimension(BaseModel):

@@ -11,27 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, LiteralString, NamedTuple
+from typing import LiteralString, NamedTuple
 
 from harness.errors import did_you_mean
 from harness.rubric.written import read_written
 
 SHIPPED = Path(__file__).with_name("prompts.yaml")
-
-PromptName = Literal[
-    "draft",
-    "section",
-    "afresh",
-    "edits",
-    "whole",
-    "opening",
-    "judge_system",
-    "judge",
-    "judge_dimension",
-    "judge_source",
-    "judge_repair",
-]
-"""`prompts.yaml` says what each is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +42,8 @@ _MAY_BE_EMPTY = {
     *("purpose", "anchors", "feedback", "rules", "target"),
 }
 
-FIELDS: Mapping[PromptName, Fields] = {
+# Prompt → its fields; `prompts.yaml` says what each is for.
+FIELDS: Mapping[str, Fields] = {
     "draft": Fields("sources task", "requirements"),
     "section": Fields(
         "sources section findings",
@@ -82,7 +68,7 @@ FIELDS: Mapping[PromptName, Fields] = {
 
 # The evaluator's prompts; scores by other prompts do not compare.
 OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
-OF_WRITING: tuple[PromptName, ...] = ("draft", "section", "afresh", "edits", "whole")
+OF_WRITING: tuple[str, ...] = ("draft", "section", "afresh", "edits", "whole")
 
 # Fields that change with every round of a loop. So does `sources` where it is shortened.
 _OF_A_ROUND = {
@@ -94,7 +80,7 @@ _OF_A_CALL = {"asked", "part", "shape"}
 
 
 @cache
-def shipped_prompts() -> Mapping[PromptName, str]:
+def shipped_prompts() -> Mapping[str, str]:
     """The templates that ship, by name."""
     return {name: text.strip() for name, text in read_written(SHIPPED).plain().items()}
 
@@ -180,7 +166,7 @@ class Fault:
     code: LiteralString
 
 
-def faults_in(name: PromptName, template: str) -> list[Fault]:
+def faults_in(name: str, template: str) -> list[Fault]:
     """The mistakes in a template."""
     fields = FIELDS[name]
     misplaced = [*_misplaced(template)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,6 @@ class Written:
     path: Path
     line: int
     """The line of the field's name, or of the item's beginning; counted from 1."""
-    cut: str = ""
-    """A comment behind the text that has no space behind its '#': it may belong to the text."""
     text_line: int | None = None
     """The line on which a text below a '|' begins; None for other values."""
 
@@ -110,10 +108,9 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
         ) from error
     try:
         # The loader refuses control characters at once.
-        nodes = _YamlNodes(path, _Loader(text))
-        root = nodes.root()
+        root = _Loader(text, path).root()
     except yaml.MarkedYAMLError as error:
-        notice, mistake_line = explain_yaml(error, text)
+        notice, mistake_line = explain_yaml(error)
         raise invalid(notice.message, line=mistake_line, code=notice.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -127,14 +124,87 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
         raise invalid(f"it holds {holds}; {begin}", line=1, code="rubric.no-fields")
-    # If a name stands twice, it is unknown which of the two is meant.
-    if nodes.problems:
-        raise refusal(nodes.problems)
     return root
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as editors know it (1.2): `yes`, `on`, dates and `12:30` are texts, `true` is not."""
+    """YAML as editors know it (1.2): `yes`, `on`, dates and `12:30` are texts, `true` is not.
+
+    It makes values with their lines.
+    """
+
+    def __init__(self, text: str, path: Path) -> None:
+        super().__init__(text)
+        self._path = path
+        self._count = 0
+        self._invalid = partial(RubricInvalid, path=path)
+
+    def root(self) -> Written:
+        """The value of the whole file; `None` in it if the file is empty."""
+        try:
+            node = self.get_single_node()
+        except (ValueError, OverflowError) as error:  # such as "\U00110000"
+            raise self._invalid(
+                "a character is written by a number that none has",
+                line=self.line + 1,
+                code="rubric.no-such-character",
+            ) from error
+        return Written(None, self._path, 1) if node is None else self._written(node, 1)
+
+    def _written(self, node: yaml.Node, line: int) -> Written:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise self._invalid(
+                f"it holds more than {_MOST_VALUES:,} values, which no rubric does",
+                line=line,
+                code="rubric.too-many-values",
+            )
+        value: Any
+        text_line = None
+        if isinstance(node, yaml.MappingNode):
+            self._check_names(node)
+            # Puts what `<<` names before the fields of its own, so that these count.
+            self.flatten_mapping(node)
+            pairs = [(key.value, value, key.start_mark.line + 1) for key, value in node.value]
+            value = {name: self._written(field, field_line) for name, field, field_line in pairs}
+        elif isinstance(node, yaml.SequenceNode):
+            value = [self._written(item, item.start_mark.line + 1) for item in node.value]
+        else:
+            value = self._scalar(node, line)
+            if isinstance(node, yaml.ScalarNode) and node.style == "|":
+                # Counted from 1, and below the `|`.
+                text_line = node.start_mark.line + 2
+        return Written(value, self._path, line, text_line)
+
+    def _check_names(self, node: yaml.MappingNode) -> None:
+        """Refuses names that are no words, and a name that stands twice."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._invalid(
+                    "a field's name is a plain word, such as 'title'",
+                    line=line,
+                    code="rubric.name-not-plain",
+                )
+            if key.value in lines:
+                # YAML would silently keep the last one.
+                raise self._invalid(
+                    f"'{key.value}' occurs twice, first on line {lines[key.value]}; delete one, "
+                    "or put '- ' before this if it begins the next item of a list",
+                    line=line,
+                    code="rubric.duplicate-field",
+                )
+            lines[key.value] = line
+
+    def _scalar(self, node: yaml.Node, line: int) -> object:
+        """A text, number, truth value or `None`, as YAML reads it."""
+        is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        tag = self.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
+        if node.tag != tag:
+            # A tag of their own, as in `!Is it short?`, would leave out the word.
+            raise self._invalid(_FIRST.message, line=line, code=_FIRST.code)
+        return self.construct_object(node)
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -152,149 +222,32 @@ for _tag, _pattern, _first in (
     )
 
 
-class _YamlNodes:
-    """Makes values with their lines of the nodes of one file."""
-
-    def __init__(self, path: Path, loader: _Loader) -> None:
-        self.problems: list[Problem] = []
-        """The names that stand twice."""
-        self._path = path
-        self._loader = loader
-        self._count = 0
-        self._invalid = partial(RubricInvalid, path=path)
-
-    def root(self) -> Written:
-        """The value of the whole file; `None` in it if the file is empty."""
-        try:
-            node = self._loader.get_single_node()
-        except (ValueError, OverflowError) as error:  # such as "\U00110000"
-            raise self._invalid(
-                "a character is written by a number that none has; between '…', a backslash is "
-                "only that",
-                line=self._loader.line + 1,
-                code="rubric.no-such-character",
-            ) from error
-        return Written(None, self._path, 1) if node is None else self._written(node, 1)
-
-    def _written(self, node: yaml.Node, line: int) -> Written:
-        self._count += 1
-        if self._count > _MOST_VALUES:
-            raise self._invalid(
-                f"it holds more than {_MOST_VALUES:,} values, which no rubric does",
-                line=line,
-                code="rubric.too-many-values",
-            )
-        value: Any
-        cut, text_line = "", None
-        if isinstance(node, yaml.MappingNode):
-            value = self._fields(node)
-        elif isinstance(node, yaml.SequenceNode):
-            value = [self._written(item, item.start_mark.line + 1) for item in node.value]
-        else:
-            value = self._scalar(node, line)
-            cut = _cut_behind(node) if isinstance(value, str) else ""
-            if isinstance(node, yaml.ScalarNode) and node.style == "|":
-                # Counted from 1, and below the `|`.
-                text_line = node.start_mark.line + 2
-        return Written(value, self._path, line, cut, text_line)
-
-    def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
-        self._check_names(node)
-        # Puts what `<<` names before the fields of its own, so that these count.
-        self._loader.flatten_mapping(node)
-        return {
-            key.value: self._written(value, key.start_mark.line + 1) for key, value in node.value
-        }
-
-    def _check_names(self, node: yaml.MappingNode) -> None:
-        """Refuses names that are no words, and notes the first that stands twice."""
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                raise self._invalid(
-                    "a field's name is a plain word, such as 'title'",
-                    line=line,
-                    code="rubric.name-not-plain",
-                )
-            if key.value in lines:
-                # YAML would silently keep the last one.
-                message = (
-                    f"'{key.value}' occurs twice, first on line {lines[key.value]}; delete one, "
-                    "or put '- ' before this if it begins the next item of a list"
-                )
-                field = Written(None, self._path, line)
-                self.problems.append(field.problem(message, code="rubric.duplicate-field"))
-                # Without that '- ', all that follows stands twice.
-                return
-            lines[key.value] = line
-
-    def _scalar(self, node: yaml.Node, line: int) -> object:
-        """A text, number, truth value or `None`, as YAML reads it."""
-        try:
-            return self._loader.construct_object(node)
-        # PyYAML raises these at `!!int` without digits, `!!bool x` and `!!timestamp x`, in words
-        # about its own code.
-        except (ValueError, LookupError, AttributeError, TypeError) as error:
-            tag = node.tag.removeprefix("tag:yaml.org,2002:")
-            message = (
-                f"{str(node.value)!r:.40} is no value of the kind !!{tag}; delete '!!{tag}', or "
-                "put it all in quotes"
-            )
-            raise self._invalid(message, line=line, code="rubric.value-unreadable") from error
-
-
-def _cut_behind(node: yaml.Node) -> str:
-    """`#3 and more` if it stands behind a text without quotes; empty for other nodes."""
-    is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
-    rest_of_file = str(node.end_mark.buffer)[node.end_mark.pointer :]
-    rest_of_line = rest_of_file.partition("\n")[0].strip(" \r\0")
-    # A comment that is meant has a space behind its '#'.
-    return rest_of_line if is_plain and re.match(r"#\w", rest_of_line) else ""
-
-
-def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | None]:
+def explain_yaml(error: yaml.MarkedYAMLError) -> tuple[Notice, int | None]:
     """What to mend, and the line to mend it on; the parser may have given up on another one."""
     problem = error.problem or ""
     context = error.context or ""
     start_line = error.context_mark.line + 1 if error.context_mark else None
     end_line = error.problem_mark.line + 1 if error.problem_mark else start_line
-    lines = ["", *text.splitlines(), ""]  # counted from 1
-    last_text = lines[end_line] if end_line and end_line < len(lines) else ""
     for (context_part, problem_part), notice in _RULES.items():
-        if context_part not in context or problem_part not in problem:
-            continue
-        message = notice.message
-        if _QUOTE in message and set("„“”«»") & set(last_text):
-            message += "; only \" and ' are quotes to YAML"
-        line = start_line if context_part in _FROM_THEIR_START else end_line
-        if notice is _BEHIND and '"' in last_text:
-            # The mark too many is on the first line that has an odd number of them.
-            odd_lines = (number for number, text in enumerate(lines) if text.count('"') % 2)
-            line = next(odd_lines, line)
-        return replace(notice, message=message), line
+        if context_part in context and problem_part in problem:
+            # What was opened and has no end is mended where it was opened.
+            return notice, start_line if context_part in _OPENED else end_line
     beginning = f"{context} (line {start_line}), " if context and start_line else ""
-    return Notice(code="rubric.yaml-invalid", message=f"not YAML: {beginning}{problem}"), end_line
+    message = f"not YAML: {beginning}{problem}"
+    return Notice(code="rubric.yaml-invalid", message=message), end_line
 
 
 _QUOTE = "put the text in quotes"
-_BEHIND = Notice(
-    code="rubric.yaml-behind-value",
-    message="something stands behind the end of a text in quotation marks or of a list in "
-    f"brackets; delete it, or, where a text begins with [ or {{, {_QUOTE}; a quotation mark inside "
-    "a text needs those of the other kind around it: '…' or \"…\"",
+_FIRST = Notice(
+    code="rubric.yaml-first-character",
+    message=f"a text cannot begin with this character, which YAML reads as its own; {_QUOTE}",
 )
 _INDENTATION = Notice(
     code="rubric.yaml-indentation",
     message="this line, or the one above it, is not indented like those it belongs to: the fields "
     "of one thing begin in one column, and each item of a list with '- ' on a line of its own",
 )
-_FIRST = Notice(
-    code="rubric.yaml-first-character",
-    message=f"a text cannot begin with this character, which YAML reads as its own; {_QUOTE}",
-)
-# In these contexts, what was opened has no end, and is mended where it was opened.
-_FROM_THEIR_START = ("quoted scalar", "simple key", "flow")
+_OPENED = ("quoted scalar", "simple key", "flow")
 # (part of PyYAML's context, part of its problem) → what to mend; the first that fits counts.
 _RULES = {
     ("quoted scalar", "end of stream"): Notice(
@@ -310,9 +263,12 @@ _RULES = {
         message="of the { … } or [ … ] that begins here, a comma or the closing bracket is "
         f"missing, or a text in it has one of , : ? [ ] {{ }}: then {_QUOTE}",
     ),
-    ("block", "found '<scalar>'"): _BEHIND,
+    ("block", "found '<scalar>'"): Notice(
+        code="rubric.yaml-behind-value",
+        message="something stands behind the end of a text in quotation marks or of a list in "
+        "brackets; delete it, or put the whole text in quotation marks of the other kind",
+    ),
     ("block", "expected <block end>"): _INDENTATION,
-    ("", "expected '<document start>'"): _INDENTATION,
     ("", "sequence entries are not allowed here"): _INDENTATION,
     ("", "mapping values are not allowed"): Notice(
         code="rubric.yaml-colon",
@@ -323,11 +279,6 @@ _RULES = {
         code="rubric.yaml-tab", message="a tab stands here; put spaces in its place"
     ),
     ("", "that cannot start any token"): _FIRST,
-    ("", "found undefined alias"): _FIRST,
-    ("", "could not determine a constructor"): _FIRST,
-    ("", "failed to convert base64"): _FIRST,
-    ("", "expected alphabetic or numeric character"): _FIRST,
-    ("", "mapping keys are not allowed"): _FIRST,
-    ("", "expected chomping or indentation"): _FIRST,
-    ("", "expected a comment or a line break"): _FIRST,
+    ("scanning a block scalar", ""): _FIRST,  # `>= 3`
+    ("scanning an a", ""): _FIRST,  # an alias or an anchor: `*`, `&`
 }

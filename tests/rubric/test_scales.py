@@ -136,7 +136,7 @@ def test_an_inherited_floor_is_set_again_where_the_scale_changes(tmp_path):
     path.write_text(changed.format("a"))
     with pytest.raises(RubricInvalid) as caught:
         load_rubric(path)
-    assert (caught.value.code, caught.value.line) == ("rubric.taken-from-another-scale", 5)
+    assert (caught.value.code, caught.value.line) == ("rubric.taken-from-another-scale", 2)
     path.write_text(changed.format("b"))
 
     assert load_rubric(path).scale_of("b") == Scale(min=0, max=1, step=1)

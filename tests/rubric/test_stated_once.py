@@ -59,18 +59,13 @@ def test_a_rule_holds_the_score_down_however_its_answer_is_written(rules):
 @pytest.mark.parametrize(
     ("text", "score"),
     [
-        (f"clear: 8\n{RULE}: true", 3),
-        ("clear: 8\nThe draft names no date: yes", 3),
-        ("- **The draft names no date:** true\n- **clear:** 8", 3),
-        (f"clear: 8\n{RULE} = false", 8),
-        (f"clear: 8\n{RULE}: no, it names one", 8),
         (f'{{"clear": 8, "{RULE}": true}}', 3),
         (f'{{"clear": {{"score": 8}}, "rules": {{"{RULE}": true}}}}', 3),
         (json.dumps({"score": 8, RULE: 0}), 8),
         (json.dumps({"score": 8, RULE: "false: it names May"}), 8),
     ],
 )
-def test_an_answer_to_a_rule_is_read_in_lines_and_beside_the_score(text, score):
+def test_an_answer_to_a_rule_is_read_beside_the_score(text, score):
     verdict, requests = judge([text], DATED)
 
     assert (verdict.vector, len(requests)) == ({"clear": score}, 1)
@@ -85,7 +80,7 @@ OPEN = {
     "both words": json.dumps({"score": 8, RULE: "true or false"}),
     "yes and no": json.dumps({"score": 8, RULE: "yes and no"}),
     "both answers": json.dumps({"score": 8, RULE: True, "rules": {RULE: False}}),
-    "two lines": f"clear: 8\n{RULE}: true\n{RULE}: false",
+    "in a line": f"clear: 8\n{RULE}: true",
     "a number between": json.dumps({"score": 8, RULE: 0.5}),
 }
 

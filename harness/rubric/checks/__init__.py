@@ -20,7 +20,8 @@ from harness.plugins import load_plugin, plugin_names
 from harness.rubric.checks.base import Check, Grade, mean_of
 from harness.rubric.checks.code import NoStubs, ParsesAsPython
 from harness.rubric.checks.function import Function
-from harness.rubric.checks.patterns import Json, Regex
+from harness.rubric.checks.json_schema import Json
+from harness.rubric.checks.patterns import Regex
 from harness.rubric.checks.prose import (
     ContainsAll,
     ContainsAny,
@@ -82,11 +83,9 @@ def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInf
         check = load_plugin("checks", name, lambda c: isinstance(c, type) and issubclass(c, Check))
         return check.model_validate(value, context=info.context)
     except ValidationError as error:
-        faults = (
-            ": ".join([*map(str, fault["loc"]), fault_of(cast("dict[str, Any]", fault))])
-            for fault in error.errors()
-        )
-        raise Mistake("; ".join(faults), code="rubric.check-invalid") from error
+        fault = error.errors()[0]
+        message = ": ".join([*map(str, fault["loc"]), fault_of(cast("dict[str, Any]", fault))])
+        raise Mistake(message, code="rubric.check-invalid") from error
 
 
 # Serialized by its own class: the union has no fields of a plugin's check.

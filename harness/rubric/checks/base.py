@@ -86,12 +86,7 @@ class InRange(Check):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
-        if self.max is not None and self.min > self.max:
-            raise Mistake(
-                f"min {self.min} is above max {self.max}", code="rubric.range-upside-down"
-            )
-        if self.max is None and self.min == 0:
-            raise Mistake("give 'min', 'max' or both", code="rubric.range-without-bounds")
+        check_bounds(self.min, self.max)
         return self
 
     @property
@@ -125,6 +120,14 @@ def mean_over_chapters(draft: Draft, grade: Callable[[int, Section], Grade], *, 
     if not draft.chapters:
         return Grade(0.0, (NO_TEXT,)) if low else Grade(1.0)
     return mean_of([grade(index, section) for index, section in draft.chapters])
+
+
+def check_bounds(low: int, high: int | None) -> None:
+    """Refuses bounds that nothing or everything meets."""
+    if high is not None and low > high:
+        raise Mistake(f"min {low} is above max {high}", code="rubric.range-upside-down")
+    if high is None and low == 0:
+        raise Mistake("give 'min', 'max' or both", code="rubric.range-without-bounds")
 
 
 def share_in_range(count: int, low: int, high: int | None) -> float:

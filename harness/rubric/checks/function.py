@@ -127,12 +127,6 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
         path = getattr(module, "__file__", None)
         return module, Path(path).read_bytes() if path else name.encode()
     except ModuleNotFoundError as error:
-        # The module is there, and imports one that is not.
-        if not f"{name}.".startswith(f"{error.name}."):
-            raise Mistake(
-                f"the module '{name}' needs '{error.name}', which is missing",
-                code="rubric.module-needs-another",
-            ) from error
         raise Mistake(
             f"there is no module '{error.name}' installed; a file beside the rubric is written "
             f"'./{name}.py:function'",

@@ -1,52 +1,29 @@
-"""Regular expressions and JSON Schemas that a draft must match."""
+"""Regular expressions that a draft must match."""
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NoReturn, Self
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Literal, Self
 
-from pydantic import (
-    Field,
-    JsonValue,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
+from harness.compress import Section
 from harness.errors import EvaluationFailed, Mistake
-from harness.rubric.checks import schema_faults
 from harness.rubric.checks.base import (
     Check,
     Grade,
+    check_bounds,
     mean_over_chapters,
-    path_beside,
     quoted,
     range_in_words,
     share_in_range,
 )
-from harness.rubric.checks.schema_faults import faults_of, registry_with, validator_class
 from harness.rubric.draft import Draft, Finding
 
 # The most matches of a section, so that a pattern that matches everywhere does not fill the memory.
 _MOST_MATCHES = 1_000
-
-_PATTERNS = frozenset({"pattern", "patternProperties"})
-
-_SEARCH = """
-import itertools, json, re, sys
-question = json.load(sys.stdin)
-pattern = re.compile(question["pattern"], re.MULTILINE)
-matches = [
-    [match[0] for match in itertools.islice(pattern.finditer(text), question["most"])]
-    for text in question["texts"]
-]
-json.dump(matches, sys.stdout)
-"""
 
 
 class Regex(Check):
@@ -89,12 +66,7 @@ class Regex(Check):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
-        if self.max is not None and self._least > self.max:
-            raise Mistake(
-                f"min {self.min} is above max {self.max}", code="rubric.range-upside-down"
-            )
-        if self.min == 0 and self.max is None:
-            raise Mistake("with 'min: 0', give 'max' too", code="rubric.range-without-bounds")
+        check_bounds(self._least, self.max)
         return self
 
     @property
@@ -108,7 +80,7 @@ class Regex(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """1 in the range, else less, by the distance; with `scope: section`, the sections' mean."""
-        by_section = self._matches(draft)
+        by_section = [self._matches(section) for section in draft.sections]
         if self.scope == "section":
             return mean_over_chapters(
                 draft, lambda i, _: self._grade(draft, {i: by_section[i]}), low=self._least
@@ -152,179 +124,34 @@ class Regex(Check):
         message = f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {texts}"
         return draft.finding(message, index, code="check.too-many")
 
-    def _matches(self, draft: Draft) -> list[list[str]]:
-        texts = [section.text for section in draft.sections]
-        matches: list[list[str]] = _answer(
-            # Without site-packages (-S) the process starts sooner; the search needs none.
-            ["-S", "-c", _SEARCH],
-            {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES},
-            what=f"the pattern {self.pattern}",
-            timeout_s=self.timeout_s,
+    def _matches(self, section: Section) -> list[str]:
+        matches = matches_in(
+            section.text, self.pattern, timeout_s=self.timeout_s, flags=re.MULTILINE
         )
-        return matches
+        return [match[0] for match in islice(matches, _MOST_MATCHES)]
 
 
-_Schema = Annotated[dict[str, JsonValue], WithJsonSchema({"type": ["object", "string"]})]
+# A brace that is none of a repeat stands for itself to `re`. To `regex`, `{e}` allows errors.
+_LITERAL_BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!\d+,?\d*\}|,\d+\})", re.DOTALL)
 
 
-class Json(Check):
-    """The draft, or the first fence labelled `json` in it, is JSON that follows a schema."""
+def matches_in(
+    text: str, pattern: str, *, timeout_s: float, flags: re.RegexFlag = re.NOFLAG
+) -> Iterator[re.Match[str]]:
+    """The matches of a pattern of Python's; raises `EvaluationFailed` if they take too long."""
+    # Some patterns never finish on some texts (`(a|a)+$` on forty letters), which cannot be
+    # foreseen, and a search of `re` cannot be interrupted. Imported at the first use: it takes
+    # 20 ms, which most rubrics never need.
+    import regex  # type: ignore[import-untyped]  # noqa: PLC0415
 
-    check: Literal["json"] = "json"
-    against: _Schema
-    """The JSON Schema: written here, or the name of the file that holds it, from this rubric's
-    directory. References must stay inside it, since nothing is fetched. A `pattern` in it
-    is limited in time, as in `regex`."""
-    timeout_s: float = Field(default=5, gt=0, le=60, exclude=True)
-    """How long a draft may take, in seconds, where there is a pattern in the schema. One that takes
-    longer than this tries too many ways to match, and there is no verdict."""
-
-    @field_validator("against", mode="before")
-    @classmethod
-    def _read(cls, against: object, info: ValidationInfo) -> object:
-        if not isinstance(against, str):
-            return against
-        path = path_beside(against, info)
-        try:
-            # A file's content in place of its name: the rubric, and its digest, hold all it asks.
-            return json.loads(path.read_bytes())
-        except OSError as error:
-            raise Mistake(
-                f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise Mistake(
-                f"{path} is not JSON ({error})", code="rubric.named-file-not-json"
-            ) from error
-
-    @field_validator("against")
-    @classmethod
-    def _check(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        # Imported at the first use: 80 ms that most rubrics never need.
-        from jsonschema import SchemaError  # noqa: PLC0415
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-        validator = validator_class(schema)
-        if validator is None:
-            raise Mistake(
-                f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
-                code="rubric.schema-draft",
-            )
-        try:
-            # Formats too: one of them is for a `pattern`.
-            validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
-        except SchemaError as error:
-            raise Mistake(
-                f"not a JSON Schema: {error.json_path}: {error.message}",
-                code="rubric.schema-invalid",
-            ) from error
-        # A part may be referred to by an `$id` of its own: such a reference is first looked up when
-        # a draft is graded.
-        if any(key == "$id" for key, _ in _members_of([*schema.values()])):
-            return schema
-        resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
-        try:
-            for key, reference in _members_of(schema):
-                if key == "$ref" and isinstance(reference, str):
-                    resolver.lookup(reference)
-        except Unresolvable as error:
-            raise Mistake(
-                f"'$ref: {error.ref}' leads to nothing inside the schema",
-                code="rubric.schema-reference",
-            ) from error
-        return schema
-
-    @property
-    def requirement(self) -> str:
-        """What the author is told, in one sentence."""
-        schema = json.dumps(self.against, ensure_ascii=False)
-        return f"It is JSON, or has it in a fence labelled json, by this schema: {schema}."
-
-    def grade(self, draft: Draft) -> Grade:
-        """0 for what is not JSON; else a half, a third … for one fault, two …; 1 without any."""
-        index, text = _json_in(draft)
-        title = None if index is None else draft.sections[index].title
-        try:
-            faults = self._faults(json.loads(text, parse_constant=_refuse))
-        except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
-            message = f"this is not JSON: {error}"
-            return Grade(0.0, (Finding(message, title, index, code="check.json-invalid"),))
-        except RecursionError:
-            message = "this JSON is nested too deeply"
-            return Grade(0.0, (Finding(message, title, index, code="check.json-too-deep"),))
-        findings = tuple(
-            Finding(fault, title, index, code="check.schema-violated") for fault in faults
-        )
-        return Grade(1 / (1 + len(findings)), findings)
-
-    def _faults(self, instance: object) -> list[str]:
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
-
-        # Without a pattern the validation always ends, and needs no process of its own.
-        if not any(key in _PATTERNS for key, _ in _members_of(self.against)):
-            try:
-                return faults_of(self.against, instance)
-            except Unresolvable as error:
-                raise EvaluationFailed(
-                    f"the JSON Schema of a check refers to '{error.ref}', which is not in it"
-                ) from error
-        faults = _answer(
-            [schema_faults.__file__],
-            {"path": sys.path, "schema": self.against, "instance": instance},
-            what="a pattern in a JSON Schema",
-            timeout_s=self.timeout_s,
-        )
-        if faults is None:
-            raise RecursionError
-        return [str(fault) for fault in faults]
-
-
-def _json_in(draft: Draft) -> tuple[int | None, str]:
-    """The first fence labelled `json`, with its section's index; without one, the whole text."""
-    for index, _, fence in draft.fences:
-        if fence.language == "json":
-            return index, fence.code
-    return None, draft.text
-
-
-def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
-    """The answer of a Python program that reads a question as JSON and prints its answer so."""
-    # Some patterns never finish on some texts (`(a+)+$` on thirty letters). That cannot be
-    # foreseen, and Python cannot interrupt a search: a process of its own can be ended.
+    literal = _LITERAL_BRACE.sub(lambda brace: brace[1] or r"\{", pattern)
     try:
-        done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
-            # Isolated (-I): no variable and no file of this folder decides what is imported. A
-            # Python without an executable of its own is an OSError.
-            [sys.executable or "", "-I", *program],
-            input=json.dumps(question),
-            capture_output=True,
-            # As `json` writes it.
-            encoding="ascii",
-            timeout=timeout_s,
-            check=True,
-        )
-    except subprocess.TimeoutExpired as error:
+        yield from regex.finditer(literal, text, flags, timeout=timeout_s, concurrent=True)
+    except TimeoutError as error:
         raise EvaluationFailed(
-            f"{what} did not finish with this draft within {timeout_s:g} s: it tries too many "
-            "ways to match; make repeats inside repeats possessive or atomic (`++`, `*+`, "
-            "`(?>...)`)"
+            f"the pattern {pattern} did not finish with this draft within {timeout_s:g} s: it "
+            "tries too many ways to match; make repeats inside repeats possessive or atomic "
+            "(`++`, `*+`, `(?>...)`)"
         ) from error
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise EvaluationFailed(f"{what} could not be run ({error})") from error
-    return json.loads(done.stdout)
-
-
-def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    """Every key with its value, at any depth."""
-    if isinstance(schema, dict):
-        yield from schema.items()
-        for value in schema.values():
-            yield from _members_of(value)
-    elif isinstance(schema, list):
-        for item in schema:
-            yield from _members_of(item)
-
-
-def _refuse(constant: str) -> NoReturn:
-    # `NaN` and `Infinity` are not JSON, though Python would read them.
-    raise ValueError(f"it holds {constant}")
+    except regex.error as error:
+        raise EvaluationFailed(f"the pattern {pattern} cannot be used ({error})") from error

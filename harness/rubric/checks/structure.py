@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import SequenceMatcher
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -179,7 +180,11 @@ class Headings(Check):
         for title in self.titles:
             matches = [places[form] for form in _forms(title, draft.language) if form in places]
             place_by_title[title] = next(iter(matches), None)
-        in_order = _longest_rising([p for p in place_by_title.values() if p is not None])
+        present = [p for p in place_by_title.values() if p is not None]
+        blocks = SequenceMatcher(
+            None, present, sorted(present), autojunk=False
+        ).get_matching_blocks()
+        in_order = {place for block in blocks for place in present[block.a : block.a + block.size]}
         order = ", ".join(f'"{title}"' for title in self.titles)
         # Findings are about the whole draft: a section that is written again keeps its heading.
         findings = []
@@ -204,19 +209,3 @@ def _compared(title: str, language: Language | None = None) -> tuple[str, ...]:
     words = terms(title, language)
     first = next((index for index, word in enumerate(words) if not word.isnumeric()), 0)
     return tuple(words[first:])
-
-
-def _longest_rising(places: list[int]) -> set[int]:
-    """The most of these distinct places that stand in rising order; of several such, the first."""
-    # Quadratic, and quick enough for the headings that a rubric lists.
-    longest: list[int] = []
-    chains: list[list[int]] = []
-    for place in places:
-        chain: list[int] = []
-        for earlier in chains:
-            if earlier[-1] < place and len(earlier) > len(chain):
-                chain = earlier
-        chains.append([*chain, place])
-        if len(chains[-1]) > len(longest):
-            longest = chains[-1]
-    return set(longest)

@@ -390,8 +390,23 @@ def test_a_draft_that_a_token_limit_cut_is_not_finished():
 
 
 def test_a_search_that_would_never_end_is_broken_off():
-    with pytest.raises(EvaluationFailed, match=r"\(a\+\)\+\$"):
-        Regex(pattern="(a+)+$", timeout_s=0.01).grade(draft("a" * 40 + "b"))
+    with pytest.raises(EvaluationFailed, match=r"\(a\|a\)\+b"):
+        Regex(pattern="(a|a)+b", timeout_s=0.01).grade(draft("a" * 40 + "!"))
+
+
+def test_a_letter_and_its_marks_are_one_word():
+    assert (
+        Regex(pattern=r"^\w+ \w+$")
+        .grade(draft("\u0939\u093f\u0928\u094d\u0926\u0940 \u092d\u093e\u0937\u093e"))
+        .share
+        == 1
+    )
+
+
+def test_braces_that_repeat_nothing_stand_for_themselves():
+    check = Regex(pattern=r"\{x{1,2}\} {e} [{d}] \\{i} {s<=2} {,2}", min=1)
+    assert check.grade(draft(r"{xx} {e} { \{i} {s<=2}   end")).share == 1
+    assert check.grade(draft(r"{xx} {f} { \{i} {s<=2}   end")).share == 0
 
 
 def repeated_one_by_one(check: NoRepetition, graded) -> list[int]:
