@@ -20,7 +20,7 @@ from harness.analysis.facts import (
     queues_in_server,
     ttft,
 )
-from harness.analysis.finding import Expected, Observation, counted, ns_text, span_ids
+from harness.analysis.finding import Observation, counted, ns_text, span_ids
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import concurrency_of
 from harness.analysis.time_budget import times_in
@@ -308,16 +308,11 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     limit = limits[0] if limits else None
     case = ""
     first_moves: tuple[str, ...] = ()
-    expected: Expected | None = None
     # 1. Calls that ran alone show the machine's limits.
     examples = [call for call in timed if replies_at_once[call.id] <= ALONE]
     # A call alone that is far from both limits is slow for another reason than the machine.
     if _are_slow(examples) and (limit is None or limit.bound != "neither"):
         case = limit.bound if limit else "bandwidth"
-        if limit is not None and limit.bound == "bandwidth":
-            first_moves = ("use weights of half the size",)
-            half = limit.with_weights(limit.weight_bytes // 2)
-            expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
     # 2. Else most calls are so slow that the calls beside them are no excuse.
     else:
         examples = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
@@ -337,7 +332,6 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         f"{ns_text(TARGET_ITL_NS)} would have saved {observed.share(lost_ns)}.",
         spans=span_ids(examples),
         first_moves=first_moves,
-        expected=expected,
         lost_ns=lost_ns,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
-from harness.analysis.finding import Expected, Observation, counted, ns_text, quoted, span_ids
+from harness.analysis.finding import Observation, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
@@ -216,7 +216,6 @@ def failed_calls(observed: Observed) -> Observation | None:
         return None
     ((model, error_class), count), *_ = final.most_common()
     alike = [call for call in failed if (call.model, call.error_class) == (model, error_class)]
-    context = _context_for(alike) if error_class == "ContextOverflow" else ""
     return Observation(
         severity="error",
         model=model,
@@ -224,9 +223,7 @@ def failed_calls(observed: Observed) -> Observation | None:
         seen=f"{counted(final.total(), 'call')} failed for good; {count} of '{model}' with "
         f"this: {alike[-1].error}",
         spans=span_ids(alike),
-        aim=Aim.LONGER_CONTEXT if context else None,
-        aim_target=context,
-        expected=Expected("such failures", count, 0, "calls") if context else None,
+        target=_context_for(alike) if error_class == "ContextOverflow" else "",
     )
 
 
@@ -440,15 +437,12 @@ def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
     if not cut:
         return None
-    context = _context_for(cut)
     return Observation(
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
         "because the model's context was full.",
         spans=span_ids(cut),
-        aim=Aim.LONGER_CONTEXT if context else None,
-        aim_target=context,
-        expected=Expected("cut replies", len(cut), 0, "calls") if context else None,
+        target=_context_for(cut),
     )
 
 

@@ -22,7 +22,7 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Expected, Observation, ns_text, span_ids
+from harness.analysis.finding import Observation, ns_text, span_ids
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in
@@ -178,7 +178,6 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
                 f"difference is at {rereads[0].likeness.difference}."
             ),
             spans=span_ids(reread.call for reread in rereads),
-            expected=_ttft_if_cached(rereads) if is_counted else None,
             lost_ns=lost_ns,
         )
     return None
@@ -244,15 +243,6 @@ def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
     token_ns = min(c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens)
     least_ns = [token_ns * _input_tokens(reread.call) * reread.share for reread in rereads]
     return min(read_ns, sum(least_ns)) if max(least_ns) >= LEAST_READING_NS else 0
-
-
-def _ttft_if_cached(rereads: Sequence[_Reread]) -> Expected:
-    """The median time to first token, and without the time that the repeated reading took."""
-    before_s = [(reread.call.ttft_ns or 0) / 1e9 for reread in rereads]
-    reading_s = [reread.call.phase_ns("prefill") * reread.share / 1e9 for reread in rereads]
-    after_s = [max(0.0, ttft - read) for ttft, read in zip(before_s, reading_s, strict=True)]
-    medians_s = statistics.median(before_s), statistics.median(after_s)
-    return Expected("time to first token of these calls", *medians_s, "s")
 
 
 def _compared(

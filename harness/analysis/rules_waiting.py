@@ -20,7 +20,7 @@ from harness.analysis.facts import (
     reports_queue,
     ttft,
 )
-from harness.analysis.finding import Expected, Observation, counted, ns_text, quoted, span_ids
+from harness.analysis.finding import Observation, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,
@@ -91,7 +91,6 @@ def _loaded(observed: Observed) -> Observation | None:
         return None
     longest = max(loads, key=lambda load: load.duration_ns)
     server = observed.server(longest.model)
-    is_avoidable = bool(server.remedies(Aim.KEEP_LOADED))
     return Observation(
         # A model that the run itself starts has to be loaded once.
         severity="hint" if server.is_in_process else "warning",
@@ -100,9 +99,6 @@ def _loaded(observed: Observed) -> Observation | None:
         seen=f"The first call to {quoted(load.model for load in loads)} waited for the model to "
         f"be loaded ({observed.share(lost_ns)}), before a token of its prompt was read.",
         spans=span_ids(loads),
-        expected=Expected("wait of the first call for the model", lost_ns / 1e9, 0.0, "s")
-        if is_avoidable
-        else None,
         lost_ns=lost_ns,
     )
 
@@ -327,7 +323,6 @@ def swap_thrash(observed: Observed) -> Observation | None:
         return None
     taking_turns = [model for model, count in loads_by_model.most_common() if count > 1]
     one_context = _one_context(observed, taking_turns)
-    room = _room_for_all(observed)
     return Observation(
         case="one model" if one_context else "",
         seen=f"{quoted(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
@@ -335,8 +330,7 @@ def swap_thrash(observed: Observed) -> Observation | None:
         f"and making room, took {observed.share(lost_ns)}.",
         spans=span_ids(reloads),
         server=taking_turns[0],
-        first_moves=one_context + room + _more_items_at_once(observed),
-        expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
+        first_moves=one_context + _room_for_all(observed) + _more_items_at_once(observed),
         lost_ns=lost_ns,
     )
 
@@ -501,18 +495,16 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     running = observed.highest(model, "running") or 0
     waiting = observed.highest(model, "waiting")
     kv_share = observed.highest(model, "KV cache") or 0.0
-    aim: Aim | None = Aim.ANSWER_MORE_AT_ONCE
-    case, expected = "", None
-    aim_target = f"{sent} calls at once"
+    case, target = "", ""
     if running > sent:
         # The server ran more calls than this run had sent: some are of others.
-        case, aim = "others", None
+        case = "others"
     elif kv_share > FULL_KV:
-        case, aim, aim_target = "KV cache full", Aim.MORE_KV_ROOM, ""
-        # Elements of half the size make room for twice as many calls.
-        expected = Expected("room in a 16-bit KV cache for", answered, 2 * answered, "calls")
+        case = "KV cache full"
     elif _writes_all_it_can(observed, calls, has_queue_report=is_certain):
         case = "at its limit"
+    else:
+        target = f"{sent} calls at once"
     return Observation(
         severity="warning" if is_certain else "hint",
         case=case,
@@ -528,9 +520,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         + (f", with its KV cache {kv_share:.0%} full." if kv_share > FULL_KV else ".")
         + ("" if is_certain else " The server reports no queue: calls began only as others ended."),
         spans=span_ids(queued),
-        aim=aim,
-        aim_target=aim_target,
-        expected=expected,
+        target=target,
         lost_ns=lost_ns,
     )
 
