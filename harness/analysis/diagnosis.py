@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from harness.analysis import (  # noqa: F401 - each puts its rules into the table
     rules_client,
@@ -17,8 +17,7 @@ from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
-from harness.trace.calls import Call, grouped
-from harness.trace.intervals import length_ns
+from harness.trace.calls import grouped
 from harness.trace.journal_reader import Journal
 
 
@@ -100,31 +99,6 @@ def _remarks(observed: Observed) -> Iterator[Notice]:
                 message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' "
                 "reached max_output_tokens.",
             )
-        repeated = _repeated(calls)
-        lost_ns = length_ns(repeated)
-        if observed.matters(lost_ns):
-            yield Notice(
-                code="diagnosis.calls-repeated",
-                message=f"{counted(len(repeated), 'call')} to '{model}' asked what an earlier one "
-                f'asked, and got the same reply ({observed.share(lost_ns)}): cache = "run" at the '
-                "top of harness.toml answers them at once.",
-            )
-
-
-def _repeated(calls: Sequence[Call]) -> list[Call]:
-    """The calls that a cache of replies would have answered, as far as texts are recorded."""
-    answered: set[object] = set()
-    repeated: list[Call] = []
-    for call in calls:
-        # The cache leaves out replies that are sampled without a seed: they are meant to differ.
-        is_cacheable = call.seed is not None or not call.temperature
-        if call.reply_sha256 is None or not is_cacheable:
-            continue
-        question = call.prompt_sha256, call.reply_sha256, call.temperature, call.seed
-        if question in answered:
-            repeated.append(call)
-        answered.add(question)
-    return repeated
 
 
 def _not_examined(observed: Observed) -> Iterator[Notice]:

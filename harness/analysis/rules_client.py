@@ -373,42 +373,11 @@ _DECISION_CHARS = 24
     "it otherwise.",
     "L6",
     "if it is not needed, take the parameter out: both then run at the same time",
-    cases={
-        "beyond the result": Remedy(
-            "The result does not need these nodes: they are there for what else they do.",
-            "L6",
-            "leave them out if nobody reads what they do, or run them on their own afterwards",
-            "make them shorter: a lower max_output_tokens",
-        )
-    },
     explains=("decode", "prefill"),
 )
 def unused_dependency(observed: Observed) -> Observation | None:
-    """A node that waited for one whose output it does not use, or that the result does not use."""
-    return _beyond_result(observed) or observed.worst(_unquoted(observed))
-
-
-def _beyond_result(observed: Observed) -> Observation | None:
-    """Nodes that ran on when the result was there, so that it does not need them."""
-    # Empty for a pipeline that names no result: its last node is the result.
-    results = {pipeline.result for pipeline in observed.recorded[events.PipelineEvent]} - {None}
-    outermost = [node for node in observed.nodes.values() if "/" not in node.node]
-    ready_ns = max((node.end_ns for node in outermost if node.node in results), default=None)
-    if ready_ns is None:
-        return None
-    later = [node for node in outermost if node.end_ns > ready_ns]
-    lost_ns = max((node.end_ns for node in later), default=ready_ns) - ready_ns
-    if not observed.matters(lost_ns):
-        return None
-    return Observation(
-        severity="hint",
-        case="beyond the result",
-        seen=f"The result, {quoted(map(str, results))}, was there "
-        f"{ns_text(ready_ns - observed.run.start_ns)} into the run, which went on for "
-        f"{observed.share(lost_ns)} with {quoted(node.node for node in later)}.",
-        spans=span_ids(later),
-        lost_ns=lost_ns,
-    )
+    """A node that waited for another one whose output it does not use."""
+    return observed.worst(_unquoted(observed))
 
 
 def _unquoted(observed: Observed) -> Iterator[Observation]:

@@ -749,14 +749,6 @@ def a_schema_before_each_reply() -> PlantedRun:
     return run
 
 
-def beyond_the_result() -> PlantedRun:
-    run = PlantedRun("vllm")
-    run.instant("pipeline", pipeline="answered", result="answer")
-    run.node("answer", 0, 1000)
-    run.node("audit", 0, 4000)
-    return run
-
-
 def kept_back_while_it_stood_still() -> PlantedRun:
     """Whole replies at once, one of them read by a process that stood still."""
     run = PlantedRun("openai")

@@ -16,7 +16,6 @@ from harness.analysis import LAYERS, RULES, RunFinding, diagnose
 from harness.analysis.facts import Observed, Server, batching_helps
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
-from harness.session import load_settings
 from harness.testing import Script, run_pipeline
 from harness.trace import Call, Journal, calls_of
 
@@ -142,8 +141,6 @@ FAULTS = [
           beside=frozenset({"serial-client"})),
     Fault("serial-client", planted.held_in_the_node, (8, 1.61), beside=frozenset({"slow-code"})),
     Fault("cold-start", planted.a_schema_before_each_reply, (6, 5.1)),
-    Fault("unused-dependency", planted.beyond_the_result, (1, 3.0), severity="hint",
-          beside=frozenset({"slow-code"})),
     Fault("not-streamed", planted.kept_back_while_it_stood_still, (3, None),
           beside=frozenset({"serial-client", "cold-start"})),
     Fault("node-retries", planted.timed_out_attempts, (2, 2.0)),
@@ -367,21 +364,6 @@ def test_the_code_of_the_node_with_the_longest_lag_is_named(tmp_path: Path) -> N
 
     assert finding.rule == "slow-code"
     assert finding.seen.startswith("Code of 'second', in the function 'parse'")
-
-
-def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_path: Path) -> None:
-    run = PlantedRun()
-    for reply in ("So it is always.", "So it is always.", "So it is always.", "And so it is not."):
-        run.call(tokens=60, prompt="What is the rule?", reply=reply)
-    for seed in (None, None, 1, 2):  # what the cache would not have answered
-        run.call(prompt="Is it good?", reply="Yes.", temperature=0.8, seed=seed)
-
-    (remark,) = diagnose(run.journal(tmp_path)).remarks
-    assert remark.code == "diagnosis.calls-repeated"
-    assert str(remark).startswith("2 calls to 'small' asked")
-    assert 'cache = "run" at the top of harness.toml' in str(remark)
-    (tmp_path / "harness.toml").write_text('cache = "run"\n')
-    assert load_settings(tmp_path / "harness.toml", environment={}).cache == "run"
 
 
 @pytest.mark.parametrize(
