@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
+from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model
 from harness.analysis.finding import Observation, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
@@ -86,22 +87,60 @@ _ERRORS: Mapping[str, Remedy] = {
 """Class of the error that ended a call, or its code if that is more exact → the advice."""
 
 
-UNREACHED = "EndpointUnreachable"  # the error of a call that no server received
+_UNREACHED = "EndpointUnreachable"  # the error of a call that no server received
 _REPLY_ERRORS = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
 """Errors of replies that came, and were not what was asked for."""
 
 
-def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
-    """Endpoint → the calls that did not reach it. Endpoints with one or two are left out."""
-    unanswered = (call for call in observed.failed if _error_key(call) == UNREACHED)
-    missed = grouped(unanswered, by=lambda call: call.model)
-    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
+@dataclass(frozen=True, slots=True)
+class _Failures:
+    """The calls to one endpoint that ended with errors of one class, and what became of them."""
+
+    model: str
+    error_class: str
+    calls: Sequence[Call]
+    retries: Sequence[events.RetryEvent]
+    fallbacks: Sequence[events.Fallback]  # the calls that another endpoint answered instead
+
+    @property
+    def case(self) -> str:
+        """The key of the advice in `_ERRORS`; the error's class if it has none there."""
+        code = self.calls[-1].error_code if self.calls else None
+        return code if code is not None and code in _ERRORS else self.error_class
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the endpoint could not be reached several times."""
+        return self.case == _UNREACHED and len(self.calls) >= LEAST_COMPARED
+
+    @property
+    def lost(self) -> list[Interval]:
+        """The time in the calls, and in the pauses before they were made again."""
+        return [*self.calls, *(retry.pause for retry in self.retries)]
 
 
-def _error_key(call: Call) -> str:
-    """The key in `_ERRORS` of the error that ended a call; its class if it has none there."""
-    code = call.error_code
-    return code if code is not None and code in _ERRORS else call.error_class
+def _failures(observed: Observed) -> list[_Failures]:
+    """The failures of a run, those with the most calls first."""
+    fallbacks = observed.recorded[events.Fallback]
+    # (endpoint, class of the error) → the calls, and the same for what became of them.
+    calls = grouped(observed.failed, by=lambda call: (call.model, call.error_class))
+    retried = grouped(observed.retries, by=lambda retry: (str(retry.model), retry.reason))
+    moved = grouped(fallbacks, by=lambda event: (_failed_endpoint(observed, event), event.reason))
+    failures = [
+        _Failures(*key, calls.get(key, ()), retried.get(key, ()), moved.get(key, ()))
+        for key in dict.fromkeys((*calls, *retried, *moved))
+    ]
+    return sorted(failures, key=lambda failures: -len(failures.calls))
+
+
+def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
+    """The endpoint that could not answer: the intended one, or one asked in its place."""
+    fallbacks = observed.server(fallback.model).fallback
+    if fallback.to not in fallbacks:
+        return fallback.model
+    # Each endpoint is asked when the one before it in the list has failed.
+    place = fallbacks.index(fallback.to)
+    return fallbacks[place - 1] if place else fallback.model
 
 
 @rule(
@@ -156,24 +195,20 @@ def out_of_memory(observed: Observed) -> Observation | None:
     explained_by=("out-of-reach",),
 )
 def retries(observed: Observed) -> Observation | None:
-    """Calls were refused and tried again, or answered by another model than the one meant."""
-    return _paused(observed) or _fell_back(observed)
+    """Calls were refused and made again, or answered by another model than the intended one."""
+    for failures in _failures(observed):
+        lost_ns = length_ns(failures.lost)
+        is_costly = len(failures.retries) >= SEVERAL and observed.matters(lost_ns)
+        # A fallback is reported whatever it cost: another model writes and judges differently.
+        if failures.fallbacks or is_costly:
+            return _made_again(observed, failures, lost_ns)
+    return None
 
 
-def _paused(observed: Observed) -> Observation | None:
-    """Calls were refused, and made again after a pause."""
-    retries = observed.retries
-    causes = {(retry.model, retry.reason) for retry in retries}
-    refused = [call for call in observed.failed if (call.model, call.error_class) in causes]
-    lost_ns = length_ns([*(retry.pause for retry in retries), *refused])
-    if len(retries) < SEVERAL or not observed.matters(lost_ns):
-        return None
-    reason, counts = _commonest(retry.reason for retry in retries)
-    model, _ = _commonest(str(retry.model) for retry in retries if retry.reason == reason)
-    failed = [call for call in refused if call.model == model]
-    error = f" The last ended with: {failed[-1].error}" if failed else ""
+def _made_again(observed: Observed, failures: _Failures, lost_ns: int) -> Observation:
+    model = failures.model
     first_moves: tuple[str, ...] = ()
-    if reason == "RateLimited":
+    if failures.error_class == "RateLimited":
         # A limit of calls at once lets in as many as were answered together.
         answered = most_at_once(observed.by_model.get(model, ()))
         under_way = most_at_once(call for call in observed.calls if call.model == model)
@@ -181,13 +216,23 @@ def _paused(observed: Observed) -> Observation | None:
             first_moves = (
                 f"if it limits calls at once: max_parallel = {answered} under [endpoints.{model}]",
             )
+    outcomes = []
+    if failures.retries:
+        outcomes.append(f"{len(failures.retries)} were made again after a pause")
+    if failures.fallbacks:
+        others = quoted(fallback.to for fallback in failures.fallbacks)
+        outcomes.append(
+            f"{len(failures.fallbacks)} went to {others}, which writes and judges differently"
+        )
+    error = f" The last ended with: {failures.calls[-1].error}" if failures.calls else ""
     return Observation(
         model=model,
-        case=reason,
-        seen=f"Calls were retried {len(retries)} times ({counts}), most of them to '{model}'. The "
-        f"calls that failed and the pauses took {observed.share(lost_ns)}.{error}",
+        case=failures.case,
+        seen=f"Of the calls to '{model}' that ended with {failures.error_class}, "
+        f"{' and '.join(outcomes)}. The calls that failed and the pauses took "
+        f"{observed.share(lost_ns)}.{error}",
         first_moves=first_moves,
-        spans=span_ids(failed),
+        spans=span_ids(failures.calls),
         lost_ns=lost_ns,
     )
 
@@ -197,33 +242,28 @@ def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     # What failed in an earlier part of the run was made again.
     was_repeated = observed.journal.resumed_after
-    failed = [
-        call for call in observed.failed if not _ran_out(call) and not was_repeated(call.end_ns)
-    ]
-    # (endpoint, class of the error) → calls that were not tried again, nor answered elsewhere.
-    final = Counter((call.model, call.error_class) for call in failed)
-    for retry in observed.retries:
-        if not was_repeated(retry.time_ns):
-            final[str(retry.model), retry.reason] -= 1
-    for fallback in observed.recorded[events.Fallback]:
-        if not was_repeated(fallback.time_ns):
-            final[_failed_endpoint(observed, fallback), fallback.reason] -= 1
-    for model in out_of_reach_calls(observed):
-        # The rule `out-of-reach` reports these.
-        del final[model, UNREACHED]
-    final = +final  # without counts of 0 and below
-    if not final:
+    total = most = 0
+    worst: _Failures | None = None
+    for failures in _failures(observed):
+        # The rule `out-of-reach` reports outages.
+        if failures.is_outage:
+            continue
+        outcomes = (*failures.retries, *failures.fallbacks)
+        count = sum(not _ran_out(c) and not was_repeated(c.end_ns) for c in failures.calls)
+        count -= sum(not was_repeated(outcome.time_ns) for outcome in outcomes)
+        total += max(0, count)
+        if count > most:
+            most, worst = count, failures
+    if worst is None:
         return None
-    ((model, error_class), count), *_ = final.most_common()
-    alike = [call for call in failed if (call.model, call.error_class) == (model, error_class)]
     return Observation(
         severity="error",
-        model=model,
-        case=_error_key(alike[-1]),
-        seen=f"{counted(final.total(), 'call')} failed for good; {count} of '{model}' with "
-        f"this: {alike[-1].error}",
-        spans=span_ids(alike),
-        target=_context_for(alike) if error_class == "ContextOverflow" else "",
+        model=worst.model,
+        case=worst.case,
+        seen=f"{counted(total, 'call')} failed for good; {most} of '{worst.model}' with "
+        f"this: {worst.calls[-1].error}",
+        spans=span_ids(worst.calls),
+        target=_context_for(worst.calls) if worst.error_class == "ContextOverflow" else "",
     )
 
 
@@ -295,94 +335,45 @@ def _ran_out(call: Call) -> bool:
     return _OUT_OF_MEMORY.search(call.error or "") is not None
 
 
-def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
-    """The endpoint that could not answer: the intended one, or one asked in its place."""
-    fallbacks = observed.server(fallback.model).fallback
-    if fallback.to not in fallbacks:
-        return fallback.model
-    # Each endpoint is asked when the one before it in the list has failed.
-    place = fallbacks.index(fallback.to)
-    return fallbacks[place - 1] if place else fallback.model
-
-
-def _fell_back(observed: Observed) -> Observation | None:
-    """Calls were answered by another model than the intended one."""
-    fallbacks = observed.recorded[events.Fallback]
-    if not fallbacks:
-        return None
-    model, _ = _commonest(_failed_endpoint(observed, fallback) for fallback in fallbacks)
-    moved = [fallback for fallback in fallbacks if _failed_endpoint(observed, fallback) == model]
-    reasons = [fallback.reason for fallback in moved]
-    reason, counts = _commonest(reasons)
-    failed = [
-        call for call in observed.failed if call.model == model and call.error_class in reasons
-    ]
-    lost_ns = length_ns(failed)
-    return Observation(
-        model=model,
-        case=reason,
-        seen=f"{counted(len(moved), 'call')} to '{model}' went to "
-        f"{quoted(fallback.to for fallback in moved)} instead ({counts}), after "
-        f"{observed.share(lost_ns)} in calls that failed. The replies come from another model, "
-        "which writes and judges differently.",
-        spans=span_ids(failed),
-        lost_ns=lost_ns,
-    )
-
-
 @rule(
     "out-of-reach",
-    _ERRORS[UNREACHED].meaning,
+    _ERRORS[_UNREACHED].meaning,
     "L3",
-    *_ERRORS[UNREACHED].moves,
+    *_ERRORS[_UNREACHED].moves,
     "name an endpoint to ask instead: fallback under [endpoints.{tag}] in harness.toml",
-    cases={"replaced": _ERRORS[UNREACHED]},
+    cases={"replaced": _ERRORS[_UNREACHED]},
     explains=("failed", "retry"),
 )
 def out_of_reach(observed: Observed) -> Observation | None:
     """An endpoint could not be reached several times."""
-    failures = out_of_reach_calls(observed)
-    if not failures:
+    outages = [failures for failures in _failures(observed) if failures.is_outage]
+    if not outages:
         return None
-    model = max(failures, key=lambda tag: len(failures[tag]))
-    failed = failures[model]
-    others = [tag for tag in failures if tag != model]
-    pauses = [retry.pause for retry in observed.retries if retry.model == model]
-    fallbacks = observed.recorded[events.Fallback]
-    replaced = sum(_failed_endpoint(observed, fallback) == model for fallback in fallbacks)
-    since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
-    lost: list[Interval] = [*failed, *pauses]
-    # The calls that the server answered when it was back.
-    answered = [
-        call
-        for call in observed.calls
-        if call.model == model and call.status == "ok" and call.end_ns > until_ns
-    ]
-    if answered:
-        # Until the first of them was sent, it had waited for the server to be back.
-        until_ns = max(until_ns, (ttft(answered[0]) or answered[0]).start_ns)
-        lost.append(Interval(start_ns=min(answered[0].start_ns, until_ns), end_ns=until_ns))
-        until = f"until {ns_text(until_ns - observed.run.start_ns)}"
-    else:
-        until = "to its end"
+    longest, *others = outages
+    model, failed = longest.model, longest.calls
+    replaced = len(longest.fallbacks)
+    from_ns, until_ns = (
+        time_ns - observed.run.start_ns for time_ns in (failed[0].start_ns, failed[-1].end_ns)
+    )
+    # Calls that were held back until the server was looked for again.
+    holds = observed.recorded.times_of(events.Hold)
+    is_back = any(
+        call.end_ns > failed[-1].end_ns and call.status == "ok"
+        for call in observed.by_model.get(model, ())
+    )
     return Observation(
         # Only time was lost if the server came back, or others answered each call.
-        severity="warning" if answered or replaced >= len(failed) else "error",
+        severity="warning" if is_back or replaced >= len(failed) else "error",
         model=model,
         # The advice to name a fallback is of no use if there is one.
         case="replaced" if replaced else "",
-        seen=f"'{model}' could not be reached from {ns_text(since_ns - observed.run.start_ns)} "
-        f"into the run {until}. {counted(len(failed), 'call')} to it failed, of which {replaced} "
-        "went to another endpoint." + (f" The same holds for {quoted(others)}." if others else ""),
+        seen=f"'{model}' could not be reached from {ns_text(from_ns)} to {ns_text(until_ns)} into "
+        f"the run. {counted(len(failed), 'call')} to it failed, of which {replaced} went to "
+        "another endpoint."
+        + (f" The same holds for {quoted(outage.model for outage in others)}." if others else ""),
         spans=span_ids(failed),
-        lost_ns=length_ns(lost),
+        lost_ns=length_ns([*longest.lost, *holds]),
     )
-
-
-def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
-    """The most frequent reason, and all with their counts: `3 for Overloaded, 1 for Cut`."""
-    counts = Counter(reasons).most_common()
-    return counts[0][0], ", ".join(f"{count} for {reason}" for reason, count in counts)
 
 
 @rule(

@@ -579,7 +579,8 @@ def back_after_a_while() -> PlantedRun:
     run.call()
     for _ in range(3):
         run.failed_call(300, "EndpointUnreachable: small: nothing answers")
-    run.call(wait_ms=2000)
+    run.span("hold", run.now_ms, 2000, run.root)
+    run.call(run.now_ms + 2000)
     return run
 
 
