@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from sys import intern
 from typing import Any
 
-from harness.analysis.finding import Observation, ns_text
+from harness.analysis.finding import Observation, Observations, ns_text
 from harness.analysis.speed_limits import MACHINE, concurrency_of, speed_limits_of
 from harness.analysis.time_budget import time_shares, times_in
 from harness.inference.providers import Aim, provider_named
@@ -223,10 +223,11 @@ class Observed:
         """Whether so much time is worth a finding."""
         return lost_ns >= max(LEAST_LOST_NS, LEAST_LOST_SHARE * self.run.duration_ns)
 
-    def worst(self, candidates: Iterable[Observation | None]) -> Observation | None:
-        """The candidate that lost the most time; None if no candidate lost enough to matter."""
-        costly = [c for c in candidates if c is not None and self.matters(c.lost_ns or 0)]
-        return max(costly, key=lambda candidate: candidate.lost_ns or 0, default=None)
+    def is_costly(self, observation: Observation) -> bool:
+        """Whether an observation is worth a finding."""
+        if observation.severity == "error" or observation.whatever_it_cost:
+            return True
+        return observation.lost_ns is None or self.matters(observation.lost_ns)
 
     def share(self, lost_ns: float) -> str:
         """A part of the run for people: `4.3 s, 41% of the run`."""
@@ -295,19 +296,16 @@ class Observed:
 
 
 def per_model(
-    rule: Callable[[Observed, str, Sequence[Call]], Observation | None],
-) -> Callable[[Observed], Observation | None]:
-    """Makes a rule about one model's calls a rule about the run, which reports the worst model."""
+    rule: Callable[[Observed, str, Sequence[Call]], Observations],
+) -> Callable[[Observed], Observations]:
+    """Makes a rule about one model's calls a rule about the run."""
 
-    def worst_model(observed: Observed) -> Observation | None:
-        observations = []
+    def of_all_models(observed: Observed) -> Observations:
         for model, calls in observed.by_model.items():
-            if observation := rule(observed, model, calls):
-                observations.append(replace(observation, model=model))
-        # The worst has lost the most time or, if none was lost, has the most spans that show it.
-        return max(observations, key=lambda o: (o.lost_ns or 0, len(o.spans)), default=None)
+            for observation in rule(observed, model, calls):
+                yield replace(observation, model=model)
 
-    return worst_model
+    return of_all_models
 
 
 def first_token_ns(call: Call) -> int | None:

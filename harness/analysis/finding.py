@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,10 +44,14 @@ class Observation:
     severity: Severity = "warning"
     model: str | None = None
     server: str | None = None  # tag of the endpoint whose server to change, if no model is named
-    lost_ns: float | None = None
+    lost_ns: float | None = None  # None if unknown
+    whatever_it_cost: bool = False  # whether it is a finding even if it cost hardly any time
     case: str = ""  # key of the rule's `cases`; empty for the rule's usual advice
     first_moves: tuple[str, ...] = ()  # computed from this run; they come before the rule's moves
     target: str = ""  # how far to change the server, such as `8,192 tokens`; empty if unknown
+
+
+Observations = Iterator[Observation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

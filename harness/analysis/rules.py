@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.analysis.facts import Observed, Server
-from harness.analysis.finding import Layer, Observation, RunFinding
+from harness.analysis.finding import Layer, Observation, Observations, RunFinding
 from harness.analysis.time_budget import TimeKind
 from harness.inference.providers import Aim
 
@@ -37,7 +37,7 @@ class Remedy:
         self.moves: tuple[str | Aim, ...] = moves
 
 
-Check = Callable[[Observed], Observation | None]  # looks for one fault in a run
+Check = Callable[[Observed], Observations]  # looks for one fault in a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,12 @@ class Rule:
     explained_by: Collection[str]
 
     def finding(self, code: str, observed: Observed) -> RunFinding | None:
-        """The fault in a run; `code` is this rule's."""
-        observation = self.check(observed)
-        if observation is None:
+        """The worst that the check saw in a run, if it cost enough; `code` is this rule's."""
+        costly = [seen for seen in self.check(observed) if observed.is_costly(seen)]
+        if not costly:
             return None
+        # If no time was lost, the worst has the most spans that show it.
+        observation = max(costly, key=lambda seen: (seen.lost_ns or 0, len(seen.spans)))
         advice = self.cases.get(observation.case, self.advice)
         server = observed.server(observation.server or observation.model or "")
         return RunFinding(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model
-from harness.analysis.finding import Observation, counted, ns_text, quoted, span_ids
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
@@ -160,17 +160,17 @@ def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
         )
     },
 )
-def out_of_memory(observed: Observed) -> Observation | None:
+def out_of_memory(observed: Observed) -> Observations:
     """A model could not be brought into memory, or ran out of it after calls that came through."""
     failed = [call for call in observed.failed if _ran_out(call)]
     if not failed:
-        return None
+        return
     server = observed.server(failed[0].model)
     answered = observed.by_model.get(server.model, ())
     # If the model ever replied, it fitted into memory at start, and what it needs grew later.
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
     may_be_damaged = not before and failed[0].error_class == "ModelFileInvalid"
-    return Observation(
+    yield Observation(
         severity="error",
         model=server.model,
         case="later" if before else "",
@@ -194,18 +194,15 @@ def out_of_memory(observed: Observed) -> Observation | None:
     explains=("retry", "failed"),
     explained_by=("out-of-reach",),
 )
-def retries(observed: Observed) -> Observation | None:
+def retries(observed: Observed) -> Observations:
     """Calls were refused and made again, or answered by another model than the intended one."""
     for failures in _failures(observed):
-        lost_ns = length_ns(failures.lost)
-        is_costly = len(failures.retries) >= SEVERAL and observed.matters(lost_ns)
-        # A fallback is reported whatever it cost: another model writes and judges differently.
-        if failures.fallbacks or is_costly:
-            return _made_again(observed, failures, lost_ns)
-    return None
+        if failures.fallbacks or len(failures.retries) >= SEVERAL:
+            yield _made_again(observed, failures)
 
 
-def _made_again(observed: Observed, failures: _Failures, lost_ns: int) -> Observation:
+def _made_again(observed: Observed, failures: _Failures) -> Observation:
+    lost_ns = length_ns(failures.lost)
     model = failures.model
     first_moves: tuple[str, ...] = ()
     if failures.error_class == "RateLimited":
@@ -234,11 +231,13 @@ def _made_again(observed: Observed, failures: _Failures, lost_ns: int) -> Observ
         first_moves=first_moves,
         spans=span_ids(failures.calls),
         lost_ns=lost_ns,
+        # Another model writes and judges differently.
+        whatever_it_cost=bool(failures.fallbacks),
     )
 
 
 @rule("failed-calls", *_OTHER_ERROR, cases=_ERRORS, explains=("failed",))
-def failed_calls(observed: Observed) -> Observation | None:
+def failed_calls(observed: Observed) -> Observations:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     # What failed in an earlier part of the run was made again.
     was_repeated = observed.journal.resumed_after
@@ -255,8 +254,8 @@ def failed_calls(observed: Observed) -> Observation | None:
         if count > most:
             most, worst = count, failures
     if worst is None:
-        return None
-    return Observation(
+        return
+    yield Observation(
         severity="error",
         model=worst.model,
         case=worst.case,
@@ -302,15 +301,15 @@ def _context_for(calls: Sequence[Call]) -> str:
     },
     explained_by=("failed-calls", "out-of-memory", "out-of-reach"),
 )
-def failed_run(observed: Observed) -> Observation | None:
+def failed_run(observed: Observed) -> Observations:
     """The run did not come to its end."""
     ended = observed.journal.ended
     if ended is not None and ended.status != "error":
-        return None
+        return
     if ended is not None:
         failed = [node for node in observed.nodes.values() if node.status == "error"]
         is_reply_error = any(node.error_class in _REPLY_ERRORS for node in failed)
-        return Observation(
+        yield Observation(
             severity="error",
             case="reply" if is_reply_error else "",
             seen=f"The run ended with: {ended.error}",
@@ -322,7 +321,7 @@ def failed_run(observed: Observed) -> Observation | None:
         # Calls that were open when an earlier part was killed were made again.
         if call.status == "unfinished" and not observed.journal.resumed_after(call.end_ns)
     ]
-    return Observation(
+    yield Observation(
         severity="hint",
         case="unfinished",
         seen="The journal has no end"
@@ -344,11 +343,11 @@ def _ran_out(call: Call) -> bool:
     cases={"replaced": _ERRORS[_UNREACHED]},
     explains=("failed", "retry"),
 )
-def out_of_reach(observed: Observed) -> Observation | None:
+def out_of_reach(observed: Observed) -> Observations:
     """An endpoint could not be reached several times."""
     outages = [failures for failures in _failures(observed) if failures.is_outage]
     if not outages:
-        return None
+        return
     longest, *others = outages
     model, failed = longest.model, longest.calls
     replaced = len(longest.fallbacks)
@@ -361,7 +360,7 @@ def out_of_reach(observed: Observed) -> Observation | None:
         call.end_ns > failed[-1].end_ns and call.status == "ok"
         for call in observed.by_model.get(model, ())
     )
-    return Observation(
+    yield Observation(
         # Only time was lost if the server came back, or others answered each call.
         severity="warning" if is_back or replaced >= len(failed) else "error",
         model=model,
@@ -373,6 +372,7 @@ def out_of_reach(observed: Observed) -> Observation | None:
         + (f" The same holds for {quoted(outage.model for outage in others)}." if others else ""),
         spans=span_ids(failed),
         lost_ns=length_ns([*longest.lost, *holds]),
+        whatever_it_cost=True,
     )
 
 
@@ -396,16 +396,16 @@ def out_of_reach(observed: Observed) -> Observation | None:
     explains=("decode", "prefill"),
 )
 @per_model
-def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Calls that follow a reply which could not be used."""
     typed = [call for call in calls if call.structured]
     repeated = [call for call in typed if call.asks_again]
     lost_ns = length_ns(repeated)
-    if not observed.matters(lost_ns):
-        return None
+    if not repeated:
+        return
     unenforced = sum(call.schema in {"advisory", "ignored"} for call in typed)
     enforced = sum(call.schema == "enforced" for call in repeated)
-    return Observation(
+    yield Observation(
         case="enforced" if 2 * enforced > len(repeated) else "",
         seen=f"{len(repeated)} of {counted(len(typed), 'call')} to '{model}' for a typed reply "
         f"asked again after one that could not be used ({observed.share(lost_ns)})"
@@ -423,12 +423,12 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     Aim.LONGER_CONTEXT,
 )
 @per_model
-def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Replies were cut because the context was full; a set max_output_tokens may intend that."""
     cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
     if not cut:
-        return None
-    return Observation(
+        return
+    yield Observation(
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
         "because the model's context was full.",
@@ -461,7 +461,7 @@ def reached_own_limit(call: Call) -> bool:
     },
     explains=("node retry",),
 )
-def node_retries(observed: Observed) -> Observation | None:
+def node_retries(observed: Observed) -> Observations:
     """Attempts at nodes that failed and were made again, or that a timeout ended."""
     pauses = [r.pause for r in observed.recorded[events.RetryEvent] if r.node is not None]
     repeated = {node.caption for node in observed.nodes.values() if node.attempt}
@@ -472,10 +472,10 @@ def node_retries(observed: Observed) -> Observation | None:
         or (node.status == "error" and node.caption in repeated)
     ]
     lost_ns = length_ns([*pauses, *failed])
-    if not failed or not observed.matters(lost_ns):
-        return None
+    if not failed:
+        return
     errors = Counter(node.error_class for node in failed)
-    return Observation(
+    yield Observation(
         case="timeout" if NodeTimedOut.__name__ in errors else "",
         seen=f"{counted(len(failed), 'attempt')} at {quoted(node.caption for node in failed)} "
         f"failed ({', '.join(f'{count} with {name}' for name, count in errors.most_common())}). "

@@ -22,7 +22,7 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Observation, ns_text, span_ids
+from harness.analysis.finding import Observation, Observations, ns_text, span_ids
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in
@@ -49,13 +49,13 @@ LITTLE_QUEUE = 0.2
     explained_by=("drifting-prefix",),
 )
 @per_model
-def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Long prompts, read one after another without much queue, and slowly."""
     timed = _with_known_prefill(observed, calls)
     lost_ns = length_ns(times_in("prefill", timed))
     # One or two calls count only if reading their prompts took half of the run.
     if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
-        return None
+        return
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
     tokens = statistics.median(map(computed_tokens, timed))
     waited_ns = sum(call.ttft_ns or 0 for call in timed)
@@ -67,13 +67,12 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         or tokens < LONG_PROMPT_TOKENS
         or queued_ns > LITTLE_QUEUE * waited_ns
         or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
-        or not observed.matters(lost_ns)
     ):
-        return None
+        return
     slowest_first = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
     # Over the time in which any prompt was read: prompts that are read together share it.
     rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
-    return Observation(
+    yield Observation(
         seen=f"Calls to '{model}' wait {ns_text(ttft_ns)} in the median for their first token: it "
         f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.share(lost_ns)}).",
         spans=span_ids(slowest_first),
@@ -128,7 +127,7 @@ LOOKED_BACK = 32
     explains=("prefill",),
 )
 @per_model
-def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
     # 1. Prompts that follow a similar one, and that the server has not served from its cache.
     pairs = [(before, call) for before, call in _successive(calls) if _is_uncached(call)]
@@ -155,17 +154,16 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
         )
     ]
-    # 4. The first of both that cost enough.
     for case, rereads in ("", drifted), ("uncached", uncached):
         lost_ns = scale * _reread_ns(calls, rereads)
-        if len(rereads) < SEVERAL or not observed.matters(lost_ns):
+        if len(rereads) < SEVERAL:
             continue
         is_counted = _counts_cached(rereads)
         lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
         prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
         shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
         cached = _cached_text(rereads)
-        return Observation(
+        yield Observation(
             case=case,
             severity="warning" if case == "uncached" or is_counted else "hint",
             seen=f"{len(rereads)} prompts to '{model}' "
@@ -180,7 +178,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             spans=span_ids(reread.call for reread in rereads),
             lost_ns=lost_ns,
         )
-    return None
+    return
 
 
 class _Reread(NamedTuple):
