@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from harness.analysis import RunReport
 from harness.analysis.comparison import (
+    Difference,
     FigureDifference,
     FigureUnit,
     FindingChange,
@@ -171,7 +172,7 @@ _NODE_FIGURES: Mapping[str, Callable[[NodeRecord], str]] = {
 def _node_table(nodes: list[NodeDifference]) -> Table:
     table = Table(title="Node calls, A → B; the biggest differences first", title_justify="left")
     table.add_column("node", overflow="fold")
-    table.add_column("what", ratio=1)
+    table.add_column("differs in", ratio=1)
     has_cost = any(n and n.cost_usd is not None for node in nodes for n in (node.a, node.b))
     figures = {
         title: form for title, form in _NODE_FIGURES.items() if has_cost or title != "dollars"
@@ -180,52 +181,28 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
         table.add_column(title, justify="right")
     for node in nodes[:_MOST_NODES]:
         cells = (_both(known(node.a, form), known(node.b, form)) for form in figures.values())
-        table.add_row(Text(node.node), Text("; ".join(_differences(node))), *cells)
+        differences = ", ".join(_difference(kind, node) for kind in node.differs_in)
+        table.add_row(Text(node.node), Text(differences), *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
     return table
 
 
-def _differences(node: NodeDifference) -> Iterator[str]:
-    """Phrases that say what differs in a node call, and why."""
+def _difference(kind: Difference, node: NodeDifference) -> str:
+    """What differs in a node call, in a phrase."""
     a, b = node.a, node.b
     if a is None or b is None:
-        yield "only in A" if b is None else "only in B"
-        return
-    if "status" in node.differs_in:
-        error = b.error or a.error
-        yield f"{a.status} in A, {b.status} in B" + (f" ({error})" if error else "")
-    causes = ", ".join(_causes(node, a, b))
-    # A call that failed has no output, and an old journal no digest of it.
-    is_same = "output" not in node.differs_in and None not in {a.digest, b.digest}
-    if "output" not in node.differs_in:
-        if causes:
-            yield f"same output, changed: {causes}" if is_same else f"changed: {causes}"
-    elif causes:
-        yield f"output changed: {causes}"
-    elif a.code is None or b.code is None:
-        yield "output changed; why is not recorded"
-    elif a.calls or b.calls:
-        yield "output changed, with the same code, inputs and models: another reply"
-    else:
-        yield "output changed, with the same code and inputs"
-    if node.differs_in == ("time",):
-        yield "took longer in " + ("A" if a.duration_ns > b.duration_ns else "B")
-    # Ordered by importance, never empty here: if "work" is first, all before it is the same, as far
-    # as known.
-    elif node.differs_in[0] == "work":
-        yield "the same output, with other calls" if is_same else "other calls"
-
-
-def _causes(node: NodeDifference, a: NodeRecord, b: NodeRecord) -> Iterator[str]:
-    if "code" in node.differs_in:
-        yield "its code"
-    if node.changed_inputs:
-        names = ", ".join(f"'{name}'" for name in node.changed_inputs)
-        yield f"its input{'' if len(node.changed_inputs) == 1 else 's'} {names}"
-    if "models" in node.differs_in:
-        roles = [role for role in a.models if a.models[role] != b.models.get(role, a.models[role])]
-        yield f"its models ({', '.join(roles)})"
+        return "only in A" if b is None else "only in B"
+    match kind:
+        case "status":
+            error = b.error or a.error
+            return f"{a.status} in A, {b.status} in B" + (f" ({error})" if error else "")
+        case "inputs":
+            return f"inputs {', '.join(node.changed_inputs)}"
+        case "work":
+            return "other calls"
+        case _:
+            return kind
 
 
 def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
