@@ -279,6 +279,7 @@ def client_lag(observed: Observed) -> Observations:
     culprit = _lag_of_culprit(observed, lags)
     if culprit is None and not observed.is_core_full:
         return  # If other programs took the cores, a remark of the diagnosis says so.
+    nodes = _nodes_during(observed, culprit) if culprit else []
     yield Observation(
         # Many short lags are usual in a busy process.
         severity="warning" if culprit is None or culprit.duration_ns >= LEAST_LOST_NS else "hint",
@@ -287,7 +288,8 @@ def client_lag(observed: Observed) -> Observations:
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
         + (" while calls to models were" if common(lags, requests) else " while other nodes were")
         + f" under way ({observed.share(lost_ns)})"
-        + (f": {_place_text(observed, culprit)}." if culprit else ", at no one place."),
+        + (f": in '{culprit.function}' ({culprit.at})" if culprit else ", at no one place")
+        + (f", while {quoted(node.node for node in nodes)} ran." if nodes else "."),
         spans=span_ids(longest_first),
         lost_ns=lost_ns,
     )
@@ -322,14 +324,6 @@ def _nodes_during(observed: Observed, lag: events.ClientLag) -> list[events.Node
     middle_ns = lag.start_ns + lag.duration_ns // 2
     nodes = observed.nodes.values()
     return [node for node in nodes if node.start_ns <= middle_ns <= node.end_ns]
-
-
-def _place_text(observed: Observed, lag: events.ClientLag) -> str:
-    """The place of a lag for people: `in node 'parse' (parse.py:12)`."""
-    nodes = [node.node for node in _nodes_during(observed, lag)]
-    if blocking := [name for name in nodes if name.split("/")[-1] == lag.function]:
-        return f"in node {quoted(blocking)} ({lag.at})"
-    return f"in '{lag.function}' ({lag.at})" + (f", while {quoted(nodes)} ran" if nodes else "")
 
 
 @rule(

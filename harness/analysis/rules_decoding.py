@@ -169,11 +169,7 @@ def _trend(
     larger = sum(bisect_left(ascending, measure(call)) for call in later)
     if after < CHANGED * before or larger < LARGER_PAIRS * len(first) * len(later):
         return
-    lost_ns = 0.0
-    for call in later:
-        excess = max(0.0, 1 - before / measure(call))
-        # Calls that are answered together lose the same time, so each counts a part of it.
-        lost_ns += call.phase_ns(phase) * excess / max(1.0, replies_at_once[call.id])
+    lost_ns = length_ns(times_in(phase, later)) * (1 - before / after)
     unit = "{:.0f} tokens".format if case == "longer" else ns_text
     where = f" in '{measured[0].node}'" if measured[0].node else ""
     yield Observation(

@@ -241,29 +241,24 @@ def failed_calls(observed: Observed) -> Observations:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     # What failed in an earlier part of the run was made again.
     was_repeated = observed.journal.resumed_after
-    total = most = 0
-    worst: _Failures | None = None
     for failures in _failures(observed):
-        # The rule `out-of-reach` reports outages.
-        if failures.is_outage:
-            continue
         outcomes = (*failures.retries, *failures.fallbacks)
         count = sum(not _ran_out(c) and not was_repeated(c.end_ns) for c in failures.calls)
         count -= sum(not was_repeated(outcome.time_ns) for outcome in outcomes)
-        total += max(0, count)
-        if count > most:
-            most, worst = count, failures
-    if worst is None:
-        return
-    yield Observation(
-        severity="error",
-        model=worst.model,
-        case=worst.case,
-        seen=f"{counted(total, 'call')} failed for good; {most} of '{worst.model}' with "
-        f"this: {worst.calls[-1].error}",
-        spans=span_ids(worst.calls),
-        target=_context_for(worst.calls) if worst.error_class == "ContextOverflow" else "",
-    )
+        # The rule `out-of-reach` reports outages.
+        if count <= 0 or failures.is_outage:
+            continue
+        yield Observation(
+            severity="error",
+            model=failures.model,
+            case=failures.case,
+            seen=f"{counted(count, 'call')} to '{failures.model}' failed for good, the last with "
+            f"this: {failures.calls[-1].error}",
+            spans=span_ids(failures.calls),
+            target=_context_for(failures.calls)
+            if failures.error_class == "ContextOverflow"
+            else "",
+        )
 
 
 def _context_for(calls: Sequence[Call]) -> str:
@@ -345,12 +340,14 @@ def _ran_out(call: Call) -> bool:
 )
 def out_of_reach(observed: Observed) -> Observations:
     """An endpoint could not be reached several times."""
-    outages = [failures for failures in _failures(observed) if failures.is_outage]
-    if not outages:
-        return
-    longest, *others = outages
-    model, failed = longest.model, longest.calls
-    replaced = len(longest.fallbacks)
+    for failures in _failures(observed):
+        if failures.is_outage:
+            yield _outage(observed, failures)
+
+
+def _outage(observed: Observed, failures: _Failures) -> Observation:
+    failed = failures.calls
+    replaced = len(failures.fallbacks)
     from_ns, until_ns = (
         time_ns - observed.run.start_ns for time_ns in (failed[0].start_ns, failed[-1].end_ns)
     )
@@ -358,20 +355,19 @@ def out_of_reach(observed: Observed) -> Observations:
     holds = observed.recorded.times_of(events.Hold)
     is_back = any(
         call.end_ns > failed[-1].end_ns and call.status == "ok"
-        for call in observed.by_model.get(model, ())
+        for call in observed.by_model.get(failures.model, ())
     )
-    yield Observation(
+    return Observation(
         # Only time was lost if the server came back, or others answered each call.
         severity="warning" if is_back or replaced >= len(failed) else "error",
-        model=model,
+        model=failures.model,
         # The advice to name a fallback is of no use if there is one.
         case="replaced" if replaced else "",
-        seen=f"'{model}' could not be reached from {ns_text(from_ns)} to {ns_text(until_ns)} into "
-        f"the run. {counted(len(failed), 'call')} to it failed, of which {replaced} went to "
-        "another endpoint."
-        + (f" The same holds for {quoted(outage.model for outage in others)}." if others else ""),
+        seen=f"'{failures.model}' could not be reached from {ns_text(from_ns)} to "
+        f"{ns_text(until_ns)} into the run. {counted(len(failed), 'call')} to it failed, of which "
+        f"{replaced} went to another endpoint.",
         spans=span_ids(failed),
-        lost_ns=length_ns([*longest.lost, *holds]),
+        lost_ns=length_ns([*failures.lost, *holds]),
         whatever_it_cost=True,
     )
 
