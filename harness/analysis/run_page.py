@@ -7,7 +7,6 @@ and its script draw them, see `html_page.html_of`.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -481,27 +480,18 @@ def _round(scored: Round, rounds: Sequence[Round]) -> PageRound:
 def _sections(
     draft: str, base: str | None, notes: Mapping[int, Sequence[tuple[str, str]]]
 ) -> Iterator[PageSection]:
-    """The sections of a draft, each with its part of the difference from `base`, and its notes."""
-    changes: deque[tuple[Op, str]] = deque(word_changes(draft if base is None else base, draft))
+    """The sections of a draft, each compared with the one of its title in `base`; then lost ones.
+
+    `notes` has findings by the index of their section.
+    """
+    before = {} if base is None else {section.title: section.text for section in sections_of(base)}
     for index, section in enumerate(sections_of(draft)):
-        chars_left = len(section.text)
-        parts: list[tuple[Op, str]] = []
-        while changes and (chars_left or _ends_with_removal(changes)):
-            op, text = changes.popleft()
-            # Removed text is in no section, so it takes none of the section's characters.
-            if op != "-":
-                if len(text) > chars_left:
-                    changes.appendleft((op, text[chars_left:]))
-                    text = text[:chars_left]
-                chars_left -= len(text)
-            parts.append((op, text))
-        yield PageSection(parts=tuple(parts), notes=tuple(notes.get(index, ())))
-
-
-def _ends_with_removal(changes: Sequence[tuple[Op, str]]) -> bool:
-    """Whether text was removed here, and nothing put in its place, which the next section has."""
-    is_replaced = len(changes) > 1 and changes[1][0] == "+"
-    return changes[0][0] == "-" and not is_replaced
+        old_text = section.text if base is None else before.pop(section.title, "")
+        yield PageSection(
+            parts=tuple(word_changes(old_text, section.text)), notes=tuple(notes.get(index, ()))
+        )
+    for lost_text in before.values():
+        yield PageSection(parts=(("-", lost_text),), notes=())
 
 
 def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
