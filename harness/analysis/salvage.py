@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from harness.analysis.finding import counted
 from harness.errors import JournalInvalid
 from harness.files import whole_file
 from harness.trace.events import NodeAttempt, PipelineEvent, Salvaged
@@ -35,13 +37,16 @@ def salvage_run(path: Path) -> None:
             started = beginning_of(part)
             run_id = run_id or (started and started.run_id)
             if started is not None and started.run_id == run_id:
-                records, gaps = _trusted(part)
-                if gaps:
-                    damaged.append((part, started, records, gaps))
+                records, lost = _trusted(part)
+                if lost:
+                    damaged.append((part, started, records, lost))
         # 2. A damaged file keeps its content under another name.
-        for part, started, records, gaps in damaged:
-            uncertain = _uncertain(records, gaps)
-            loss = _loss(part, gaps, outputs=dict.fromkeys(uncertain.values()))
+        for part, started, records, lost in damaged:
+            uncertain = _uncertain(records, lost)
+            loss = f"{part.name}: {counted(len(lost), 'line')} lost, from line {lost[0]} on"
+            if uncertain:
+                outputs = ", ".join(dict.fromkeys(uncertain.values()))
+                loss += f"; these outputs are made again: {outputs}"
             beginning, *certain = [
                 record for line, record in records.items() if line not in uncertain
             ]
@@ -55,40 +60,36 @@ def salvage_run(path: Path) -> None:
         lock.release()
 
 
-def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
-    """Line number → trustworthy record of a part; and the ranges of lines that are lost.
+def _trusted(path: Path) -> tuple[dict[int, Record], list[int]]:
+    """Line number → trustworthy record of a part; and the numbers of the lines that are lost.
 
     Raises:
         JournalInvalid: The record of the part's beginning is lost.
     """
     records: dict[int, Record] = {}
-    gaps: list[range] = []
     last = 0
     ends_damaged = False
     for number, record in _lines(path):
         # A line with a number that is not new was copied or moved here.
-        if record is None or number <= last:
-            ends_damaged = True
-            continue
-        # Lines have numbers, so that missing lines are noticed too.
-        if number > last + 1:
-            gaps.append(range(last + 1, number))
-        last = number
-        ends_damaged = False
-        records[number] = record
+        ends_damaged = record is None or number <= last
+        if record is not None and number > last:
+            records[number] = record
+            last = number
+    # Lines have numbers, so that missing lines are noticed too.
+    lost = [number for number in range(1, last) if number not in records]
     if ends_damaged:
         # No number after the damage shows how many lines are lost: at least one.
-        gaps.append(range(last + 1, last + 2))
+        lost.append(last + 1)
     # This event, among a part's first lines, says what the run was started with.
-    if gaps and not any(map(PipelineEvent.of, records.values())):
+    if lost and not any(map(PipelineEvent.of, records.values())):
         raise JournalInvalid(
             "the first line of this part of the run is lost; begin a new run, or, if it is not "
             "the first part, move the file away to resume from the part before it",
             code="journal.beginning-lost",
             path=path,
-            line=gaps[0].start,
+            line=lost[0],
         )
-    return records, gaps
+    return records, lost
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
@@ -105,7 +106,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
                 yield 0, None
 
 
-def _uncertain(records: Mapping[int, Record], gaps: Sequence[range]) -> dict[int, str]:
+def _uncertain(records: Mapping[int, Record], lost: Sequence[int]) -> dict[int, str]:
     """Line number of an output that may be incomplete → the label of its call."""
     labels = {}
     # (node, item) → the line at which the call began.
@@ -117,18 +118,9 @@ def _uncertain(records: Mapping[int, Record], gaps: Sequence[range]) -> dict[int
             # The items that one call generates have no spans of their own, but the call's.
             start = starts.get((record.node, record.item), starts.get((record.node, None), 0))
             # A lost line in between might hold what the call remembered, or how its loops ended.
-            if any(start < gap.start < number for gap in gaps):
+            if bisect(lost, start) < bisect(lost, number):
                 labels[number] = label_of(record.node, record.item)
     return labels
-
-
-def _loss(part: Path, gaps: Sequence[range], *, outputs: Collection[str]) -> str:
-    """What a part has lost, in a sentence."""
-    ranges = (f"{gap.start}" if len(gap) == 1 else f"{gap.start} to {gap.stop - 1}" for gap in gaps)
-    sentence = f"{part.name}: lines that cannot be read: {', '.join(ranges)}"
-    if outputs:
-        sentence += f"; these outputs are made again: {', '.join(outputs)}"
-    return sentence
 
 
 def _free_name(path: Path) -> Path:
