@@ -100,8 +100,6 @@ def _input_tokens(call: Call) -> int:
 
 # If the server cached no more of a prompt, it was the chat template at most.
 LITTLE_CACHED = 0.2
-# A prompt was read whole if a token took at least this share of the slowest reading of a token.
-READ_WHOLE = 0.7
 # If reading the repeated part of a prompt took less, it may have been the way to the server.
 LEAST_READING_NS = 100_000_000
 # A call's predecessor is looked for among so many calls before it.
@@ -140,19 +138,11 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         for call, like in compared
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
-    # 3. Prompts that begin alike.
-    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
-    # Time per token; the prompt that was read most slowly was most surely read whole.
-    slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
+    # 3. Prompts that begin alike, where the server says what it cached: next to nothing.
     uncached = [
         _Reread(call, like, like.prefix_share)
         for call, like in compared
-        if like.prefix_share >= MOSTLY
-        # Nothing was cached if the server says so, or if it read the prompt as slowly as any.
-        and (
-            call.cached_tokens is not None
-            or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
-        )
+        if like.prefix_share >= MOSTLY and call.cached_tokens is not None
     ]
     for case, rereads in ("", drifted), ("uncached", uncached):
         lost_ns = scale * _reread_ns(calls, rereads)
@@ -162,23 +152,21 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
         prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
         shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
-        cached = _cached_text(rereads)
         yield Observation(
             case=case,
-            severity="warning" if case == "uncached" or is_counted else "hint",
+            severity="warning" if is_counted else "hint",
             seen=f"{len(rereads)} prompts to '{model}' "
             + (
                 f"began with the same {prefix} of their text as the one answered just before, and "
-                f"{cached}. Reading it again took {lost}."
+                f"the server cached next to nothing of them. Reading it again took {lost}."
                 if case == "uncached"
                 else f"shared {shared} of their text with the one before, but differed after the "
-                f"first {prefix}; {cached}. Reading the rest again took {lost}. The first "
-                f"difference is at {rereads[0].likeness.difference}."
+                f"first {prefix}. Reading the rest again took {lost}. The first difference: "
+                f"{rereads[0].likeness.difference}."
             ),
             spans=span_ids(reread.call for reread in rereads),
             lost_ns=lost_ns,
         )
-    return
 
 
 class _Reread(NamedTuple):
@@ -192,15 +180,6 @@ class _Reread(NamedTuple):
 def _counts_cached(rereads: Sequence[_Reread]) -> bool:
     """Whether the server says what it cached, at least of some prompts."""
     return any(reread.call.cached_tokens is not None for reread in rereads)
-
-
-def _cached_text(rereads: Sequence[_Reread]) -> str:
-    cached = [reread.call.cached_tokens for reread in rereads]
-    counts = [count for count in cached if count is not None]
-    if len(counts) < len(rereads):
-        return "what was cached of them the server does not say"
-    tokens = sum(_input_tokens(reread.call) for reread in rereads)
-    return f"{sum(counts)} of their {tokens} tokens were cached"
 
 
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
@@ -296,7 +275,7 @@ def likeness(earlier: str, later: str) -> Likeness:
     return Likeness(
         prefix_share=prefix_chars / length,
         shared_share=max(prefix_chars / length, repeated / max(1, len(starts))),
-        difference=_difference(earlier, later, prefix_chars),
+        difference=f"{_excerpt(earlier, prefix_chars)!r} became {_excerpt(later, prefix_chars)!r}",
     )
 
 
@@ -354,14 +333,6 @@ def _joined(earlier: _TextOrigin | None, later: _TextOrigin) -> _TextOrigin:
 def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:
     """How often each stretch of so many characters occurs in the text."""
     return Counter(text[i : i + chars] for i in range(len(text) - chars + 1))
-
-
-def _difference(earlier: str, later: str, position: int) -> str:
-    """The first difference for people; `position` is its number of characters from the start."""
-    line = later.count("\n", 0, position) + 1
-    column = position - (later.rfind("\n", 0, position) + 1) + 1
-    before, after = _excerpt(earlier, position), _excerpt(later, position)
-    return f"line {line}, character {column}: {before!r} became {after!r}"
 
 
 def _excerpt(text: str, position: int) -> str:
