@@ -44,11 +44,9 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     if a.pipeline != b.pipeline:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
         console.print(Text(sentence, style="yellow"))
-    console.print(_totals_table(comparison))
+    console.print(_figure_table(comparison))
     for name, (of_a, of_b) in comparison.settings.items():
         console.print(Text(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}"))
-    console.print(_time_table(comparison))
-    console.print(_figure_table(comparison.figures))
     for change, words in _FINDINGS.items():
         findings = [_finding(f) for f in comparison.findings if f.change == change]
         if findings:
@@ -81,62 +79,26 @@ def _bottleneck_line(comparison: RunComparison) -> str:
     return f"The bottleneck has moved: {TIME_KINDS[of_a]} ({share_a}), now {now}."
 
 
-def _time_table(comparison: RunComparison) -> Table:
-    """Kinds of time that took at least a hundredth of one of the runs."""
-    table = _changes("Time of the critical path")
-    for kind, (a_ns, b_ns) in comparison.time.items():
-        share_a = a_ns / max(1, comparison.a.duration_ns)
-        share_b = b_ns / max(1, comparison.b.duration_ns)
-        if max(share_a, share_b) >= 0.01:
-            cell_a = f"{seconds(a_ns)} s, {share_a:.0%}"
-            cell_b = f"{seconds(b_ns)} s, {share_b:.0%}"
-            table.add_row(TIME_KINDS[kind], cell_a, cell_b, _change(a_ns, b_ns))
-    return table
+def _seconds(time_ns: float) -> str:
+    return f"{seconds(round(time_ns))} s"
 
 
 _UNITS: Mapping[FigureUnit, Callable[[float], str]] = {
-    "ns": lambda ns: f"{seconds(round(ns))} s" if ns >= 1e9 else f"{digits(ns / 1e6)} ms",
+    "ns": lambda ns: _seconds(ns) if ns >= 1e9 else f"{digits(ns / 1e6)} ms",
     "share": lambda share: f"{share:.0%}",
     "tokens/s": lambda rate: f"{digits(rate)} tokens/s",
 }
 
 
-def _figure_table(figures: Sequence[FigureDifference]) -> Table:
-    """Figures that changed by over a twentieth (times: a millisecond), per model if of several."""
-    table = _changes("Calls")
-    in_both = [figure for figure in figures if figure.a is not None and figure.b is not None]
-    # One of these is None: that of the figures of all calls.
-    has_several_models = len({figure.model for figure in in_both}) > 2
-    for figure in figures:
-        if figure.model and not (has_several_models and figure in in_both):
-            continue
-        a, b = figure.a or 0.0, figure.b or 0.0
-        if abs(b - a) > max(0.05 * a, 1e6 if figure.unit == "ns" else 0.0):
-            name = f"{figure.model}: {figure.name}" if figure.model else figure.name
-            _add_change(table, name, figure.a, figure.b, _UNITS[figure.unit])
-    return table
-
-
-def _changes(title: str) -> Table:
-    """An empty table of figures in A and in B."""
-    table = Table(title, "A", "B", "change")
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    return table
-
-
-def _finding(finding: FindingDifference) -> str:
-    sides = [side for side in (finding.a, finding.b) if side]
-    losses = " → ".join(f"{side.severity}, {ns_text(side.lost_ns or 0)}" for side in sides)
-    model = f"{finding.model}, " if finding.model else ""
-    return f"{finding.rule} ({model}{losses})"
-
-
-def _totals_table(comparison: RunComparison) -> Table:
+def _figure_table(comparison: RunComparison) -> Table:
+    """The totals of both runs, the time of their critical paths, and the figures of their calls."""
     a, b, nodes = comparison.a, comparison.b, comparison.nodes
-    table = _changes("")
+    table = Table("", "A", "B", "change")
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
     table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
-    _add_change(table, "time", a.duration_ns, b.duration_ns, lambda ns: f"{seconds(round(ns))} s")
+    _add_change(table, "time", a.duration_ns, b.duration_ns, _seconds)
     for title, of_a, of_b in (
         ("node calls", sum(n.a is not None for n in nodes), sum(n.b is not None for n in nodes)),
         ("model calls", a.calls.calls, b.calls.calls),
@@ -146,7 +108,40 @@ def _totals_table(comparison: RunComparison) -> Table:
         _add_change(table, title, of_a, of_b, lambda count: f"{count:,}")
     if a.cost.usd is not None or b.cost.usd is not None:
         _add_change(table, "dollars", a.cost.usd, b.cost.usd, dollars)
+    table.add_section()
+    table.add_row(Text("Time of the critical path", style="bold"))
+    for kind, (a_ns, b_ns) in comparison.time.items():
+        # Kinds that took at least a hundredth of one of the runs.
+        if 100 * a_ns >= a.duration_ns or 100 * b_ns >= b.duration_ns:
+            _add_change(table, TIME_KINDS[kind], a_ns, b_ns, _seconds)
+    if figures := _changed(comparison.figures):
+        table.add_section()
+        table.add_row(Text("Calls", style="bold"))
+        for figure in figures:
+            name = f"{figure.model}: {figure.name}" if figure.model else figure.name
+            _add_change(table, name, figure.a, figure.b, _UNITS[figure.unit])
     return table
+
+
+def _changed(figures: Sequence[FigureDifference]) -> list[FigureDifference]:
+    """Figures that changed by over a twentieth (times: a millisecond), per model if of several."""
+    in_both = [figure for figure in figures if figure.a is not None and figure.b is not None]
+    # One of these is None: that of the figures of all calls.
+    has_several_models = len({figure.model for figure in in_both}) > 2
+    changed = []
+    for figure in figures:
+        a, b = figure.a or 0.0, figure.b or 0.0
+        is_shown = not figure.model or (has_several_models and figure in in_both)
+        if is_shown and abs(b - a) > max(0.05 * a, 1e6 if figure.unit == "ns" else 0.0):
+            changed.append(figure)
+    return changed
+
+
+def _finding(finding: FindingDifference) -> str:
+    sides = [side for side in (finding.a, finding.b) if side]
+    losses = " → ".join(f"{side.severity}, {ns_text(side.lost_ns or 0)}" for side in sides)
+    model = f"{finding.model}, " if finding.model else ""
+    return f"{finding.rule} ({model}{losses})"
 
 
 def _add_change(
