@@ -7,12 +7,12 @@ and its script draw them, see `html_page.html_of`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
@@ -145,7 +145,7 @@ class RunPage:
     result: TextIndex  # what the pipeline's result node returned: the named one, else the last
     loops: tuple[PageLoop, ...]
     rows: str | None  # the node whose items are the rows of a batch
-    calls: Sequence[PageCall]
+    calls: Iterable[PageCall]
     events: tuple[PageEvent, ...]
     texts: tuple[str, ...]  # each once
 
@@ -351,7 +351,7 @@ def _item(
 # --- calls ------------------------------------------------------------------------------------
 
 
-class _PageCalls(Sequence[PageCall]):
+class _PageCalls(Iterable[PageCall]):
     """The calls of a page, each made when it is asked for: there may be a hundred thousand."""
 
     def __init__(
@@ -364,38 +364,33 @@ class _PageCalls(Sequence[PageCall]):
         self._calls, self._journal, self._numbers = calls, journal, numbers
         self._charges = charges_of((call for call in calls if not call.from_cache), endpoints)
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - as any sequence
-        calls = self._calls[place]
-        return [*map(self._made, calls)] if isinstance(place, slice) else self._made(calls)
-
-    def _made(self, call: Call) -> PageCall:
+    def __iter__(self) -> Iterator[PageCall]:
         origin_ns = self._journal.started.time_ns
-        attributes = attributes_of(call)
-        return PageCall(
-            id=call.id,
-            node=self._journal.nodes.label_around(call.id),
-            role=call.role,
-            model=call.model,
-            start_ns=call.start_ns - origin_ns,
-            duration_ns=call.duration_ns,
-            phases=tuple(
-                (name, part.start_ns - origin_ns, part.duration_ns)
-                for name in PHASES
-                for part in call.phases.get(name, ())
-            ),
-            unreliable=tuple(sorted(call.unreliable)),
-            status=call.status,
-            error=call.error,
-            cost_usd=self._charges.get(call.id),
-            prompt=self._numbers.get(call.prompt_sha256),
-            reply=self._numbers.get(call.reply_sha256),
-            attributes={
-                name: value for name, value in attributes.items() if name not in _SHOWN_ELSEWHERE
-            },
-        )
+        for call in self._calls:
+            yield PageCall(
+                id=call.id,
+                node=self._journal.nodes.label_around(call.id),
+                role=call.role,
+                model=call.model,
+                start_ns=call.start_ns - origin_ns,
+                duration_ns=call.duration_ns,
+                phases=tuple(
+                    (name, part.start_ns - origin_ns, part.duration_ns)
+                    for name in PHASES
+                    for part in call.phases.get(name, ())
+                ),
+                unreliable=tuple(sorted(call.unreliable)),
+                status=call.status,
+                error=call.error,
+                cost_usd=self._charges.get(call.id),
+                prompt=self._numbers.get(call.prompt_sha256),
+                reply=self._numbers.get(call.reply_sha256),
+                attributes={
+                    name: value
+                    for name, value in attributes_of(call).items()
+                    if name not in _SHOWN_ELSEWHERE
+                },
+            )
 
 
 def _events(journal: _NotedJournal, recorded: events.Events) -> Iterator[PageEvent]:

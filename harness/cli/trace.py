@@ -6,7 +6,7 @@ RUN is a run's id, any part of one, a file of the run, or `latest`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -172,21 +172,16 @@ class SpanShown:
     span: int
     name: str
     title: str
-    track: str
-    """The track that it begins; empty if it lies on the track around it."""
+    track: str  # the track that it begins; empty if it lies on the track around it
     status: str
     error: str | None
-    start_ns: int
-    """From the run's start."""
+    start_ns: int  # from the run's start
     duration_ns: int
-    around: tuple[str, ...]
-    """The titles of the spans around it, outermost first."""
-    attributes: Mapping[str, object]
-    """Without the attributes that name its texts."""
-    parts: tuple[tuple[str, int, int], ...] = ()
-    """Title, start from the run's start, and duration of each span directly in it."""
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """Name, such as `prompt`, `reply` or `draft` → text."""
+    around: tuple[str, ...]  # the titles of the spans around it, outermost first
+    attributes: Mapping[str, object]  # without those that name its texts
+    # Title, start from the run's start, and duration of each span directly in it.
+    parts: tuple[tuple[str, int, int], ...]
+    texts: Mapping[str, str]  # name, such as `prompt`, `reply` or `draft` → text
 
 
 def span_shown(journal: Journal, target: int | str) -> SpanShown:
