@@ -15,7 +15,7 @@ from harness.analysis.time_budget import time_shares, times_in
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
-from harness.trace.intervals import depths, length_ns, most_at_once, parts_within, union
+from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
@@ -241,19 +241,16 @@ class Observed:
         return self.nodes[spans[0]].node if 2 * len(spans) > len(self.place_waits) else None
 
     @property
-    def more_places(self) -> str:
-        """A larger limit to advise in place of the one behind `place_waits`; empty if unknown."""
+    def larger_limit(self) -> str:
+        """What would let the calls in `place_waits` begin sooner; empty if they cost little."""
+        if not self.matters(length_ns(self.place_waits.values())):
+            return ""
         if node := self.node_with_own_limit:
             of_map = "max_parallel of run.map, or " if "/" in node else ""
             return f"a larger {of_map}Concurrency(n) of '{node}'"
-        waits = self.place_waits.values()
-        if self.max_parallel is None or not self.matters(length_ns(waits)):
-            return ""
-        # Enough for all that waited together, and at most twice as many as now: how a server takes
-        # more calls is best seen step by step.
-        advised = min(self.max_parallel + most_at_once(waits), 2 * self.max_parallel)
         is_batch = any(pipeline.is_batch for pipeline in self.recorded[events.PipelineEvent])
-        return f"--max-parallel {advised}" if is_batch else f"max_parallel={advised} in Pipeline(…)"
+        setting = "--max-parallel" if is_batch else "max_parallel in Pipeline(…)"
+        return f"a larger {setting} (now {self.max_parallel})"
 
     @cached_property
     def process_cores(self) -> float:

@@ -83,12 +83,12 @@ def serial_client(observed: Observed) -> Observations:
     waited_for_places = functions & observed.place_waits.keys()
     if waited_for_places and any(observed.is_costly(seen) for seen in _places(observed)):
         return  # The rule `max-parallel` reports it.
-    more_places = observed.more_places if waited_for_places else ""
+    larger_limit = observed.larger_limit if waited_for_places else ""
     # Texts alone show whether calls of one function need each other, and they may not show all.
     is_certain = len(functions) == len(independent)
     yield Observation(
         severity="warning" if is_certain else "hint",
-        case="held" if has_lock or more_places else "",
+        case="held" if has_lock or larger_limit else "",
         model=server.model,
         seen=f"{len(serial)} calls ran one after another, and {len(independent)} of "
         + ("them" if first == serial else f"the first {len(first)}")
@@ -101,7 +101,7 @@ def serial_client(observed: Observed) -> Observations:
         )
         + f" could have run at once and saved up to {observed.share(lost_ns)}, if the server has "
         "places for them.",
-        first_moves=(more_places,) if more_places else (),
+        first_moves=(larger_limit,) if larger_limit else (),
         spans=span_ids(independent),
         lost_ns=lost_ns,
     )
@@ -172,24 +172,21 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
         return
     server = observed.server(model)
     is_certain = reports_queue(observed, calls) or server.is_in_process
-    advised = most_at_once(calls)
-    limit_text = ""
-    if server.max_parallel is not None:
-        # Twice the limit at most: how a server takes more calls is best seen step by step.
-        advised = min(advised, 2 * server.max_parallel)
-        limit_text = f" (max_parallel = {server.max_parallel})"
+    limit = f" (now {server.max_parallel})" if server.max_parallel else ""
     longest_ns = max(turn.duration_ns for turn in turns)
     yield Observation(
         severity="warning" if is_certain else "hint",
         seen=f"{len(waiting)} of {len(calls)} calls to '{model}' waited in this process for their "
-        f"turn{limit_text}, up to {ns_text(longest_ns)} ({observed.share(lost_ns)}), "
+        f"turn, up to {ns_text(longest_ns)} ({observed.share(lost_ns)}), "
         + (
             "while none waited in its server."
             if is_certain
             else "and the server's queue is unknown."
         ),
         spans=span_ids(waiting),
-        first_moves=(f"max_parallel = {advised} under [endpoints.{model}]",) if is_certain else (),
+        first_moves=(f"a larger max_parallel under [endpoints.{model}]{limit}",)
+        if is_certain
+        else (),
         lost_ns=lost_ns,
     )
 
@@ -219,7 +216,7 @@ def _places(observed: Observed) -> Observations:
         f"{observed.share(gain_ns)}"
         + ("." if is_certain else ", and servers' queues are unknown."),
         spans=tuple(longest_first),
-        first_moves=(observed.more_places,) if is_certain else (),
+        first_moves=(observed.larger_limit,) if is_certain else (),
         lost_ns=gain_ns,
     )
 

@@ -385,9 +385,9 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
 
 def _more_items_at_once(observed: Observed) -> tuple[str, ...]:
     # With more items, all calls to one model can go before the first to another.
-    places = f", with {observed.more_places}" if observed.more_places else ""
+    limit = f", with {observed.larger_limit}" if observed.larger_limit else ""
     return (
-        f"run more items side by side{places}: of those, one model does all before another comes",
+        f"run more items side by side{limit}: of those, one model does all before another comes",
     )
 
 
