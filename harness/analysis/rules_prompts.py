@@ -100,6 +100,8 @@ def _input_tokens(call: Call) -> int:
 
 # If the server cached no more of a prompt, it was the chat template at most.
 LITTLE_CACHED = 0.2
+# A prompt was read whole if a token took at least this share of the slowest reading of a token.
+READ_WHOLE = 0.7
 # If reading the repeated part of a prompt took less, it may have been the way to the server.
 LEAST_READING_NS = 100_000_000
 # A call's predecessor is looked for among so many calls before it.
@@ -138,11 +140,19 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         for call, like in compared
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
-    # 3. Prompts that begin alike, where the server says what it cached: next to nothing.
+    # 3. Prompts that begin alike.
+    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
+    # Time per token; the prompt that was read most slowly was most surely read whole.
+    slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
     uncached = [
         _Reread(call, like, like.prefix_share)
         for call, like in compared
-        if like.prefix_share >= MOSTLY and call.cached_tokens is not None
+        if like.prefix_share >= MOSTLY
+        # Nothing was cached if the server says so, or if it read the prompt as slowly as any.
+        and (
+            call.cached_tokens is not None
+            or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
+        )
     ]
     for case, rereads in ("", drifted), ("uncached", uncached):
         lost_ns = scale * _reread_ns(calls, rereads)
@@ -154,11 +164,12 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
         yield Observation(
             case=case,
-            severity="warning" if is_counted else "hint",
+            severity="warning" if case == "uncached" or is_counted else "hint",
             seen=f"{len(rereads)} prompts to '{model}' "
             + (
                 f"began with the same {prefix} of their text as the one answered just before, and "
-                f"the server cached next to nothing of them. Reading it again took {lost}."
+                f"by its {'count' if is_counted else 'pace'} the server kept next to nothing of "
+                f"it. Reading it again took {lost}."
                 if case == "uncached"
                 else f"shared {shared} of their text with the one before, but differed after the "
                 f"first {prefix}. Reading the rest again took {lost}. The first difference: "

@@ -314,8 +314,8 @@ def uncached_prefix() -> PlantedRun:
     return _notes("[user]\n{document}\n\nLast: {last}")
 
 
-def resent_history(*, cached: bool = False) -> PlantedRun:
-    """A conversation of eight turns; the server tells what it had cached."""
+def resent_history(*, cached: bool = False, told: bool = True) -> PlantedRun:
+    """A conversation of eight turns; the server tells what it had cached, or its pace does."""
     run = PlantedRun("vllm")
     node, history, tokens = run.node("talk", 0, 4_800 if cached else 17_800), "[user]\nHello.", 300
     for number in range(8):
@@ -326,7 +326,7 @@ def resent_history(*, cached: bool = False) -> PlantedRun:
             tokens=100,
             itl_ms=5,
             input_tokens=tokens,
-            cached_tokens=tokens - 160 if cached and number else 0,
+            cached_tokens=(tokens - 160 if cached and number else 0) if told else None,
             prompt=history,
             reply=reply,
         )

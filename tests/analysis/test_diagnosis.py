@@ -101,6 +101,8 @@ FAULTS = [
     Fault("drifting-prefix", planted.drifting_prefix, (4, 7.63)),
     Fault("drifting-prefix", planted.uncached_prefix, (4, 7.89)),
     Fault("drifting-prefix", planted.resent_history, (6, 9.12)),
+    Fault("drifting-prefix", lambda: planted.resent_history(told=False), (6, 9.12),
+          name="resent, and nobody says so"),
     Fault("preemptions", planted.preemptions, (0, None)),
     Fault("slow-decode", planted.bandwidth_bound, (3, 11.7)),
     Fault("slow-decode", lambda: planted.known_limits(1000), (3, 11.7),
@@ -179,6 +181,10 @@ def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -
 
 def test_what_neither_memory_nor_processor_bounds_is_put_down_to_neither(tmp_path: Path) -> None:
     assert "slow-decode" not in found(planted.known_limits(100), tmp_path)
+
+
+def test_prompts_read_at_a_pace_that_only_a_cache_explains_were_cached(tmp_path: Path) -> None:
+    assert found(planted.resent_history(cached=True, told=False), tmp_path) == {}
 
 
 @pytest.mark.parametrize("make", HEALTHY, ids=lambda make: make.__name__)
