@@ -120,17 +120,16 @@ class _Failures:
 
 
 def _failures(observed: Observed) -> list[_Failures]:
-    """The failures of a run, those with the most calls first."""
+    """The failures of a run, by endpoint and class of the error."""
     fallbacks = observed.recorded[events.Fallback]
     # (endpoint, class of the error) → the calls, and the same for what became of them.
     calls = grouped(observed.failed, by=lambda call: (call.model, call.error_class))
     retried = grouped(observed.retries, by=lambda retry: (str(retry.model), retry.reason))
     moved = grouped(fallbacks, by=lambda event: (_failed_endpoint(observed, event), event.reason))
-    failures = [
+    return [
         _Failures(*key, calls.get(key, ()), retried.get(key, ()), moved.get(key, ()))
         for key in dict.fromkeys((*calls, *retried, *moved))
     ]
-    return sorted(failures, key=lambda failures: -len(failures.calls))
 
 
 def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
@@ -187,16 +186,13 @@ def out_of_memory(observed: Observed) -> Observations:
     )
 
 
-@rule(
-    "retries",
-    *_OTHER_ERROR,
-    cases=_ERRORS,
-    explains=("retry", "failed"),
-    explained_by=("out-of-reach",),
-)
+@rule("retries", *_OTHER_ERROR, cases=_ERRORS, explains=("retry", "failed"))
 def retries(observed: Observed) -> Observations:
     """Calls were refused and made again, or answered by another model than the intended one."""
     for failures in _failures(observed):
+        # The rule `out-of-reach` reports outages.
+        if failures.is_outage:
+            continue
         if failures.fallbacks or len(failures.retries) >= SEVERAL:
             yield _made_again(observed, failures)
 
@@ -245,7 +241,6 @@ def failed_calls(observed: Observed) -> Observations:
         outcomes = (*failures.retries, *failures.fallbacks)
         count = sum(not _ran_out(c) and not was_repeated(c.end_ns) for c in failures.calls)
         count -= sum(not was_repeated(outcome.time_ns) for outcome in outcomes)
-        # The rule `out-of-reach` reports outages.
         if count <= 0 or failures.is_outage:
             continue
         yield Observation(
