@@ -22,7 +22,7 @@ from harness.trace.journal_reader import Journal
 
 
 def diagnose(journal: Journal) -> Diagnosis:
-    """The findings of a run, and what could not be examined."""
+    """The findings of a run, and what else it shows."""
     observed = Observed(journal)
     findings = findings_of(observed)
     explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
@@ -38,7 +38,6 @@ def diagnose(journal: Journal) -> Diagnosis:
         checked=tuple(RULES),
         unexplained=unexplained[0] if unexplained else None,
         remarks=tuple(_remarks(observed)),
-        not_examined=tuple(_not_examined(observed)),
     )
 
 
@@ -99,18 +98,17 @@ def _remarks(observed: Observed) -> Iterator[Notice]:
                 message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' "
                 "reached max_output_tokens.",
             )
-
-
-def _not_examined(observed: Observed) -> Iterator[Notice]:
     answered = [call for calls in observed.by_model.values() for call in calls]
     if len(answered) > 1 and not observed.texts:
         yield Notice(
             code="diagnosis.texts-not-recorded",
-            message="which calls of one function need each other, and where prompts were the same: "
-            'no texts were recorded ([trace] content = "full" in harness.toml records them)',
+            message="Which calls of one function need each other, and where prompts were the same, "
+            'was not examined: no texts were recorded ([trace] content = "full" in harness.toml '
+            "records them).",
         )
     if answered and all(call.ttft_ns is None for call in answered):
         yield Notice(
             code="diagnosis.latency-unknown",
-            message="how fast replies came: no call's time to its first token is known",
+            message="How fast replies came was not examined: no call's time to its first token is "
+            "known.",
         )

@@ -96,7 +96,7 @@ def ns_text(duration_ns: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The findings of a run, and what could not be examined."""
+    """The findings of a run, and what else it shows."""
 
     run_id: str
     status: RunState  # how it ended; `unfinished` when it was killed, or is not over
@@ -107,5 +107,5 @@ class Diagnosis:
     findings: tuple[RunFinding, ...] = ()  # worst first: errors, then what took the most time
     checked: tuple[str, ...] = ()  # the codes of all rules
     unexplained: TimeShare | None = None  # the largest of `time` without a finding
-    remarks: tuple[Notice, ...] = ()  # facts that may be intended, in a sentence each
-    not_examined: tuple[Notice, ...] = ()  # what no rule could examine, and why, in a phrase each
+    # In a sentence each: facts that may be intended, and what no rule could examine.
+    remarks: tuple[Notice, ...] = ()

@@ -75,8 +75,6 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     console.print(Text(_checked(diagnosis)), highlight=False)
     for remark in diagnosis.remarks:
         console.print(Text(str(remark)))
-    if diagnosis.not_examined:
-        console.print(Text(f"Not examined: {'; '.join(map(str, diagnosis.not_examined))}."))
 
 
 def _parts(report: RunReport) -> Iterator[Table | Text]:

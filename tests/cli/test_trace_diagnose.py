@@ -66,9 +66,7 @@ CASES = {
     "cut short": diagnosis(status="cancelled"),
     "a limit that was passed": diagnosis(speed_limits=(limit("compute"),)),
     "an unknown limit": diagnosis(speed_limits=(limit("unknown"),)),
-    "not examined": diagnosis(
-        not_examined=("where prompts were the same: no texts were recorded",)
-    ),
+    "a remark": diagnosis(remarks=("No texts were recorded.",)),
 }
 
 
