@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from harness.analysis import (  # noqa: F401 - each puts its rules into the table
     rules_client,
@@ -17,13 +17,12 @@ from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
-from harness.trace.calls import Call, grouped
-from harness.trace.intervals import length_ns
+from harness.trace.calls import grouped
 from harness.trace.journal_reader import Journal
 
 
 def diagnose(journal: Journal) -> Diagnosis:
-    """The findings of a run, and what could not be examined."""
+    """The findings of a run, and what else it shows."""
     observed = Observed(journal)
     findings = findings_of(observed)
     explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
@@ -39,7 +38,6 @@ def diagnose(journal: Journal) -> Diagnosis:
         checked=tuple(RULES),
         unexplained=unexplained[0] if unexplained else None,
         remarks=tuple(_remarks(observed)),
-        not_examined=tuple(_not_examined(observed)),
     )
 
 
@@ -100,43 +98,17 @@ def _remarks(observed: Observed) -> Iterator[Notice]:
                 message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' "
                 "reached max_output_tokens.",
             )
-        repeated = _repeated(calls)
-        lost_ns = length_ns(repeated)
-        if observed.matters(lost_ns):
-            yield Notice(
-                code="diagnosis.calls-repeated",
-                message=f"{counted(len(repeated), 'call')} to '{model}' asked what an earlier one "
-                f'asked, and got the same reply ({observed.share(lost_ns)}): cache = "run" at the '
-                "top of harness.toml answers them at once.",
-            )
-
-
-def _repeated(calls: Sequence[Call]) -> list[Call]:
-    """The calls that a cache of replies would have answered, as far as texts are recorded."""
-    answered: set[object] = set()
-    repeated: list[Call] = []
-    for call in calls:
-        # The cache leaves out replies that are sampled without a seed: they are meant to differ.
-        is_cacheable = call.seed is not None or not call.temperature
-        if call.reply_sha256 is None or not is_cacheable:
-            continue
-        question = call.prompt_sha256, call.reply_sha256, call.temperature, call.seed
-        if question in answered:
-            repeated.append(call)
-        answered.add(question)
-    return repeated
-
-
-def _not_examined(observed: Observed) -> Iterator[Notice]:
     answered = [call for calls in observed.by_model.values() for call in calls]
     if len(answered) > 1 and not observed.texts:
         yield Notice(
             code="diagnosis.texts-not-recorded",
-            message="which calls of one function need each other, and where prompts were the same: "
-            'no texts were recorded ([trace] content = "full" in harness.toml records them)',
+            message="Which calls of one function need each other, and where prompts were the same, "
+            'was not examined: no texts were recorded ([trace] content = "full" in harness.toml '
+            "records them).",
         )
     if answered and all(call.ttft_ns is None for call in answered):
         yield Notice(
             code="diagnosis.latency-unknown",
-            message="how fast replies came: no call's time to its first token is known",
+            message="How fast replies came was not examined: no call's time to its first token is "
+            "known.",
         )

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from sys import intern
 from typing import Any
 
-from harness.analysis.finding import Observation, ns_text
+from harness.analysis.finding import Observation, Observations, ns_text
 from harness.analysis.speed_limits import MACHINE, concurrency_of, speed_limits_of
 from harness.analysis.time_budget import time_shares, times_in
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
-from harness.trace.intervals import depths, length_ns, most_at_once, parts_within, union
+from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
@@ -223,10 +223,11 @@ class Observed:
         """Whether so much time is worth a finding."""
         return lost_ns >= max(LEAST_LOST_NS, LEAST_LOST_SHARE * self.run.duration_ns)
 
-    def worst(self, candidates: Iterable[Observation | None]) -> Observation | None:
-        """The candidate that lost the most time; None if no candidate lost enough to matter."""
-        costly = [c for c in candidates if c is not None and self.matters(c.lost_ns or 0)]
-        return max(costly, key=lambda candidate: candidate.lost_ns or 0, default=None)
+    def is_costly(self, observation: Observation) -> bool:
+        """Whether an observation is worth a finding."""
+        if observation.severity == "error" or observation.whatever_it_cost:
+            return True
+        return observation.lost_ns is None or self.matters(observation.lost_ns)
 
     def share(self, lost_ns: float) -> str:
         """A part of the run for people: `4.3 s, 41% of the run`."""
@@ -240,19 +241,16 @@ class Observed:
         return self.nodes[spans[0]].node if 2 * len(spans) > len(self.place_waits) else None
 
     @property
-    def more_places(self) -> str:
-        """A larger limit to advise in place of the one behind `place_waits`; empty if unknown."""
+    def larger_limit(self) -> str:
+        """What would let the calls in `place_waits` begin sooner; empty if they cost little."""
+        if not self.matters(length_ns(self.place_waits.values())):
+            return ""
         if node := self.node_with_own_limit:
             of_map = "max_parallel of run.map, or " if "/" in node else ""
             return f"a larger {of_map}Concurrency(n) of '{node}'"
-        waits = self.place_waits.values()
-        if self.max_parallel is None or not self.matters(length_ns(waits)):
-            return ""
-        # Enough for all that waited together, and at most twice as many as now: how a server takes
-        # more calls is best seen step by step.
-        advised = min(self.max_parallel + most_at_once(waits), 2 * self.max_parallel)
         is_batch = any(pipeline.is_batch for pipeline in self.recorded[events.PipelineEvent])
-        return f"--max-parallel {advised}" if is_batch else f"max_parallel={advised} in Pipeline(…)"
+        setting = "--max-parallel" if is_batch else "max_parallel in Pipeline(…)"
+        return f"a larger {setting} (now {self.max_parallel})"
 
     @cached_property
     def process_cores(self) -> float:
@@ -295,19 +293,16 @@ class Observed:
 
 
 def per_model(
-    rule: Callable[[Observed, str, Sequence[Call]], Observation | None],
-) -> Callable[[Observed], Observation | None]:
-    """Makes a rule about one model's calls a rule about the run, which reports the worst model."""
+    rule: Callable[[Observed, str, Sequence[Call]], Observations],
+) -> Callable[[Observed], Observations]:
+    """Makes a rule about one model's calls a rule about the run."""
 
-    def worst_model(observed: Observed) -> Observation | None:
-        observations = []
+    def of_all_models(observed: Observed) -> Observations:
         for model, calls in observed.by_model.items():
-            if observation := rule(observed, model, calls):
-                observations.append(replace(observation, model=model))
-        # The worst has lost the most time or, if none was lost, has the most spans that show it.
-        return max(observations, key=lambda o: (o.lost_ns or 0, len(o.spans)), default=None)
+            for observation in rule(observed, model, calls):
+                yield replace(observation, model=model)
 
-    return worst_model
+    return of_all_models
 
 
 def first_token_ns(call: Call) -> int | None:

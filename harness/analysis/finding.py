@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
-from harness.inference.providers import Aim
 from harness.trace.event_forms import SpanEvent
 from harness.trace.records import RunState
 
@@ -36,24 +35,6 @@ LAYERS: Mapping[Layer, str] = {
 _MOST_NAMES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The effect of a change on one figure, computed from the run."""
-
-    figure: str
-    before: float
-    after: float
-    unit: Literal["s", "tokens/s", "calls", "%"]
-
-    def __str__(self) -> str:
-        """For people: `time to first token 4.1 s -> about 0.6 s`."""
-        before, after = (
-            ns_text(value * 1e9) if self.unit == "s" else f"{round(value, 1):g} {self.unit}"
-            for value in (self.before, self.after)
-        )
-        return f"{self.figure} {before} -> about {after}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What a rule returns; `Rule.finding` makes a `RunFinding` of it, where more is said."""
@@ -63,12 +44,14 @@ class Observation:
     severity: Severity = "warning"
     model: str | None = None
     server: str | None = None  # tag of the endpoint whose server to change, if no model is named
-    lost_ns: float | None = None
+    lost_ns: float | None = None  # None if unknown
+    whatever_it_cost: bool = False  # whether it is a finding even if it cost hardly any time
     case: str = ""  # key of the rule's `cases`; empty for the rule's usual advice
     first_moves: tuple[str, ...] = ()  # computed from this run; they come before the rule's moves
-    aim: Aim | None = None  # the move that the next two fields are about; None: the first
-    aim_target: str = ""  # how far to go, such as `8,192 tokens`; empty if unknown
-    expected: Expected | None = None  # the expected effect of that move
+    target: str = ""  # how far to change the server, such as `8,192 tokens`; empty if unknown
+
+
+Observations = Iterator[Observation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +67,6 @@ class RunFinding:
     layer: Layer
     move: tuple[str, ...]  # what to change, the most likely to help first
     lost_ns: int | None = None  # the run's time that it cost at most; None if unknown
-    expected: Expected | None = None  # the effect of the one `move` whose text ends with it
 
 
 def span_ids(spans: Iterable[SpanEvent]) -> tuple[int, ...]:
@@ -114,7 +96,7 @@ def ns_text(duration_ns: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The findings of a run, and what could not be examined."""
+    """The findings of a run, and what else it shows."""
 
     run_id: str
     status: RunState  # how it ended; `unfinished` when it was killed, or is not over
@@ -125,5 +107,5 @@ class Diagnosis:
     findings: tuple[RunFinding, ...] = ()  # worst first: errors, then what took the most time
     checked: tuple[str, ...] = ()  # the codes of all rules
     unexplained: TimeShare | None = None  # the largest of `time` without a finding
-    remarks: tuple[Notice, ...] = ()  # facts that may be intended, in a sentence each
-    not_examined: tuple[Notice, ...] = ()  # what no rule could examine, and why, in a phrase each
+    # In a sentence each: facts that may be intended, and what no rule could examine.
+    remarks: tuple[Notice, ...] = ()

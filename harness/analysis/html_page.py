@@ -6,7 +6,8 @@ Nothing in a page is loaded from elsewhere, and no text becomes HTML.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -20,18 +21,21 @@ _BATCH = 500
 
 def object_json(
     fields: Mapping[str, object],
-    lists: Mapping[str, Sequence[object]],
+    lists: Mapping[str, Iterable[object]],
     *,
     clean: Callable[[bytes], bytes],
 ) -> Iterator[bytes]:
     """A JSON object in pieces: `fields`, then `lists` in batches; `clean` changes each as JSON."""
     # Without the closing brace, since the lists follow.
     yield clean(dump_json(fields)).rstrip()[:-1]
-    for name, items in lists.items():
+    for name, values in lists.items():
         yield b',"%b":[' % name.encode()
-        for start in range(0, len(items), _BATCH):
-            batch = clean(dump_json(items[start : start + _BATCH])).strip()
-            yield (b"," if start else b"") + batch[1:-1]
+        items = iter(values)
+        separator = b""
+        while batch := list(islice(items, _BATCH)):
+            # Without the brackets of its own list.
+            yield separator + clean(dump_json(batch)).strip()[1:-1]
+            separator = b","
         yield b"]"
     yield b"}"
 

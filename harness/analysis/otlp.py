@@ -256,16 +256,12 @@ def _all_headers(extra: Mapping[str, str]) -> httpx2.Headers:
     # Checked here, since the client's own error would quote a bad one, a key perhaps.
     headers = httpx2.Headers({"user-agent": f"harness/{__version__}"})
     for name, value in extra.items():
-        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+        is_name = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name)
+        if not is_name or not re.fullmatch(r"[\t -~]*", value.strip()):
             raise InvalidInput(
-                "a header's name is not valid in HTTP; write NAME=VALUE",
-                code="export.header-name-invalid",
-            )
-        if not re.fullmatch(r"[\t -~]*", value.strip()):
-            raise InvalidInput(
-                f"the value of header '{name}' is not valid in HTTP; check that it was copied "
-                "whole, with nothing else",
-                code="export.header-value-invalid",
+                "a header is not valid in HTTP; write NAME=VALUE, and check that the value was "
+                "copied whole, with nothing else",
+                code="export.header-invalid",
             )
         headers[name] = value.strip()
     headers.update({"content-type": _PROTOBUF, "content-encoding": "gzip"})

@@ -6,11 +6,11 @@ the layer of its cause and the remedies. A new rule needs a recording in the tes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.analysis.facts import Observed, Server
-from harness.analysis.finding import Expected, Layer, Observation, RunFinding
+from harness.analysis.finding import Layer, Observation, Observations, RunFinding
 from harness.analysis.time_budget import TimeKind
 from harness.inference.providers import Aim
 
@@ -37,7 +37,7 @@ class Remedy:
         self.moves: tuple[str | Aim, ...] = moves
 
 
-Check = Callable[[Observed], Observation | None]  # looks for one fault in a run
+Check = Callable[[Observed], Observations]  # looks for one fault in a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,14 @@ class Rule:
     explained_by: Collection[str]
 
     def finding(self, code: str, observed: Observed) -> RunFinding | None:
-        """The fault in a run; `code` is this rule's."""
-        observation = self.check(observed)
-        if observation is None:
+        """The worst that the check saw in a run, if it cost enough; `code` is this rule's."""
+        costly = [seen for seen in self.check(observed) if observed.is_costly(seen)]
+        if not costly:
             return None
+        # If no time was lost, the worst has the most spans that show it.
+        observation = max(costly, key=lambda seen: (seen.lost_ns or 0, len(seen.spans)))
         advice = self.cases.get(observation.case, self.advice)
         server = observed.server(observation.server or observation.model or "")
-        move, expected = _moves(observation, advice.moves, server)
         return RunFinding(
             rule=code,
             severity=observation.severity,
@@ -68,9 +69,8 @@ class Rule:
             spans=observation.spans[:MOST_SPANS],
             meaning=advice.meaning,
             layer=advice.layer,
-            move=move,
+            move=tuple(_moves(observation, advice.moves, server)),
             lost_ns=None if observation.lost_ns is None else round(observation.lost_ns),
-            expected=expected,
         )
 
 
@@ -96,21 +96,16 @@ def rule(
     return put
 
 
-def _moves(
-    observation: Observation, moves: tuple[str | Aim, ...], server: Server
-) -> tuple[tuple[str, ...], Expected | None]:
-    """The texts of all moves, and the expected effect; None if no text ends with it."""
-    texts = list(observation.first_moves)
-    # Position of the text that `expected` is about; None if the server offers nothing for the aim.
-    expected_at = 0 if observation.aim is None else None
+def _moves(observation: Observation, moves: tuple[str | Aim, ...], server: Server) -> Iterator[str]:
+    """The texts of all moves; `target` stands at the first change of the first aim."""
+    yield from observation.first_moves
+    target = observation.target
     for move in moves:
-        offers = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]
-        if offers and move == observation.aim:
-            expected_at = len(texts)
-            if observation.aim_target:
-                offers[0] += f", for {observation.aim_target}"
-        texts += offers
-    if expected_at is None or observation.expected is None:
-        return tuple(texts), None
-    texts[expected_at] += f": {observation.expected}"
-    return tuple(texts), observation.expected
+        if not isinstance(move, Aim):
+            yield server.filled(move)
+            continue
+        changes = [*server.remedies(move)]
+        if changes and target:
+            changes[0] += f", for {target}"
+        target = ""
+        yield from changes

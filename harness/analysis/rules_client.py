@@ -19,7 +19,7 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Observation, counted, ns_text, quoted, span_ids
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, server_had_places
@@ -56,7 +56,7 @@ LONGEST_GAP_NS = 1_000_000_000
     },
     explains=("decode", "prefill", "overhead"),
 )
-def serial_client(observed: Observed) -> Observation | None:
+def serial_client(observed: Observed) -> Observations:
     """Calls that do not need each other went one after another, none beside another."""
     serial = _calls_alone(observed.calls)
     # These calls, whose texts are known, stand for all.
@@ -64,16 +64,16 @@ def serial_client(observed: Observed) -> Observation | None:
     # At an account's limit, more calls at once would only be refused.
     is_limited = any(retry.reason == "RateLimited" for retry in observed.retries)
     if len(first) < LEAST_SERIAL_CALLS or is_limited:
-        return None
+        return
     independent, shortest_ns = _independent(observed, first)
     if len(independent) < LEAST_SERIAL_CALLS:
-        return None
+        return
     server = observed.server(independent[0].model)
     in_turn_ns = max(1, sum(map(busy_ns, first)))
     lost_ns = round((1 - shortest_ns / in_turn_ns) * sum(map(busy_ns, serial)))
     # An engine in this process shares its cores among calls: several at once may be no faster.
-    if server.is_in_process or not observed.matters(lost_ns):
-        return None
+    if server.is_in_process:
+        return
     nodes = quoted(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     # Code of their own, such as a lock, holds back the calls of items that ran at once.
@@ -81,14 +81,14 @@ def serial_client(observed: Observed) -> Observation | None:
     # The span around a call: the function that made it.
     functions = {observed.parents.get(call.id) for call in independent}
     waited_for_places = functions & observed.place_waits.keys()
-    if waited_for_places and _places(observed):
-        return None  # The rule `max-parallel` reports it.
-    more_places = observed.more_places if waited_for_places else ""
+    if waited_for_places and any(observed.is_costly(seen) for seen in _places(observed)):
+        return  # The rule `max-parallel` reports it.
+    larger_limit = observed.larger_limit if waited_for_places else ""
     # Texts alone show whether calls of one function need each other, and they may not show all.
     is_certain = len(functions) == len(independent)
-    return Observation(
+    yield Observation(
         severity="warning" if is_certain else "hint",
-        case="held" if has_lock or more_places else "",
+        case="held" if has_lock or larger_limit else "",
         model=server.model,
         seen=f"{len(serial)} calls ran one after another, and {len(independent)} of "
         + ("them" if first == serial else f"the first {len(first)}")
@@ -101,7 +101,7 @@ def serial_client(observed: Observed) -> Observation | None:
         )
         + f" could have run at once and saved up to {observed.share(lost_ns)}, if the server has "
         "places for them.",
-        first_moves=(more_places,) if more_places else (),
+        first_moves=(larger_limit,) if larger_limit else (),
         spans=span_ids(independent),
         lost_ns=lost_ns,
     )
@@ -156,61 +156,59 @@ def _calls_alone(calls: Sequence[Call]) -> list[Call]:
     explains=("place", "turn"),
     explained_by=("client-lag",),
 )
-def max_parallel(observed: Observed) -> Observation | None:
+def max_parallel(observed: Observed) -> Observations:
     """Calls waited for a turn at an endpoint, or calls of nodes for a place, under a limit."""
-    return observed.worst([_turns(observed), _places(observed)])
+    yield from _turns(observed)
+    yield from _places(observed)
 
 
 @per_model
-def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
     turns = [turn for call in calls for turn in call.turns]
     waiting = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
     lost_ns = length_ns(turns)
-    if len(waiting) < SEVERAL or not observed.matters(lost_ns) or _is_full(observed, model, calls):
-        return None
+    if len(waiting) < SEVERAL or _is_full(observed, model, calls):
+        return
     server = observed.server(model)
     is_certain = reports_queue(observed, calls) or server.is_in_process
-    advised = most_at_once(calls)
-    limit_text = ""
-    if server.max_parallel is not None:
-        # Twice the limit at most: how a server takes more calls is best seen step by step.
-        advised = min(advised, 2 * server.max_parallel)
-        limit_text = f" (max_parallel = {server.max_parallel})"
+    limit = f" (now {server.max_parallel})" if server.max_parallel else ""
     longest_ns = max(turn.duration_ns for turn in turns)
-    return Observation(
+    yield Observation(
         severity="warning" if is_certain else "hint",
         seen=f"{len(waiting)} of {len(calls)} calls to '{model}' waited in this process for their "
-        f"turn{limit_text}, up to {ns_text(longest_ns)} ({observed.share(lost_ns)}), "
+        f"turn, up to {ns_text(longest_ns)} ({observed.share(lost_ns)}), "
         + (
             "while none waited in its server."
             if is_certain
             else "and the server's queue is unknown."
         ),
         spans=span_ids(waiting),
-        first_moves=(f"max_parallel = {advised} under [endpoints.{model}]",) if is_certain else (),
+        first_moves=(f"a larger max_parallel under [endpoints.{model}]{limit}",)
+        if is_certain
+        else (),
         lost_ns=lost_ns,
     )
 
 
-def _places(observed: Observed) -> Observation | None:
+def _places(observed: Observed) -> Observations:
     """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
     gain_ns = lost_to_places_ns(observed.recorded[events.NodeAttempt], observed.journal.flows)
-    if len(waits) < SEVERAL or not observed.matters(gain_ns):
-        return None
+    if len(waits) < SEVERAL:
+        return
     requests = [*observed.calls, *observed.recorded[events.Embed]]
     # If the nodes in the places call no model, only their code can be changed, and no server.
     calls_models = length_ns(common(waits.values(), requests)) > length_ns(waits.values()) / 2
     models = observed.by_model if calls_models else {}
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
-        return None
+        return
     is_certain = all(reports_queue(observed, calls) for calls in models.values())
     places = f"the places of the pipeline (max_parallel={observed.max_parallel})"
     if node := observed.node_with_own_limit:
         places = f"the places of their node, '{node}', under its Concurrency(n)"
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
-    return Observation(
+    yield Observation(
         severity="warning" if is_certain else "hint",
         case="" if calls_models else "no models",
         seen=f"{len(waits)} calls of nodes waited for one of {places}, up to "
@@ -218,7 +216,7 @@ def _places(observed: Observed) -> Observation | None:
         f"{observed.share(gain_ns)}"
         + ("." if is_certain else ", and servers' queues are unknown."),
         spans=tuple(longest_first),
-        first_moves=(observed.more_places,) if is_certain else (),
+        first_moves=(observed.larger_limit,) if is_certain else (),
         lost_ns=gain_ns,
     )
 
@@ -262,7 +260,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     },
     explains=("client lag",),
 )
-def client_lag(observed: Observed) -> Observation | None:
+def client_lag(observed: Observed) -> Observations:
     """The process stood still, while calls were under way or other nodes could have gone on."""
     requests = [*observed.calls, *observed.recorded[events.Embed]]
     parallel_nodes = [time for time, depth in depths(_innermost_nodes(observed)) if depth > 1]
@@ -271,14 +269,15 @@ def client_lag(observed: Observed) -> Observation | None:
     costly_parts = parts_within(every_lag, [*requests, *parallel_nodes])
     lags = [lag for lag, parts in zip(every_lag, costly_parts, strict=True) if parts]
     lost_ns = length_ns(part for parts in costly_parts for part in parts)
-    if not observed.matters(lost_ns):
-        return None
+    if not lags:
+        return
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
     culprit = _lag_of_culprit(observed, lags)
     if culprit is None and not observed.is_core_full:
-        return None  # If other programs took the cores, a remark of the diagnosis says so.
-    return Observation(
+        return  # If other programs took the cores, a remark of the diagnosis says so.
+    nodes = _nodes_during(observed, culprit) if culprit else []
+    yield Observation(
         # Many short lags are usual in a busy process.
         severity="warning" if culprit is None or culprit.duration_ns >= LEAST_LOST_NS else "hint",
         case="" if culprit else "core full",
@@ -286,7 +285,8 @@ def client_lag(observed: Observed) -> Observation | None:
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
         + (" while calls to models were" if common(lags, requests) else " while other nodes were")
         + f" under way ({observed.share(lost_ns)})"
-        + (f": {_place_text(observed, culprit)}." if culprit else ", at no one place."),
+        + (f": in '{culprit.function}' ({culprit.at})" if culprit else ", at no one place")
+        + (f", while {quoted(node.node for node in nodes)} ran." if nodes else "."),
         spans=span_ids(longest_first),
         lost_ns=lost_ns,
     )
@@ -323,14 +323,6 @@ def _nodes_during(observed: Observed, lag: events.ClientLag) -> list[events.Node
     return [node for node in nodes if node.start_ns <= middle_ns <= node.end_ns]
 
 
-def _place_text(observed: Observed, lag: events.ClientLag) -> str:
-    """The place of a lag for people: `in node 'parse' (parse.py:12)`."""
-    nodes = [node.node for node in _nodes_during(observed, lag)]
-    if blocking := [name for name in nodes if name.split("/")[-1] == lag.function]:
-        return f"in node {quoted(blocking)} ({lag.at})"
-    return f"in '{lag.function}' ({lag.at})" + (f", while {quoted(nodes)} ran" if nodes else "")
-
-
 @rule(
     "new-connections",
     "Connections are not kept: the server, or a proxy before it, closes each after its reply. A "
@@ -340,7 +332,7 @@ def _place_text(observed: Observed, lag: events.ClientLag) -> str:
     explains=("overhead",),
 )
 @per_model
-def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Calls that followed each other opened a connection each."""
     followers = [
         call
@@ -353,9 +345,10 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     count = len(connecting)
     is_rare = count < LEAST_SERIAL_CALLS or count <= MOSTLY * len(followers)
     if is_rare or observed.server(model).is_in_process:
-        return None
-    return Observation(
+        return
+    yield Observation(
         severity="warning" if observed.matters(lost_ns) else "hint",
+        whatever_it_cost=True,
         seen=f"{count} of {len(followers)} calls to '{model}' that followed another opened a new "
         f"connection, which took {ns_text(lost_ns / count)} each ({observed.share(lost_ns)}).",
         spans=span_ids(connecting),
@@ -373,46 +366,10 @@ _DECISION_CHARS = 24
     "it otherwise.",
     "L6",
     "if it is not needed, take the parameter out: both then run at the same time",
-    cases={
-        "beyond the result": Remedy(
-            "The result does not need these nodes: they are there for what else they do.",
-            "L6",
-            "leave them out if nobody reads what they do, or run them on their own afterwards",
-            "make them shorter: a lower max_output_tokens",
-        )
-    },
     explains=("decode", "prefill"),
 )
-def unused_dependency(observed: Observed) -> Observation | None:
-    """A node that waited for one whose output it does not use, or that the result does not use."""
-    return _beyond_result(observed) or observed.worst(_unquoted(observed))
-
-
-def _beyond_result(observed: Observed) -> Observation | None:
-    """Nodes that ran on when the result was there, so that it does not need them."""
-    # Empty for a pipeline that names no result: its last node is the result.
-    results = {pipeline.result for pipeline in observed.recorded[events.PipelineEvent]} - {None}
-    outermost = [node for node in observed.nodes.values() if "/" not in node.node]
-    ready_ns = max((node.end_ns for node in outermost if node.node in results), default=None)
-    if ready_ns is None:
-        return None
-    later = [node for node in outermost if node.end_ns > ready_ns]
-    lost_ns = max((node.end_ns for node in later), default=ready_ns) - ready_ns
-    if not observed.matters(lost_ns):
-        return None
-    return Observation(
-        severity="hint",
-        case="beyond the result",
-        seen=f"The result, {quoted(map(str, results))}, was there "
-        f"{ns_text(ready_ns - observed.run.start_ns)} into the run, which went on for "
-        f"{observed.share(lost_ns)} with {quoted(node.node for node in later)}.",
-        spans=span_ids(later),
-        lost_ns=lost_ns,
-    )
-
-
-def _unquoted(observed: Observed) -> Iterator[Observation]:
-    """Nodes on the critical path whose prompts quote nothing of the node that they waited for."""
+def unused_dependency(observed: Observed) -> Observations:
+    """A node that waited for another one whose output it does not use."""
     succeeded = (call for call in observed.calls[:TEXTS_OF_CALLS] if call.status == "ok")
     calls = grouped(succeeded, by=lambda call: call.node_span)
     # Pairs of spans: a condition of `when=` needs no place in a prompt.
@@ -524,15 +481,15 @@ def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
     explains=("code", "tool", "client lag"),
     explained_by=("client-lag",),
 )
-def slow_code(observed: Observed) -> Observation | None:
+def slow_code(observed: Observed) -> Observations:
     """A tool, or a node's own code, took much of the critical path."""
     lags = observed.recorded[events.ClientLag]
     culprit = _lag_of_culprit(observed, lags) if lags else None
     kinds = {"code", "tool", "client lag"} if culprit else {"code", "tool"}
     shares = [share for share in observed.shares if share.kind in kinds]
     taken_ns = sum(share.duration_ns for share in shares)
-    if sum(share.share for share in shares) < LARGE_SHARE or not observed.matters(taken_ns):
-        return None
+    if sum(share.share for share in shares) < LARGE_SHARE:
+        return
     tool = shares[0].most_of if shares[0].kind == "tool" else None
     if tool is not None:
         calls = [call for call in observed.recorded[events.ToolEvent] if call.tool == tool]
@@ -541,7 +498,7 @@ def slow_code(observed: Observed) -> Observation | None:
     else:
         nodes = _nodes_with_code(observed, culprit)
         if not nodes:
-            return None
+            return
         where = f", in the function '{culprit.function}'" if culprit else ""
         verb = "took" if len(set(nodes)) == 1 else "took most of"
         subject = f"Code of '{nodes[0]}'{where}, with its waits, {verb}"
@@ -550,8 +507,8 @@ def slow_code(observed: Observed) -> Observation | None:
     answers = [answer.span or 0 for answer in observed.recorded[events.AnswerEvent]]
     with_answers = {outer for span in answers for outer in (span, *_around(observed, span))}
     if spans and spans[0] in with_answers:
-        return None  # It waited for a person.
-    return Observation(
+        return  # It waited for a person.
+    yield Observation(
         # Only the author of the code knows whether it is needed, and can be quicker.
         severity="hint",
         case="" if tool is None else "tool",

@@ -20,7 +20,7 @@ from harness.analysis.facts import (
     queues_in_server,
     ttft,
 )
-from harness.analysis.finding import Expected, Observation, counted, ns_text, span_ids
+from harness.analysis.finding import Observation, Observations, counted, ns_text, span_ids
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import concurrency_of
 from harness.analysis.time_budget import times_in
@@ -60,11 +60,11 @@ LEAST_HELD_BACK_NS = 300_000_000
     explained_by=("preemptions", "client-lag"),
 )
 @per_model
-def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Replies stood still in their middle for far longer than tokens are apart in this run."""
     timed = [call for call in calls if call.itl_max_ns and call.itl_mean_ns]
     if not timed:
-        return None
+        return
     usual_ns = statistics.median(map(_usual_itl_ns, timed))
     least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
@@ -75,9 +75,9 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
         (call.itl_max_ns or 0) / max(1.0, replies_at_once.get(call.id, 1.0))
         for call in stalled
     )
-    if not observed.matters(lost_ns):
-        return None
-    return Observation(
+    if not stalled:
+        return
+    yield Observation(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
         f"{ns_text(statistics.median(stalls_ns))} in the median and {ns_text(max(stalls_ns))} at "
         f"most ({observed.share(lost_ns)}); tokens of this run are {ns_text(usual_ns)} apart.",
@@ -133,7 +133,7 @@ _TRENDS: Mapping[str, _Trend] = {
     explained_by=("queueing", "drifting-prefix", "straggler", "client-lag"),
 )
 @per_model
-def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> Observation | None:
+def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> Observations:
     """Later calls of one kind were slower or longer than earlier ones, with as many beside them."""
     queued = queues_in_server(observed, calls)
     replies_at_once = concurrency_of(calls)
@@ -141,42 +141,38 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
     timed = (call for call in calls if call.id not in queued and call.id in replies_at_once)
     # By node and role, since the prompts of each kind have a length of their own.
     kinds = grouped(timed, by=lambda call: ((call.node or "").split("[")[0], call.role))
-    return observed.worst(
-        _trend(observed, kind, case, replies_at_once) for kind in kinds.values() for case in _TRENDS
-    )
+    for kind in kinds.values():
+        for case in _TRENDS:
+            yield from _trend(observed, kind, case, replies_at_once)
 
 
 def _trend(
     observed: Observed, calls: Sequence[Call], case: str, replies_at_once: Mapping[int, float]
-) -> Observation | None:
+) -> Observations:
     """The growth of the case's measure from the first half of the calls to the later one."""
     text, measure, phase = _TRENDS[case]
     measured = [call for call in calls if measure(call)]
     half = len(measured) // 2
     first, later = measured[:half], measured[half:]
     if len(measured) < LEAST_TREND or _grew(first, later, lambda call: replies_at_once[call.id]):
-        return None
+        return
     # If all calls were sent together, the later ones only wait for the others.
     sent_ns = statistics.median((ttft(call) or call).start_ns for call in later)
     if statistics.median(call.end_ns for call in first) > sent_ns:
-        return None
+        return
     if case == "later" and _grew(first, later, lambda call: call.input_tokens or 0):
-        return None
+        return
     before = statistics.median(map(measure, first))
     after = statistics.median(map(measure, later))
     ascending = sorted(map(measure, first))
     # The Mann-Whitney U test's count of pairs: unlike a median, a few long calls do not move it.
     larger = sum(bisect_left(ascending, measure(call)) for call in later)
     if after < CHANGED * before or larger < LARGER_PAIRS * len(first) * len(later):
-        return None
-    lost_ns = 0.0
-    for call in later:
-        excess = max(0.0, 1 - before / measure(call))
-        # Calls that are answered together lose the same time, so each counts a part of it.
-        lost_ns += call.phase_ns(phase) * excess / max(1.0, replies_at_once[call.id])
+        return
+    lost_ns = length_ns(times_in(phase, later)) * (1 - before / after)
     unit = "{:.0f} tokens".format if case == "longer" else ns_text
     where = f" in '{measured[0].node}'" if measured[0].node else ""
-    return Observation(
+    yield Observation(
         case=case,
         # A longer reply may be what the task needs.
         severity="hint" if case == "longer" else "warning",
@@ -202,7 +198,7 @@ def _grew(first: Sequence[Call], later: Sequence[Call], measure: Callable[[Call]
     explains=("decode", "prefill"),
 )
 @per_model
-def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Most tokens that a model wrote were reasoning."""
     thinking = [call for call in calls if observed.hidden_tokens(call) and call.output_tokens]
     tokens = sum(call.output_tokens or 0 for call in calls)
@@ -210,10 +206,10 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     share = hidden / max(1, tokens)
     taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
     lost_ns = taken_ns * share
-    if share < MOSTLY or not observed.matters(lost_ns):
-        return None
+    if share < MOSTLY:
+        return
     is_counted = any(call.reasoning_tokens for call in thinking)
-    return Observation(
+    yield Observation(
         severity="hint",
         seen=("" if is_counted else "At least ")
         + f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
@@ -236,16 +232,16 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     explains=("prefill",),
 )
 @per_model
-def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Streams whose tokens all came together, long after the call was sent."""
     long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
     held_back = [call for call in long if _came_whole(observed, call)]
     waited_ns = length_ns(times_in("prefill", held_back))
     if len(held_back) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
-        return None
+        return
     tokens = statistics.median(call.output_tokens or 0 for call in held_back)
     wait_ns = statistics.median(call.phase_ns("prefill") for call in held_back)
-    return Observation(
+    yield Observation(
         seen=f"{len(held_back)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
         f"median, came whole {ns_text(wait_ns)} after they were asked for, with no time from the "
         "first token to the last.",
@@ -291,10 +287,10 @@ def _came_whole(observed: Observed, call: Call) -> bool:
     explained_by=("preemptions",),
 )
 @per_model
-def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Tokens came far apart: of calls that ran alone, or of most calls."""
     if sum((call.itl_mean_ns or 0) >= TYPEWRITER_NS for call in calls) < LEAST_COMPARED:
-        return None
+        return
     # Replies of all models count, since they may share the machine.
     replies_at_once = concurrency_of([call for call in observed.calls if call.status == "ok"])
     timed = [
@@ -308,36 +304,28 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     limit = limits[0] if limits else None
     case = ""
     first_moves: tuple[str, ...] = ()
-    expected: Expected | None = None
     # 1. Calls that ran alone show the machine's limits.
     examples = [call for call in timed if replies_at_once[call.id] <= ALONE]
     # A call alone that is far from both limits is slow for another reason than the machine.
     if _are_slow(examples) and (limit is None or limit.bound != "neither"):
         case = limit.bound if limit else "bandwidth"
-        if limit is not None and limit.bound == "bandwidth":
-            first_moves = ("use weights of half the size",)
-            half = limit.with_weights(limit.weight_bytes // 2)
-            expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
     # 2. Else most calls are so slow that the calls beside them are no excuse.
     else:
         examples = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
         if 2 * len(examples) <= len(timed) or not _are_slow(examples):
-            return None
+            return
     itl_ns = statistics.median(call.itl_mean_ns or 0 for call in examples)
     at_once = statistics.median(replies_at_once[call.id] for call in examples)
     lost_ns = length_ns(times_in("decode", examples)) * (1 - TARGET_ITL_NS / itl_ns)
-    if not observed.matters(lost_ns):
-        return None
     if at_once > ALONE:
         first_moves = (FEWER_CALLS,)
-    return Observation(
+    yield Observation(
         case=case,
         seen=f"Tokens of '{model}' came {ns_text(itl_ns)} apart in {len(examples)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
         f"{ns_text(TARGET_ITL_NS)} would have saved {observed.share(lost_ns)}.",
         spans=span_ids(examples),
         first_moves=first_moves,
-        expected=expected,
         lost_ns=lost_ns,
     )
 
@@ -356,16 +344,16 @@ def _are_slow(calls: Sequence[Call]) -> bool:
     explains=("decode",),
 )
 @per_model
-def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """The server threw out replies that were under way, to compute them again later."""
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
     # The server counts from its own start, not from the run's.
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
-        return None
+        return
     fewer = f"{FEWER_CALLS}: lower max_parallel under [endpoints.{model}] until none is preempted"
     has_several = most_at_once(times_in("decode", calls)) > 1
-    return Observation(
+    yield Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
-from harness.analysis.finding import Expected, Observation, counted, ns_text, quoted, span_ids
+from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
@@ -86,22 +87,59 @@ _ERRORS: Mapping[str, Remedy] = {
 """Class of the error that ended a call, or its code if that is more exact → the advice."""
 
 
-UNREACHED = "EndpointUnreachable"  # the error of a call that no server received
+_UNREACHED = "EndpointUnreachable"  # the error of a call that no server received
 _REPLY_ERRORS = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
 """Errors of replies that came, and were not what was asked for."""
 
 
-def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
-    """Endpoint → the calls that did not reach it. Endpoints with one or two are left out."""
-    unanswered = (call for call in observed.failed if _error_key(call) == UNREACHED)
-    missed = grouped(unanswered, by=lambda call: call.model)
-    return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
+@dataclass(frozen=True, slots=True)
+class _Failures:
+    """The calls to one endpoint that ended with errors of one class, and what became of them."""
+
+    model: str
+    error_class: str
+    calls: Sequence[Call]
+    retries: Sequence[events.RetryEvent]
+    fallbacks: Sequence[events.Fallback]  # the calls that another endpoint answered instead
+
+    @property
+    def case(self) -> str:
+        """The key of the advice in `_ERRORS`; the error's class if it has none there."""
+        code = self.calls[-1].error_code if self.calls else None
+        return code if code is not None and code in _ERRORS else self.error_class
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the endpoint could not be reached several times."""
+        return self.case == _UNREACHED and len(self.calls) >= LEAST_COMPARED
+
+    @property
+    def lost(self) -> list[Interval]:
+        """The time in the calls, and in the pauses before they were made again."""
+        return [*self.calls, *(retry.pause for retry in self.retries)]
 
 
-def _error_key(call: Call) -> str:
-    """The key in `_ERRORS` of the error that ended a call; its class if it has none there."""
-    code = call.error_code
-    return code if code is not None and code in _ERRORS else call.error_class
+def _failures(observed: Observed) -> list[_Failures]:
+    """The failures of a run, by endpoint and class of the error."""
+    fallbacks = observed.recorded[events.Fallback]
+    # (endpoint, class of the error) → the calls, and the same for what became of them.
+    calls = grouped(observed.failed, by=lambda call: (call.model, call.error_class))
+    retried = grouped(observed.retries, by=lambda retry: (str(retry.model), retry.reason))
+    moved = grouped(fallbacks, by=lambda event: (_failed_endpoint(observed, event), event.reason))
+    return [
+        _Failures(*key, calls.get(key, ()), retried.get(key, ()), moved.get(key, ()))
+        for key in dict.fromkeys((*calls, *retried, *moved))
+    ]
+
+
+def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
+    """The endpoint that could not answer: the intended one, or one asked in its place."""
+    fallbacks = observed.server(fallback.model).fallback
+    if fallback.to not in fallbacks:
+        return fallback.model
+    # Each endpoint is asked when the one before it in the list has failed.
+    place = fallbacks.index(fallback.to)
+    return fallbacks[place - 1] if place else fallback.model
 
 
 @rule(
@@ -121,17 +159,17 @@ def _error_key(call: Call) -> str:
         )
     },
 )
-def out_of_memory(observed: Observed) -> Observation | None:
+def out_of_memory(observed: Observed) -> Observations:
     """A model could not be brought into memory, or ran out of it after calls that came through."""
     failed = [call for call in observed.failed if _ran_out(call)]
     if not failed:
-        return None
+        return
     server = observed.server(failed[0].model)
     answered = observed.by_model.get(server.model, ())
     # If the model ever replied, it fitted into memory at start, and what it needs grew later.
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
     may_be_damaged = not before and failed[0].error_class == "ModelFileInvalid"
-    return Observation(
+    yield Observation(
         severity="error",
         model=server.model,
         case="later" if before else "",
@@ -148,32 +186,22 @@ def out_of_memory(observed: Observed) -> Observation | None:
     )
 
 
-@rule(
-    "retries",
-    *_OTHER_ERROR,
-    cases=_ERRORS,
-    explains=("retry", "failed"),
-    explained_by=("out-of-reach",),
-)
-def retries(observed: Observed) -> Observation | None:
-    """Calls were refused and tried again, or answered by another model than the one meant."""
-    return _paused(observed) or _fell_back(observed)
+@rule("retries", *_OTHER_ERROR, cases=_ERRORS, explains=("retry", "failed"))
+def retries(observed: Observed) -> Observations:
+    """Calls were refused and made again, or answered by another model than the intended one."""
+    for failures in _failures(observed):
+        # The rule `out-of-reach` reports outages.
+        if failures.is_outage:
+            continue
+        if failures.fallbacks or len(failures.retries) >= SEVERAL:
+            yield _made_again(observed, failures)
 
 
-def _paused(observed: Observed) -> Observation | None:
-    """Calls were refused, and made again after a pause."""
-    retries = observed.retries
-    causes = {(retry.model, retry.reason) for retry in retries}
-    refused = [call for call in observed.failed if (call.model, call.error_class) in causes]
-    lost_ns = length_ns([*(retry.pause for retry in retries), *refused])
-    if len(retries) < SEVERAL or not observed.matters(lost_ns):
-        return None
-    reason, counts = _commonest(retry.reason for retry in retries)
-    model, _ = _commonest(str(retry.model) for retry in retries if retry.reason == reason)
-    failed = [call for call in refused if call.model == model]
-    error = f" The last ended with: {failed[-1].error}" if failed else ""
+def _made_again(observed: Observed, failures: _Failures) -> Observation:
+    lost_ns = length_ns(failures.lost)
+    model = failures.model
     first_moves: tuple[str, ...] = ()
-    if reason == "RateLimited":
+    if failures.error_class == "RateLimited":
         # A limit of calls at once lets in as many as were answered together.
         answered = most_at_once(observed.by_model.get(model, ()))
         under_way = most_at_once(call for call in observed.calls if call.model == model)
@@ -181,53 +209,51 @@ def _paused(observed: Observed) -> Observation | None:
             first_moves = (
                 f"if it limits calls at once: max_parallel = {answered} under [endpoints.{model}]",
             )
+    outcomes = []
+    if failures.retries:
+        outcomes.append(f"{len(failures.retries)} were made again after a pause")
+    if failures.fallbacks:
+        others = quoted(fallback.to for fallback in failures.fallbacks)
+        outcomes.append(
+            f"{len(failures.fallbacks)} went to {others}, which writes and judges differently"
+        )
+    error = f" The last ended with: {failures.calls[-1].error}" if failures.calls else ""
     return Observation(
         model=model,
-        case=reason,
-        seen=f"Calls were retried {len(retries)} times ({counts}), most of them to '{model}'. The "
-        f"calls that failed and the pauses took {observed.share(lost_ns)}.{error}",
+        case=failures.case,
+        seen=f"Of the calls to '{model}' that ended with {failures.error_class}, "
+        f"{' and '.join(outcomes)}. The calls that failed and the pauses took "
+        f"{observed.share(lost_ns)}.{error}",
         first_moves=first_moves,
-        spans=span_ids(failed),
+        spans=span_ids(failures.calls),
         lost_ns=lost_ns,
+        # Another model writes and judges differently.
+        whatever_it_cost=bool(failures.fallbacks),
     )
 
 
 @rule("failed-calls", *_OTHER_ERROR, cases=_ERRORS, explains=("failed",))
-def failed_calls(observed: Observed) -> Observation | None:
+def failed_calls(observed: Observed) -> Observations:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     # What failed in an earlier part of the run was made again.
     was_repeated = observed.journal.resumed_after
-    failed = [
-        call for call in observed.failed if not _ran_out(call) and not was_repeated(call.end_ns)
-    ]
-    # (endpoint, class of the error) → calls that were not tried again, nor answered elsewhere.
-    final = Counter((call.model, call.error_class) for call in failed)
-    for retry in observed.retries:
-        if not was_repeated(retry.time_ns):
-            final[str(retry.model), retry.reason] -= 1
-    for fallback in observed.recorded[events.Fallback]:
-        if not was_repeated(fallback.time_ns):
-            final[_failed_endpoint(observed, fallback), fallback.reason] -= 1
-    for model in out_of_reach_calls(observed):
-        # The rule `out-of-reach` reports these.
-        del final[model, UNREACHED]
-    final = +final  # without counts of 0 and below
-    if not final:
-        return None
-    ((model, error_class), count), *_ = final.most_common()
-    alike = [call for call in failed if (call.model, call.error_class) == (model, error_class)]
-    context = _context_for(alike) if error_class == "ContextOverflow" else ""
-    return Observation(
-        severity="error",
-        model=model,
-        case=_error_key(alike[-1]),
-        seen=f"{counted(final.total(), 'call')} failed for good; {count} of '{model}' with "
-        f"this: {alike[-1].error}",
-        spans=span_ids(alike),
-        aim=Aim.LONGER_CONTEXT if context else None,
-        aim_target=context,
-        expected=Expected("such failures", count, 0, "calls") if context else None,
-    )
+    for failures in _failures(observed):
+        outcomes = (*failures.retries, *failures.fallbacks)
+        count = sum(not _ran_out(c) and not was_repeated(c.end_ns) for c in failures.calls)
+        count -= sum(not was_repeated(outcome.time_ns) for outcome in outcomes)
+        if count <= 0 or failures.is_outage:
+            continue
+        yield Observation(
+            severity="error",
+            model=failures.model,
+            case=failures.case,
+            seen=f"{counted(count, 'call')} to '{failures.model}' failed for good, the last with "
+            f"this: {failures.calls[-1].error}",
+            spans=span_ids(failures.calls),
+            target=_context_for(failures.calls)
+            if failures.error_class == "ContextOverflow"
+            else "",
+        )
 
 
 def _context_for(calls: Sequence[Call]) -> str:
@@ -265,15 +291,15 @@ def _context_for(calls: Sequence[Call]) -> str:
     },
     explained_by=("failed-calls", "out-of-memory", "out-of-reach"),
 )
-def failed_run(observed: Observed) -> Observation | None:
+def failed_run(observed: Observed) -> Observations:
     """The run did not come to its end."""
     ended = observed.journal.ended
     if ended is not None and ended.status != "error":
-        return None
+        return
     if ended is not None:
         failed = [node for node in observed.nodes.values() if node.status == "error"]
         is_reply_error = any(node.error_class in _REPLY_ERRORS for node in failed)
-        return Observation(
+        yield Observation(
             severity="error",
             case="reply" if is_reply_error else "",
             seen=f"The run ended with: {ended.error}",
@@ -285,7 +311,7 @@ def failed_run(observed: Observed) -> Observation | None:
         # Calls that were open when an earlier part was killed were made again.
         if call.status == "unfinished" and not observed.journal.resumed_after(call.end_ns)
     ]
-    return Observation(
+    yield Observation(
         severity="hint",
         case="unfinished",
         seen="The journal has no end"
@@ -298,94 +324,47 @@ def _ran_out(call: Call) -> bool:
     return _OUT_OF_MEMORY.search(call.error or "") is not None
 
 
-def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
-    """The endpoint that could not answer: the intended one, or one asked in its place."""
-    fallbacks = observed.server(fallback.model).fallback
-    if fallback.to not in fallbacks:
-        return fallback.model
-    # Each endpoint is asked when the one before it in the list has failed.
-    place = fallbacks.index(fallback.to)
-    return fallbacks[place - 1] if place else fallback.model
-
-
-def _fell_back(observed: Observed) -> Observation | None:
-    """Calls were answered by another model than the intended one."""
-    fallbacks = observed.recorded[events.Fallback]
-    if not fallbacks:
-        return None
-    model, _ = _commonest(_failed_endpoint(observed, fallback) for fallback in fallbacks)
-    moved = [fallback for fallback in fallbacks if _failed_endpoint(observed, fallback) == model]
-    reasons = [fallback.reason for fallback in moved]
-    reason, counts = _commonest(reasons)
-    failed = [
-        call for call in observed.failed if call.model == model and call.error_class in reasons
-    ]
-    lost_ns = length_ns(failed)
-    return Observation(
-        model=model,
-        case=reason,
-        seen=f"{counted(len(moved), 'call')} to '{model}' went to "
-        f"{quoted(fallback.to for fallback in moved)} instead ({counts}), after "
-        f"{observed.share(lost_ns)} in calls that failed. The replies come from another model, "
-        "which writes and judges differently.",
-        spans=span_ids(failed),
-        lost_ns=lost_ns,
-    )
-
-
 @rule(
     "out-of-reach",
-    _ERRORS[UNREACHED].meaning,
+    _ERRORS[_UNREACHED].meaning,
     "L3",
-    *_ERRORS[UNREACHED].moves,
+    *_ERRORS[_UNREACHED].moves,
     "name an endpoint to ask instead: fallback under [endpoints.{tag}] in harness.toml",
-    cases={"replaced": _ERRORS[UNREACHED]},
+    cases={"replaced": _ERRORS[_UNREACHED]},
     explains=("failed", "retry"),
 )
-def out_of_reach(observed: Observed) -> Observation | None:
+def out_of_reach(observed: Observed) -> Observations:
     """An endpoint could not be reached several times."""
-    failures = out_of_reach_calls(observed)
-    if not failures:
-        return None
-    model = max(failures, key=lambda tag: len(failures[tag]))
-    failed = failures[model]
-    others = [tag for tag in failures if tag != model]
-    pauses = [retry.pause for retry in observed.retries if retry.model == model]
-    fallbacks = observed.recorded[events.Fallback]
-    replaced = sum(_failed_endpoint(observed, fallback) == model for fallback in fallbacks)
-    since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
-    lost: list[Interval] = [*failed, *pauses]
-    # The calls that the server answered when it was back.
-    answered = [
-        call
-        for call in observed.calls
-        if call.model == model and call.status == "ok" and call.end_ns > until_ns
-    ]
-    if answered:
-        # Until the first of them was sent, it had waited for the server to be back.
-        until_ns = max(until_ns, (ttft(answered[0]) or answered[0]).start_ns)
-        lost.append(Interval(start_ns=min(answered[0].start_ns, until_ns), end_ns=until_ns))
-        until = f"until {ns_text(until_ns - observed.run.start_ns)}"
-    else:
-        until = "to its end"
+    for failures in _failures(observed):
+        if failures.is_outage:
+            yield _outage(observed, failures)
+
+
+def _outage(observed: Observed, failures: _Failures) -> Observation:
+    failed = failures.calls
+    replaced = len(failures.fallbacks)
+    from_ns, until_ns = (
+        time_ns - observed.run.start_ns for time_ns in (failed[0].start_ns, failed[-1].end_ns)
+    )
+    # Calls that were held back until the server was looked for again.
+    holds = observed.recorded.times_of(events.Hold)
+    is_back = any(
+        call.end_ns > failed[-1].end_ns and call.status == "ok"
+        for call in observed.by_model.get(failures.model, ())
+    )
     return Observation(
         # Only time was lost if the server came back, or others answered each call.
-        severity="warning" if answered or replaced >= len(failed) else "error",
-        model=model,
+        severity="warning" if is_back or replaced >= len(failed) else "error",
+        model=failures.model,
         # The advice to name a fallback is of no use if there is one.
         case="replaced" if replaced else "",
-        seen=f"'{model}' could not be reached from {ns_text(since_ns - observed.run.start_ns)} "
-        f"into the run {until}. {counted(len(failed), 'call')} to it failed, of which {replaced} "
-        "went to another endpoint." + (f" The same holds for {quoted(others)}." if others else ""),
+        seen=f"'{failures.model}' could not be reached from {ns_text(from_ns)} to "
+        f"{ns_text(until_ns)} into the run. {counted(len(failed), 'call')} to it failed, of which "
+        f"{replaced} went to another endpoint.",
         spans=span_ids(failed),
-        lost_ns=length_ns(lost),
+        lost_ns=length_ns([*failures.lost, *holds]),
+        whatever_it_cost=True,
     )
-
-
-def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
-    """The most frequent reason, and all with their counts: `3 for Overloaded, 1 for Cut`."""
-    counts = Counter(reasons).most_common()
-    return counts[0][0], ", ".join(f"{count} for {reason}" for reason, count in counts)
 
 
 @rule(
@@ -408,16 +387,16 @@ def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
     explains=("decode", "prefill"),
 )
 @per_model
-def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Calls that follow a reply which could not be used."""
     typed = [call for call in calls if call.structured]
     repeated = [call for call in typed if call.asks_again]
     lost_ns = length_ns(repeated)
-    if not observed.matters(lost_ns):
-        return None
+    if not repeated:
+        return
     unenforced = sum(call.schema in {"advisory", "ignored"} for call in typed)
     enforced = sum(call.schema == "enforced" for call in repeated)
-    return Observation(
+    yield Observation(
         case="enforced" if 2 * enforced > len(repeated) else "",
         seen=f"{len(repeated)} of {counted(len(typed), 'call')} to '{model}' for a typed reply "
         f"asked again after one that could not be used ({observed.share(lost_ns)})"
@@ -435,20 +414,17 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     Aim.LONGER_CONTEXT,
 )
 @per_model
-def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Replies were cut because the context was full; a set max_output_tokens may intend that."""
     cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
     if not cut:
-        return None
-    context = _context_for(cut)
-    return Observation(
+        return
+    yield Observation(
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
         "because the model's context was full.",
         spans=span_ids(cut),
-        aim=Aim.LONGER_CONTEXT if context else None,
-        aim_target=context,
-        expected=Expected("cut replies", len(cut), 0, "calls") if context else None,
+        target=_context_for(cut),
     )
 
 
@@ -476,7 +452,7 @@ def reached_own_limit(call: Call) -> bool:
     },
     explains=("node retry",),
 )
-def node_retries(observed: Observed) -> Observation | None:
+def node_retries(observed: Observed) -> Observations:
     """Attempts at nodes that failed and were made again, or that a timeout ended."""
     pauses = [r.pause for r in observed.recorded[events.RetryEvent] if r.node is not None]
     repeated = {node.caption for node in observed.nodes.values() if node.attempt}
@@ -487,10 +463,10 @@ def node_retries(observed: Observed) -> Observation | None:
         or (node.status == "error" and node.caption in repeated)
     ]
     lost_ns = length_ns([*pauses, *failed])
-    if not failed or not observed.matters(lost_ns):
-        return None
+    if not failed:
+        return
     errors = Counter(node.error_class for node in failed)
-    return Observation(
+    yield Observation(
         case="timeout" if NodeTimedOut.__name__ in errors else "",
         seen=f"{counted(len(failed), 'attempt')} at {quoted(node.caption for node in failed)} "
         f"failed ({', '.join(f'{count} with {name}' for name, count in errors.most_common())}). "

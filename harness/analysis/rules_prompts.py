@@ -22,7 +22,7 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Expected, Observation, ns_text, span_ids
+from harness.analysis.finding import Observation, Observations, ns_text, span_ids
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in
@@ -49,13 +49,13 @@ LITTLE_QUEUE = 0.2
     explained_by=("drifting-prefix",),
 )
 @per_model
-def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Long prompts, read one after another without much queue, and slowly."""
     timed = _with_known_prefill(observed, calls)
     lost_ns = length_ns(times_in("prefill", timed))
     # One or two calls count only if reading their prompts took half of the run.
     if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
-        return None
+        return
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
     tokens = statistics.median(map(computed_tokens, timed))
     waited_ns = sum(call.ttft_ns or 0 for call in timed)
@@ -67,13 +67,12 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         or tokens < LONG_PROMPT_TOKENS
         or queued_ns > LITTLE_QUEUE * waited_ns
         or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
-        or not observed.matters(lost_ns)
     ):
-        return None
+        return
     slowest_first = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
     # Over the time in which any prompt was read: prompts that are read together share it.
     rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
-    return Observation(
+    yield Observation(
         seen=f"Calls to '{model}' wait {ns_text(ttft_ns)} in the median for their first token: it "
         f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.share(lost_ns)}).",
         spans=span_ids(slowest_first),
@@ -128,7 +127,7 @@ LOOKED_BACK = 32
     explains=("prefill",),
 )
 @per_model
-def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
     # 1. Prompts that follow a similar one, and that the server has not served from its cache.
     pairs = [(before, call) for before, call in _successive(calls) if _is_uncached(call)]
@@ -155,33 +154,30 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
         )
     ]
-    # 4. The first of both that cost enough.
     for case, rereads in ("", drifted), ("uncached", uncached):
         lost_ns = scale * _reread_ns(calls, rereads)
-        if len(rereads) < SEVERAL or not observed.matters(lost_ns):
+        if len(rereads) < SEVERAL:
             continue
         is_counted = _counts_cached(rereads)
         lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
         prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
         shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
-        cached = _cached_text(rereads)
-        return Observation(
+        yield Observation(
             case=case,
             severity="warning" if case == "uncached" or is_counted else "hint",
             seen=f"{len(rereads)} prompts to '{model}' "
             + (
                 f"began with the same {prefix} of their text as the one answered just before, and "
-                f"{cached}. Reading it again took {lost}."
+                f"by its {'count' if is_counted else 'pace'} the server kept next to nothing of "
+                f"it. Reading it again took {lost}."
                 if case == "uncached"
                 else f"shared {shared} of their text with the one before, but differed after the "
-                f"first {prefix}; {cached}. Reading the rest again took {lost}. The first "
-                f"difference is at {rereads[0].likeness.difference}."
+                f"first {prefix}. Reading the rest again took {lost}. The first difference: "
+                f"{rereads[0].likeness.difference}."
             ),
             spans=span_ids(reread.call for reread in rereads),
-            expected=_ttft_if_cached(rereads) if is_counted else None,
             lost_ns=lost_ns,
         )
-    return None
 
 
 class _Reread(NamedTuple):
@@ -195,15 +191,6 @@ class _Reread(NamedTuple):
 def _counts_cached(rereads: Sequence[_Reread]) -> bool:
     """Whether the server says what it cached, at least of some prompts."""
     return any(reread.call.cached_tokens is not None for reread in rereads)
-
-
-def _cached_text(rereads: Sequence[_Reread]) -> str:
-    cached = [reread.call.cached_tokens for reread in rereads]
-    counts = [count for count in cached if count is not None]
-    if len(counts) < len(rereads):
-        return "what was cached of them the server does not say"
-    tokens = sum(_input_tokens(reread.call) for reread in rereads)
-    return f"{sum(counts)} of their {tokens} tokens were cached"
 
 
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
@@ -244,15 +231,6 @@ def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
     token_ns = min(c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens)
     least_ns = [token_ns * _input_tokens(reread.call) * reread.share for reread in rereads]
     return min(read_ns, sum(least_ns)) if max(least_ns) >= LEAST_READING_NS else 0
-
-
-def _ttft_if_cached(rereads: Sequence[_Reread]) -> Expected:
-    """The median time to first token, and without the time that the repeated reading took."""
-    before_s = [(reread.call.ttft_ns or 0) / 1e9 for reread in rereads]
-    reading_s = [reread.call.phase_ns("prefill") * reread.share / 1e9 for reread in rereads]
-    after_s = [max(0.0, ttft - read) for ttft, read in zip(before_s, reading_s, strict=True)]
-    medians_s = statistics.median(before_s), statistics.median(after_s)
-    return Expected("time to first token of these calls", *medians_s, "s")
 
 
 def _compared(
@@ -308,7 +286,7 @@ def likeness(earlier: str, later: str) -> Likeness:
     return Likeness(
         prefix_share=prefix_chars / length,
         shared_share=max(prefix_chars / length, repeated / max(1, len(starts))),
-        difference=_difference(earlier, later, prefix_chars),
+        difference=f"{_excerpt(earlier, prefix_chars)!r} became {_excerpt(later, prefix_chars)!r}",
     )
 
 
@@ -366,14 +344,6 @@ def _joined(earlier: _TextOrigin | None, later: _TextOrigin) -> _TextOrigin:
 def _windows(text: str, chars: int = WINDOW_CHARS) -> Counter[str]:
     """How often each stretch of so many characters occurs in the text."""
     return Counter(text[i : i + chars] for i in range(len(text) - chars + 1))
-
-
-def _difference(earlier: str, later: str, position: int) -> str:
-    """The first difference for people; `position` is its number of characters from the start."""
-    line = later.count("\n", 0, position) + 1
-    column = position - (later.rfind("\n", 0, position) + 1) + 1
-    before, after = _excerpt(earlier, position), _excerpt(later, position)
-    return f"line {line}, character {column}: {before!r} became {after!r}"
 
 
 def _excerpt(text: str, position: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from harness.analysis.facts import (
     LEAST_COMPARED,
@@ -20,7 +20,7 @@ from harness.analysis.facts import (
     reports_queue,
     ttft,
 )
-from harness.analysis.finding import Expected, Observation, counted, ns_text, quoted, span_ids
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,
@@ -76,23 +76,23 @@ SLOW_REPLICA = 2.0
     # Models that take turns in memory (`swap-thrash`) cannot be loaded ahead.
     explained_by=("out-of-reach", "retries", "swap-thrash"),
 )
-def cold_start(observed: Observed) -> Observation | None:
+def cold_start(observed: Observed) -> Observations:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
-    return _loaded(observed) or _cold_in_server(observed)
+    yield from _loaded(observed)
+    yield from _cold_in_server(observed)
 
 
-def _loaded(observed: Observed) -> Observation | None:
+def _loaded(observed: Observed) -> Observations:
     """The journal shows loads, and calls waited for the first load of a model."""
     # Load → the parts of it that a call waited for.
     waits = {load: _waits_for(load, observed) for load in _first_loads(observed)}
     loads = [load for load, parts in waits.items() if length_ns(parts) >= LEAST_LOST_NS]
     lost_ns = length_ns(part for load in loads for part in waits[load])
-    if not observed.matters(lost_ns):
-        return None
+    if not loads:
+        return
     longest = max(loads, key=lambda load: load.duration_ns)
     server = observed.server(longest.model)
-    is_avoidable = bool(server.remedies(Aim.KEEP_LOADED))
-    return Observation(
+    yield Observation(
         # A model that the run itself starts has to be loaded once.
         severity="hint" if server.is_in_process else "warning",
         model=longest.model if len(loads) == 1 else None,
@@ -100,9 +100,6 @@ def _loaded(observed: Observed) -> Observation | None:
         seen=f"The first call to {quoted(load.model for load in loads)} waited for the model to "
         f"be loaded ({observed.share(lost_ns)}), before a token of its prompt was read.",
         spans=span_ids(loads),
-        expected=Expected("wait of the first call for the model", lost_ns / 1e9, 0.0, "s")
-        if is_avoidable
-        else None,
         lost_ns=lost_ns,
     )
 
@@ -133,7 +130,7 @@ def _least_ns_per_token(calls: Sequence[Call]) -> float:
     return min((call.ttft_ns or math.inf) / computed_tokens(call) for call in read)
 
 
-def _swaps_in_server(observed: Observed) -> Observation | None:
+def _swaps_in_server(observed: Observed) -> Observations:
     """Calls waited if the call before them in their server was to another model, and only then."""
     answered = [call for calls in observed.by_model.values() for call in calls]
     answered.sort(key=lambda call: call.start_ns)
@@ -154,16 +151,16 @@ def _swaps_in_server(observed: Observed) -> Observation | None:
         if call.model == before.model:
             # Calls wait after their own model too, so taking turns is not the reason.
             if wait_ns >= LONG_NS:
-                return None
+                return
             is_certain = True
         elif wait_ns >= LONG_NS:
             lost_ns += wait_ns
             # The first call of a model would have loaded it in any case.
             if call.model in loaded:
                 swaps.append(call)
-    if len(swaps) < SEVERAL or not observed.matters(lost_ns):
-        return None
-    return Observation(
+    if len(swaps) < SEVERAL:
+        return
+    yield Observation(
         # If no call comes after its own model, the way to the server may be slow.
         severity="warning" if is_certain else "hint",
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
@@ -178,10 +175,10 @@ def _swaps_in_server(observed: Observed) -> Observation | None:
 
 
 @per_model
-def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """The first call, or each one after a pause, waited for more than its prompt, alone."""
     if any(load.model == model for load in observed.loads):
-        return None  # `_loaded` reports loads that are in the journal.
+        return  # `_loaded` reports loads that are in the journal.
     waits_ns = _waits_alone(observed, calls, LONG_NS)
     cold = [call for call in calls if call.id in waits_ns]
     warm_ttft_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
@@ -192,16 +189,15 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     # One wait may be the first load, and several may be a habit; two are neither.
     is_habit = len(cold) == 1 or len(cold) >= LEAST_COMPARED
     if (
-        not observed.matters(lost_ns)
-        or calls[0].id not in waits_ns
+        calls[0].id not in waits_ns
         or any(call.start_ns < calls[0].end_ns for call in calls[1:])
         or not is_slower
         or not is_habit
         # `_behind_others` reports uneven waits.
         or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
     ):
-        return None
-    return Observation(
+        return
+    yield Observation(
         case="each call" if len(cold) > 1 else "in server",
         seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {ns_text(slowest_ns)} for "
         f"the first token, with no other under way; {observed.share(lost_ns)} of it went into "
@@ -231,13 +227,14 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     explains=("decode",),
     explained_by=("client-lag", "retries"),
 )
-def straggler(observed: Observed) -> Observation | None:
+def straggler(observed: Observed) -> Observations:
     """One server of several, or one item of a mapped node, was far slower than the others."""
-    return _slow_replica(observed) or observed.worst(_slow_items(observed))
+    yield from _slow_replica(observed)
+    yield from _slow_items(observed)
 
 
 @per_model
-def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """One server of several took far longer for a token than the quickest one."""
     timed = (call for call in calls if call.replica and call.itl_mean_ns)
     calls_by_replica = grouped(timed, by=lambda call: call.replica)
@@ -247,14 +244,14 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         if len(replies) >= LEAST_COMPARED
     }
     if len(itl_ns) < 2:
-        return None
+        return
     slowest = max(itl_ns, key=lambda replica: itl_ns[replica])
     slowest_ns, quickest_ns = itl_ns[slowest], min(itl_ns.values())
     slow_calls = calls_by_replica[slowest]
     lost_ns = length_ns(times_in("decode", slow_calls)) * (1 - quickest_ns / slowest_ns)
-    if slowest_ns < SLOW_REPLICA * quickest_ns or not observed.matters(lost_ns):
-        return None
-    return Observation(
+    if slowest_ns < SLOW_REPLICA * quickest_ns:
+        return
+    yield Observation(
         case="replica",
         seen=f"Of the servers of '{model}', {slowest} wrote a token in {ns_text(slowest_ns)}, "
         f"the quickest in {ns_text(quickest_ns)}; {len(slow_calls)} of {len(calls)} calls went "
@@ -264,7 +261,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
     )
 
 
-def _slow_items(observed: Observed) -> Iterator[Observation]:
+def _slow_items(observed: Observed) -> Observations:
     """Items of mapped nodes that took far longer than the others, so that the run waited."""
     on_path = {step.span for step in observed.path.steps}
     items_by_node = grouped(observed.nodes.values(), by=lambda item: item.node)
@@ -310,33 +307,30 @@ def _slow_items(observed: Observed) -> Iterator[Observation]:
     },
     explains=("load", "room"),
 )
-def swap_thrash(observed: Observed) -> Observation | None:
+def swap_thrash(observed: Observed) -> Observations:
     """Models were loaded again and again, because another one was in their place."""
     if not observed.loads:
-        return _swaps_in_server(observed)
+        yield from _swaps_in_server(observed)
+        return
     first_loads = {load.id for load in _first_loads(observed)}
     reloads = [load for load in observed.loads if load.id not in first_loads]
     loads_by_model = Counter(load.model for load in observed.loads)
     if len(reloads) < SEVERAL or len(loads_by_model) == 1:
-        return None
+        return
     last_ns = reloads[-1].start_ns
     unloads = [u for u in observed.recorded[events.UnloadEvent] if u.start_ns < last_ns]
     waits = [part for load in reloads for part in _waits_for(load, observed)]
     lost_ns = length_ns([*waits, *unloads])
-    if not observed.matters(lost_ns):
-        return None
     taking_turns = [model for model, count in loads_by_model.most_common() if count > 1]
     one_context = _one_context(observed, taking_turns)
-    room = _room_for_all(observed)
-    return Observation(
+    yield Observation(
         case="one model" if one_context else "",
         seen=f"{quoted(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
         f"{1 if one_context else len(loads_by_model)} would have done. Waiting for these loads, "
         f"and making room, took {observed.share(lost_ns)}.",
         spans=span_ids(reloads),
         server=taking_turns[0],
-        first_moves=one_context + room + _more_items_at_once(observed),
-        expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
+        first_moves=one_context + _room_for_all(observed) + _more_items_at_once(observed),
         lost_ns=lost_ns,
     )
 
@@ -391,9 +385,9 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
 
 def _more_items_at_once(observed: Observed) -> tuple[str, ...]:
     # With more items, all calls to one model can go before the first to another.
-    places = f", with {observed.more_places}" if observed.more_places else ""
+    limit = f", with {observed.larger_limit}" if observed.larger_limit else ""
     return (
-        f"run more items side by side{places}: of those, one model does all before another comes",
+        f"run more items side by side{limit}: of those, one model does all before another comes",
     )
 
 
@@ -435,22 +429,23 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
     },
     explains=("queue", "prefill"),
 )
-def queueing(observed: Observed) -> Observation | None:
+def queueing(observed: Observed) -> Observations:
     """Calls waited in their server for one of its places, behind each other or behind others."""
-    return _behind_each_other(observed) or _behind_others(observed)
+    yield from _behind_each_other(observed)
+    yield from _behind_others(observed)
 
 
 @per_model
-def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Calls that were alone in this run waited in their server, now long, now short."""
     waits_ns = _waits_alone(observed, calls, LEAST_LOST_NS)
     lost_ns = sum(waits_ns.values())
-    if len(waits_ns) < 2 * SEVERAL or not observed.matters(lost_ns):
-        return None
+    if len(waits_ns) < 2 * SEVERAL:
+        return
     longest_ns = max(waits_ns.values())
     if longest_ns <= UNEVEN * min(waits_ns.values()):
-        return None
-    return Observation(
+        return
+    yield Observation(
         severity="hint",
         case="others",
         seen=f"{len(waits_ns)} of {len(calls)} calls to '{model}' waited for their first token, up "
@@ -478,7 +473,7 @@ def _waits_alone(observed: Observed, calls: Sequence[Call], least_ns: int) -> di
 
 
 @per_model
-def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
+def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Calls of this run queued in the server for most of the time to their first token."""
     queues = queues_in_server(observed, calls)
     queued = [
@@ -492,8 +487,8 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     is_certain = reports_queue(observed, calls)
     # An inferred queue may be the reading of a long prompt.
     least = SEVERAL if is_certain else 2 * SEVERAL
-    if len(queued) < least or not observed.matters(lost_ns) or server_had_places(observed, calls):
-        return None
+    if len(queued) < least or server_had_places(observed, calls):
+        return
     waits_ns = [queues[call.id].duration_ns for call in queued]
     # The most calls at once: answered, sent by this run, and counted by the server.
     answered = most_at_once(times_in("decode", calls))
@@ -501,19 +496,17 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     running = observed.highest(model, "running") or 0
     waiting = observed.highest(model, "waiting")
     kv_share = observed.highest(model, "KV cache") or 0.0
-    aim: Aim | None = Aim.ANSWER_MORE_AT_ONCE
-    case, expected = "", None
-    aim_target = f"{sent} calls at once"
+    case, target = "", ""
     if running > sent:
         # The server ran more calls than this run had sent: some are of others.
-        case, aim = "others", None
+        case = "others"
     elif kv_share > FULL_KV:
-        case, aim, aim_target = "KV cache full", Aim.MORE_KV_ROOM, ""
-        # Elements of half the size make room for twice as many calls.
-        expected = Expected("room in a 16-bit KV cache for", answered, 2 * answered, "calls")
+        case = "KV cache full"
     elif _writes_all_it_can(observed, calls, has_queue_report=is_certain):
         case = "at its limit"
-    return Observation(
+    else:
+        target = f"{sent} calls at once"
+    yield Observation(
         severity="warning" if is_certain else "hint",
         case=case,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
@@ -528,9 +521,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         + (f", with its KV cache {kv_share:.0%} full." if kv_share > FULL_KV else ".")
         + ("" if is_certain else " The server reports no queue: calls began only as others ended."),
         spans=span_ids(queued),
-        aim=aim,
-        aim_target=aim_target,
-        expected=expected,
+        target=target,
         lost_ns=lost_ns,
     )
 

@@ -7,13 +7,12 @@ and its script draw them, see `html_page.html_of`.
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 
@@ -146,7 +145,7 @@ class RunPage:
     result: TextIndex  # what the pipeline's result node returned: the named one, else the last
     loops: tuple[PageLoop, ...]
     rows: str | None  # the node whose items are the rows of a batch
-    calls: Sequence[PageCall]
+    calls: Iterable[PageCall]
     events: tuple[PageEvent, ...]
     texts: tuple[str, ...]  # each once
 
@@ -352,7 +351,7 @@ def _item(
 # --- calls ------------------------------------------------------------------------------------
 
 
-class _PageCalls(Sequence[PageCall]):
+class _PageCalls(Iterable[PageCall]):
     """The calls of a page, each made when it is asked for: there may be a hundred thousand."""
 
     def __init__(
@@ -365,38 +364,33 @@ class _PageCalls(Sequence[PageCall]):
         self._calls, self._journal, self._numbers = calls, journal, numbers
         self._charges = charges_of((call for call in calls if not call.from_cache), endpoints)
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - as any sequence
-        calls = self._calls[place]
-        return [*map(self._made, calls)] if isinstance(place, slice) else self._made(calls)
-
-    def _made(self, call: Call) -> PageCall:
+    def __iter__(self) -> Iterator[PageCall]:
         origin_ns = self._journal.started.time_ns
-        attributes = attributes_of(call)
-        return PageCall(
-            id=call.id,
-            node=self._journal.nodes.label_around(call.id),
-            role=call.role,
-            model=call.model,
-            start_ns=call.start_ns - origin_ns,
-            duration_ns=call.duration_ns,
-            phases=tuple(
-                (name, part.start_ns - origin_ns, part.duration_ns)
-                for name in PHASES
-                for part in call.phases.get(name, ())
-            ),
-            unreliable=tuple(sorted(call.unreliable)),
-            status=call.status,
-            error=call.error,
-            cost_usd=self._charges.get(call.id),
-            prompt=self._numbers.get(call.prompt_sha256),
-            reply=self._numbers.get(call.reply_sha256),
-            attributes={
-                name: value for name, value in attributes.items() if name not in _SHOWN_ELSEWHERE
-            },
-        )
+        for call in self._calls:
+            yield PageCall(
+                id=call.id,
+                node=self._journal.nodes.label_around(call.id),
+                role=call.role,
+                model=call.model,
+                start_ns=call.start_ns - origin_ns,
+                duration_ns=call.duration_ns,
+                phases=tuple(
+                    (name, part.start_ns - origin_ns, part.duration_ns)
+                    for name in PHASES
+                    for part in call.phases.get(name, ())
+                ),
+                unreliable=tuple(sorted(call.unreliable)),
+                status=call.status,
+                error=call.error,
+                cost_usd=self._charges.get(call.id),
+                prompt=self._numbers.get(call.prompt_sha256),
+                reply=self._numbers.get(call.reply_sha256),
+                attributes={
+                    name: value
+                    for name, value in attributes_of(call).items()
+                    if name not in _SHOWN_ELSEWHERE
+                },
+            )
 
 
 def _events(journal: _NotedJournal, recorded: events.Events) -> Iterator[PageEvent]:
@@ -481,27 +475,18 @@ def _round(scored: Round, rounds: Sequence[Round]) -> PageRound:
 def _sections(
     draft: str, base: str | None, notes: Mapping[int, Sequence[tuple[str, str]]]
 ) -> Iterator[PageSection]:
-    """The sections of a draft, each with its part of the difference from `base`, and its notes."""
-    changes: deque[tuple[Op, str]] = deque(word_changes(draft if base is None else base, draft))
+    """The sections of a draft, each compared with the one of its title in `base`; then lost ones.
+
+    `notes` has findings by the index of their section.
+    """
+    before = {} if base is None else {section.title: section.text for section in sections_of(base)}
     for index, section in enumerate(sections_of(draft)):
-        chars_left = len(section.text)
-        parts: list[tuple[Op, str]] = []
-        while changes and (chars_left or _ends_with_removal(changes)):
-            op, text = changes.popleft()
-            # Removed text is in no section, so it takes none of the section's characters.
-            if op != "-":
-                if len(text) > chars_left:
-                    changes.appendleft((op, text[chars_left:]))
-                    text = text[:chars_left]
-                chars_left -= len(text)
-            parts.append((op, text))
-        yield PageSection(parts=tuple(parts), notes=tuple(notes.get(index, ())))
-
-
-def _ends_with_removal(changes: Sequence[tuple[Op, str]]) -> bool:
-    """Whether text was removed here, and nothing put in its place, which the next section has."""
-    is_replaced = len(changes) > 1 and changes[1][0] == "+"
-    return changes[0][0] == "-" and not is_replaced
+        old_text = section.text if base is None else before.pop(section.title, "")
+        yield PageSection(
+            parts=tuple(word_changes(old_text, section.text)), notes=tuple(notes.get(index, ()))
+        )
+    for lost_text in before.values():
+        yield PageSection(parts=(("-", lost_text),), notes=())
 
 
 def word_changes(before: str, after: str) -> list[tuple[Op, str]]:

@@ -76,26 +76,22 @@ def time_shares(
 
     The path of a run without nodes has no steps. `run` is from its first record to its last.
     """
-    spans_by_kind = _spans_by_kind(recorded)
-    steps = _steps_of(path, calls, run)
-    # 1. How long each kind took: before each step, in each step, and after the last one.
-    ns_in_steps = _ns_in_steps(steps, spans_by_kind)
+    stretches = [*_stretches(path, calls, run)]
+    # 1. How long each kind took in each stretch.
     ns_by_kind: Counter[TimeKind] = Counter()
-    for durations_ns in (*_ns_before_steps(steps, spans_by_kind), *ns_in_steps):
+    code_ns: Counter[str] = Counter()
+    durations = _ns_in_stretches(stretches, _spans_by_kind(recorded))
+    for stretch, durations_ns in zip(stretches, durations, strict=True):
         ns_by_kind.update(durations_ns)
-    if steps:
-        ns_by_kind["end"] = max(0, run.end_ns - steps[-1].window.end_ns)
-    else:
-        ns_by_kind.update(_ns_in(run, calls, spans_by_kind))
+        if stretch.node is not None:
+            code_ns[stretch.node] += durations_ns["code"]
 
     # 2. Which node, tool or model took most of a kind.
-    code_ns: Counter[str] = Counter()
-    for step, durations_ns in zip(steps, ns_in_steps, strict=True):
-        code_ns[step.node] += durations_ns["code"]
-    windows = [step.window for step in steps] or [run]
+    steps = [stretch for stretch in stretches if stretch.rest == "code"]
+    windows = [step.window for step in steps]
     calls_by_tool = grouped(recorded[events.ToolEvent], by=lambda call: call.tool)
     tool_ns = {tool: length_ns(common(windows, times)) for tool, times in calls_by_tool.items()}
-    calls_on_path = [call for step in steps for call in step.calls] or calls
+    calls_on_path = [call for step in steps for call in step.calls]
     most_of: dict[TimeKind, str | None] = {
         "code": _key_of_most(code_ns),
         "tool": _key_of_most(tool_ns),
@@ -130,61 +126,47 @@ def _spans_by_kind(recorded: events.Events) -> _Spans:
     return spans
 
 
-class _StepTime(NamedTuple):
-    """A step of the critical path, with its part of the run's time."""
+class _Stretch(NamedTuple):
+    """A part of the run's time: a step of the critical path, or the wait before it or after all."""
 
-    node: str
-    wait: Interval  # from the end of the step before it, or the run's start, until it began
-    place_wait_ns: int
-    window: Interval  # its time, without the moments that belong to an earlier step
-    calls: Sequence[Call]
+    window: Interval
+    rest: TimeKind  # the cause of the time that nothing recorded explains; `code` in a step
+    node: str | None = None
+    calls: Sequence[Call] = ()
 
 
-def _steps_of(path: CriticalPath, calls: Iterable[Call], run: Interval) -> list[_StepTime]:
+def _stretches(path: CriticalPath, calls: Sequence[Call], run: Interval) -> Iterator[_Stretch]:
+    """The stretches that make up the run, in order."""
+    if not path.steps:
+        yield _Stretch(run, "code", calls=calls)
+        return
     calls_by_node_span = grouped(calls, by=lambda call: call.node_span)
-    steps = []
     last_end_ns = run.start_ns
-    for step in path.steps:
+    for number, step in enumerate(path.steps):
         # Steps of a stream overlap: a moment in two steps belongs to the earlier one.
         start_ns = max(last_end_ns, run.start_ns + step.start_ns)
         end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
-        wait = Interval(start_ns=last_end_ns, end_ns=start_ns)
+        place_ns = max(last_end_ns, start_ns - step.place_wait_ns)
+        before = Interval(start_ns=last_end_ns, end_ns=place_ns)
+        yield _Stretch(before, "between nodes" if number else "start")
+        yield _Stretch(Interval(start_ns=place_ns, end_ns=start_ns), "place")
         window = Interval(start_ns=start_ns, end_ns=end_ns)
-        step_calls = calls_by_node_span.get(step.span, ())
-        steps.append(_StepTime(step.node, wait, step.place_wait_ns, window, step_calls))
+        yield _Stretch(window, "code", step.node, calls_by_node_span.get(step.span, ()))
         last_end_ns = end_ns
-    return steps
+    yield _Stretch(Interval(start_ns=last_end_ns, end_ns=max(last_end_ns, run.end_ns)), "end")
 
 
-def _ns_before_steps(steps: Sequence[_StepTime], spans: _Spans) -> Iterator[Mapping[TimeKind, int]]:
-    """For each step, how long each cause of the wait before it took."""
-    waits = [step.wait for step in steps]
-    lags_by_step = parts_within(waits, spans["client lag"])
-    pauses_by_step = parts_within(waits, spans.get("node retry", ()))
-    for number, step in enumerate(steps):
-        lags = lags_by_step[number]
-        lag_ns = length_ns(lags)
-        # A moment counts once: as a lag, else as a pause, else as a wait for a place.
-        pause_ns = length_ns(without(pauses_by_step[number], lags))
-        unexplained_ns = step.wait.duration_ns - lag_ns - pause_ns
-        place_ns = min(unexplained_ns, step.place_wait_ns)
-        yield {
-            "client lag": lag_ns,
-            "node retry": pause_ns,
-            "place": place_ns,
-            "between nodes" if number else "start": unexplained_ns - place_ns,
-        }
-
-
-def _ns_in_steps(steps: Sequence[_StepTime], spans: _Spans) -> list[Mapping[TimeKind, int]]:
-    """For each step, how long each kind took in it."""
-    windows = [step.window for step in steps]
-    # Kind → for each step, the parts of this kind's spans that lie in it.
+def _ns_in_stretches(
+    stretches: Sequence[_Stretch], spans: _Spans
+) -> Iterator[Mapping[TimeKind, int]]:
+    """For each stretch, how long each kind took in it."""
+    windows = [stretch.window for stretch in stretches]
+    # Kind → for each stretch, the parts of this kind's spans that lie in it.
     parts = {kind: parts_within(windows, times) for kind, times in spans.items()}
-    return [
-        _ns_in(step.window, step.calls, {kind: parts[kind][number] for kind in parts})
-        for number, step in enumerate(steps)
-    ]
+    for number, stretch in enumerate(stretches):
+        # Between steps, all else is of nodes beside the path.
+        kinds = parts if stretch.rest == "code" else parts.keys() & {"client lag", "node retry"}
+        yield _ns_in(stretch, {kind: parts[kind][number] for kind in kinds})
 
 
 def _key_of_most(durations_ns: Mapping[str, int]) -> str | None:
@@ -206,16 +188,15 @@ def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
     return [part for call in calls for part in call.phases.get(phase, ())]
 
 
-def _ns_in(window: Interval, calls: Sequence[Call], spans: _Spans) -> Mapping[TimeKind, int]:
-    """How long each kind went on in the window while no earlier kind of `TIME_KINDS` did."""
-    durations_ns: dict[TimeKind, int] = {}
-    unexplained = [window]
+def _ns_in(stretch: _Stretch, spans: _Spans) -> Mapping[TimeKind, int]:
+    """How long each kind went on in a stretch while no earlier kind of `TIME_KINDS` did."""
+    durations_ns: Counter[TimeKind] = Counter()
+    unexplained = [stretch.window]
     for kind in TIME_KINDS:
-        if times := [*spans.get(kind, ()), *_times_of(kind, calls)]:
+        if times := [*spans.get(kind, ()), *_times_of(kind, stretch.calls)]:
             durations_ns[kind] = length_ns(common(unexplained, times))
             unexplained = without(unexplained, times)
-    # No kind before it explains this time, so the node's own code took it.
-    durations_ns["code"] = length_ns(unexplained)
+    durations_ns[stretch.rest] += length_ns(unexplained)
     return durations_ns
 
 

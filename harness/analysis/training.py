@@ -27,8 +27,7 @@ TrainingFormat = Literal["sft", "dpo", "reward"]
 # fmt: off
 LeftOut = Literal[
     "run-unreadable", "no-draft", "texts-not-recorded", "draft-redacted", "round-unreadable",
-    "not-passed", "one-draft", "not-comparable", "near-tie", "failed", "cut", "candidate",
-    "duplicate",
+    "not-passed", "one-draft", "not-comparable", "near-tie", "failed", "cut", "duplicate",
 ]
 # fmt: on
 """Why something is left out; `harness runs export` has the words."""
@@ -40,8 +39,6 @@ _PROMPT_START = conversation_text([Message("user", "")])
 _TEXT_COLUMNS = ("prompt", "completion", "chosen", "rejected")
 # In place of an evaluator's name, if code alone decided.
 _CODE = "checks"
-# Outcomes of candidates that were not chosen.
-_NOT_CHOSEN = {"finalist", "outdone", "no_gain"}
 
 
 class TrainingRows:
@@ -118,8 +115,6 @@ class TrainingRows:
     def _pairs(self, rounds: Sequence[Round]) -> Iterator[Row]:
         """The pairs of drafts of a loop that were scored in the same way, and differ enough."""
         # Candidates make no pairs: checks alone chose among most, and a section is no draft.
-        outcomes = [candidate.outcome for scored in rounds for candidate in scored.tried]
-        self.left_out["candidate"] += sum(outcome in _NOT_CHOSEN for outcome in outcomes)
         self.left_out["one-draft"] += len(rounds) == 1
         for pair in combinations(rounds, 2):
             worse, better = sorted(pair, key=lambda scored: scored.verdict.composite)

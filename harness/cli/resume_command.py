@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from harness.analysis.damage import salvage_run
+from harness.analysis.salvage import salvage_run
 from harness.cli.arguments import find_journal, read_pairs, role_option, traces_option
 from harness.cli.consoles import say, show
 from harness.cli.made_again import confirm_again, is_costly, listed_again

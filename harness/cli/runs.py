@@ -217,14 +217,10 @@ class _Pruned:
 
     dry_run: bool
     removed: Sequence[StoredRun]
-    gone: Sequence[str | None]
-    """Ids of runs without files, which leave the list."""
-    packed: Mapping[str, int | None]
-    """Run's id → its bytes now; None in a dry run, which cannot know them."""
-    kept: Sequence[StoredRun]
-    """Runs that are old enough to go, or too much, and stay for their `kept`."""
-    remaining: Sequence[StoredRun]
-    """All runs that were not removed, with their sizes before packing."""
+    gone: Sequence[str | None]  # ids of runs without files, which leave the list
+    packed: Mapping[str, int | None]  # run's id → its bytes now; None in a dry run
+    kept: Sequence[StoredRun]  # runs that are old enough to go, or too much, and stay
+    remaining: Sequence[StoredRun]  # all that were not removed, with their sizes before packing
 
     @property
     def remaining_bytes(self) -> int:

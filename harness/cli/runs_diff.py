@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from harness.analysis import RunReport
 from harness.analysis.comparison import (
+    Difference,
     FigureDifference,
     FigureUnit,
     FindingChange,
@@ -43,11 +44,9 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     if a.pipeline != b.pipeline:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
         console.print(Text(sentence, style="yellow"))
-    console.print(_totals_table(comparison))
+    console.print(_figure_table(comparison))
     for name, (of_a, of_b) in comparison.settings.items():
         console.print(Text(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}"))
-    console.print(_time_table(comparison))
-    console.print(_figure_table(comparison.figures))
     for change, words in _FINDINGS.items():
         findings = [_finding(f) for f in comparison.findings if f.change == change]
         if findings:
@@ -80,62 +79,26 @@ def _bottleneck_line(comparison: RunComparison) -> str:
     return f"The bottleneck has moved: {TIME_KINDS[of_a]} ({share_a}), now {now}."
 
 
-def _time_table(comparison: RunComparison) -> Table:
-    """Kinds of time that took at least a hundredth of one of the runs."""
-    table = _changes("Time of the critical path")
-    for kind, (a_ns, b_ns) in comparison.time.items():
-        share_a = a_ns / max(1, comparison.a.duration_ns)
-        share_b = b_ns / max(1, comparison.b.duration_ns)
-        if max(share_a, share_b) >= 0.01:
-            cell_a = f"{seconds(a_ns)} s, {share_a:.0%}"
-            cell_b = f"{seconds(b_ns)} s, {share_b:.0%}"
-            table.add_row(TIME_KINDS[kind], cell_a, cell_b, _change(a_ns, b_ns))
-    return table
+def _seconds(time_ns: float) -> str:
+    return f"{seconds(round(time_ns))} s"
 
 
 _UNITS: Mapping[FigureUnit, Callable[[float], str]] = {
-    "ns": lambda ns: f"{seconds(round(ns))} s" if ns >= 1e9 else f"{digits(ns / 1e6)} ms",
+    "ns": lambda ns: _seconds(ns) if ns >= 1e9 else f"{digits(ns / 1e6)} ms",
     "share": lambda share: f"{share:.0%}",
     "tokens/s": lambda rate: f"{digits(rate)} tokens/s",
 }
 
 
-def _figure_table(figures: Sequence[FigureDifference]) -> Table:
-    """Figures that changed by over a twentieth (times: a millisecond), per model if of several."""
-    table = _changes("Calls")
-    in_both = [figure for figure in figures if figure.a is not None and figure.b is not None]
-    # One of these is None: that of the figures of all calls.
-    has_several_models = len({figure.model for figure in in_both}) > 2
-    for figure in figures:
-        if figure.model and not (has_several_models and figure in in_both):
-            continue
-        a, b = figure.a or 0.0, figure.b or 0.0
-        if abs(b - a) > max(0.05 * a, 1e6 if figure.unit == "ns" else 0.0):
-            name = f"{figure.model}: {figure.name}" if figure.model else figure.name
-            _add_change(table, name, figure.a, figure.b, _UNITS[figure.unit])
-    return table
-
-
-def _changes(title: str) -> Table:
-    """An empty table of figures in A and in B."""
-    table = Table(title, "A", "B", "change")
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    return table
-
-
-def _finding(finding: FindingDifference) -> str:
-    sides = [side for side in (finding.a, finding.b) if side]
-    losses = " → ".join(f"{side.severity}, {ns_text(side.lost_ns or 0)}" for side in sides)
-    model = f"{finding.model}, " if finding.model else ""
-    return f"{finding.rule} ({model}{losses})"
-
-
-def _totals_table(comparison: RunComparison) -> Table:
+def _figure_table(comparison: RunComparison) -> Table:
+    """The totals of both runs, the time of their critical paths, and the figures of their calls."""
     a, b, nodes = comparison.a, comparison.b, comparison.nodes
-    table = _changes("")
+    table = Table("", "A", "B", "change")
+    for column in table.columns[1:]:
+        column.justify = "right"
+        column.no_wrap = True
     table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
-    _add_change(table, "time", a.duration_ns, b.duration_ns, lambda ns: f"{seconds(round(ns))} s")
+    _add_change(table, "time", a.duration_ns, b.duration_ns, _seconds)
     for title, of_a, of_b in (
         ("node calls", sum(n.a is not None for n in nodes), sum(n.b is not None for n in nodes)),
         ("model calls", a.calls.calls, b.calls.calls),
@@ -145,7 +108,40 @@ def _totals_table(comparison: RunComparison) -> Table:
         _add_change(table, title, of_a, of_b, lambda count: f"{count:,}")
     if a.cost.usd is not None or b.cost.usd is not None:
         _add_change(table, "dollars", a.cost.usd, b.cost.usd, dollars)
+    table.add_section()
+    table.add_row(Text("Time of the critical path", style="bold"))
+    for kind, (a_ns, b_ns) in comparison.time.items():
+        # Kinds that took at least a hundredth of one of the runs.
+        if 100 * a_ns >= a.duration_ns or 100 * b_ns >= b.duration_ns:
+            _add_change(table, TIME_KINDS[kind], a_ns, b_ns, _seconds)
+    if figures := _changed(comparison.figures):
+        table.add_section()
+        table.add_row(Text("Calls", style="bold"))
+        for figure in figures:
+            name = f"{figure.model}: {figure.name}" if figure.model else figure.name
+            _add_change(table, name, figure.a, figure.b, _UNITS[figure.unit])
     return table
+
+
+def _changed(figures: Sequence[FigureDifference]) -> list[FigureDifference]:
+    """Figures that changed by over a twentieth (times: a millisecond), per model if of several."""
+    in_both = [figure for figure in figures if figure.a is not None and figure.b is not None]
+    # One of these is None: that of the figures of all calls.
+    has_several_models = len({figure.model for figure in in_both}) > 2
+    changed = []
+    for figure in figures:
+        a, b = figure.a or 0.0, figure.b or 0.0
+        is_shown = not figure.model or (has_several_models and figure in in_both)
+        if is_shown and abs(b - a) > max(0.05 * a, 1e6 if figure.unit == "ns" else 0.0):
+            changed.append(figure)
+    return changed
+
+
+def _finding(finding: FindingDifference) -> str:
+    sides = [side for side in (finding.a, finding.b) if side]
+    losses = " → ".join(f"{side.severity}, {ns_text(side.lost_ns or 0)}" for side in sides)
+    model = f"{finding.model}, " if finding.model else ""
+    return f"{finding.rule} ({model}{losses})"
 
 
 def _add_change(
@@ -171,7 +167,7 @@ _NODE_FIGURES: Mapping[str, Callable[[NodeRecord], str]] = {
 def _node_table(nodes: list[NodeDifference]) -> Table:
     table = Table(title="Node calls, A → B; the biggest differences first", title_justify="left")
     table.add_column("node", overflow="fold")
-    table.add_column("what", ratio=1)
+    table.add_column("differs in", ratio=1)
     has_cost = any(n and n.cost_usd is not None for node in nodes for n in (node.a, node.b))
     figures = {
         title: form for title, form in _NODE_FIGURES.items() if has_cost or title != "dollars"
@@ -180,52 +176,28 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
         table.add_column(title, justify="right")
     for node in nodes[:_MOST_NODES]:
         cells = (_both(known(node.a, form), known(node.b, form)) for form in figures.values())
-        table.add_row(Text(node.node), Text("; ".join(_differences(node))), *cells)
+        differences = ", ".join(_difference(kind, node) for kind in node.differs_in)
+        table.add_row(Text(node.node), Text(differences), *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
     return table
 
 
-def _differences(node: NodeDifference) -> Iterator[str]:
-    """Phrases that say what differs in a node call, and why."""
+def _difference(kind: Difference, node: NodeDifference) -> str:
+    """What differs in a node call, in a phrase."""
     a, b = node.a, node.b
     if a is None or b is None:
-        yield "only in A" if b is None else "only in B"
-        return
-    if "status" in node.differs_in:
-        error = b.error or a.error
-        yield f"{a.status} in A, {b.status} in B" + (f" ({error})" if error else "")
-    causes = ", ".join(_causes(node, a, b))
-    # A call that failed has no output, and an old journal no digest of it.
-    is_same = "output" not in node.differs_in and None not in {a.digest, b.digest}
-    if "output" not in node.differs_in:
-        if causes:
-            yield f"same output, changed: {causes}" if is_same else f"changed: {causes}"
-    elif causes:
-        yield f"output changed: {causes}"
-    elif a.code is None or b.code is None:
-        yield "output changed; why is not recorded"
-    elif a.calls or b.calls:
-        yield "output changed, with the same code, inputs and models: another reply"
-    else:
-        yield "output changed, with the same code and inputs"
-    if node.differs_in == ("time",):
-        yield "took longer in " + ("A" if a.duration_ns > b.duration_ns else "B")
-    # Ordered by importance, never empty here: if "work" is first, all before it is the same, as far
-    # as known.
-    elif node.differs_in[0] == "work":
-        yield "the same output, with other calls" if is_same else "other calls"
-
-
-def _causes(node: NodeDifference, a: NodeRecord, b: NodeRecord) -> Iterator[str]:
-    if "code" in node.differs_in:
-        yield "its code"
-    if node.changed_inputs:
-        names = ", ".join(f"'{name}'" for name in node.changed_inputs)
-        yield f"its input{'' if len(node.changed_inputs) == 1 else 's'} {names}"
-    if "models" in node.differs_in:
-        roles = [role for role in a.models if a.models[role] != b.models.get(role, a.models[role])]
-        yield f"its models ({', '.join(roles)})"
+        return "only in A" if b is None else "only in B"
+    match kind:
+        case "status":
+            error = b.error or a.error
+            return f"{a.status} in A, {b.status} in B" + (f" ({error})" if error else "")
+        case "inputs":
+            return f"inputs {', '.join(node.changed_inputs)}"
+        case "work":
+            return "other calls"
+        case _:
+            return kind
 
 
 def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:

@@ -32,7 +32,6 @@ _REASONS: Mapping[LeftOut, str] = {
     "near-tie": "near ties, less than {margin:g} apart; --margin changes that",
     "failed": "pairs whose higher score failed, at a floor say, and whose lower one passed",
     "cut": "pairs whose better draft was cut",
-    "candidate": "candidates that are in no round's draft",
     "duplicate": "duplicates",
 }
 

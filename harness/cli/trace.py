@@ -1,34 +1,27 @@
-"""`harness trace`: a run's journal as a timeline, a report, a diagnosis, or checked for damage.
+"""`harness trace`: a run's journal as a timeline, a report, a diagnosis, or one of its spans.
 
 RUN is a run's id, any part of one, a file of the run, or `latest`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import json_option, of_run, read_pairs
 from harness.cli.consoles import Group, JournalCommand, Shown, say, show
-from harness.cli.process import FAILED
 from harness.cli.tables import seconds
 from harness.errors import InvalidInput, did_you_mean
 from harness.plugins import load_plugin, plugin_names
 from harness.trace import TIMELINES, Exporter, ExportTarget, Journal, SpanRecord, events
 from harness.trace.records import figures, own_track, title
-
-if TYPE_CHECKING:
-    from harness.analysis.damage import FileCheck, JournalCheck
 
 # The ending of attributes that name a text by its hash.
 _TEXT = "_sha256"
@@ -172,48 +165,6 @@ def diagnose(journal: Path, *, as_json: bool) -> None:
     show(findings_of(Journal(journal)), print_findings, as_json=as_json)
 
 
-@trace.command(cls=JournalCommand)
-@of_run
-@json_option
-def check(journal: Path, *, as_json: bool) -> None:
-    """Show whether a journal is whole; what was under way at its end stands in the report.
-
-    Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
-    """
-    from harness.analysis.damage import check_journal  # noqa: PLC0415
-
-    checked = check_journal(journal)
-    show(checked, print_check, as_json=as_json, fields=to_jsonable_python)  # for its paths
-    sys.exit(0 if checked.is_whole else FAILED)
-
-
-def print_check(checked: JournalCheck, console: Console) -> None:
-    """Prints the state and the problems of each file."""
-    last = checked.files[-1].part
-    for file in checked.files:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
-        verdict = _verdict(file, is_of_last_part=file.part == last)
-        part = f" (part {file.part})" if last else ""
-        console.print(Text(f"{file.path}{part}: {verdict}"), soft_wrap=True)
-        console.print(Text(f"records: {kinds or 'none'}"), style="dim")
-        for problem in file.problems:
-            line = "" if problem.line is None else f"line {problem.line}: "
-            console.print(Text(f"{line}{problem.message}"), style="red")
-
-
-def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
-    if file.run_id is None:
-        is_torn = file.torn_bytes > 0 and not file.problems
-        return "killed in its first line, or not a journal" if is_torn else "not a journal"
-    if file.problems:
-        return "damaged"
-    if file.is_whole:
-        return f"whole; the run ended: {file.ended}"
-    torn = f", in the middle of a line ({file.torn_bytes} bytes)" if file.torn_bytes else ""
-    why = "killed, or still going" if is_of_last_part else "killed; it was resumed"
-    return f"readable, but it stops before the run's end{torn}: {why}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanShown:
     """A span, what lies directly in it, and its texts."""
@@ -221,21 +172,16 @@ class SpanShown:
     span: int
     name: str
     title: str
-    track: str
-    """The track that it begins; empty if it lies on the track around it."""
+    track: str  # the track that it begins; empty if it lies on the track around it
     status: str
     error: str | None
-    start_ns: int
-    """From the run's start."""
+    start_ns: int  # from the run's start
     duration_ns: int
-    around: tuple[str, ...]
-    """The titles of the spans around it, outermost first."""
-    attributes: Mapping[str, object]
-    """Without the attributes that name its texts."""
-    parts: tuple[tuple[str, int, int], ...] = ()
-    """Title, start from the run's start, and duration of each span directly in it."""
-    texts: Mapping[str, str] = field(default_factory=dict)
-    """Name, such as `prompt`, `reply` or `draft` → text."""
+    around: tuple[str, ...]  # the titles of the spans around it, outermost first
+    attributes: Mapping[str, object]  # without those that name its texts
+    # Title, start from the run's start, and duration of each span directly in it.
+    parts: tuple[tuple[str, int, int], ...]
+    texts: Mapping[str, str]  # name, such as `prompt`, `reply` or `draft` → text
 
 
 def span_shown(journal: Journal, target: int | str) -> SpanShown:

@@ -75,8 +75,6 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     console.print(Text(_checked(diagnosis)), highlight=False)
     for remark in diagnosis.remarks:
         console.print(Text(str(remark)))
-    if diagnosis.not_examined:
-        console.print(Text(f"Not examined: {'; '.join(map(str, diagnosis.not_examined))}."))
 
 
 def _parts(report: RunReport) -> Iterator[Table | Text]:
@@ -107,8 +105,8 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
         yield _loop_table(report.loops)
     if report.cost.usd is not None:
         yield _cost_table(report.cost)
-    if report.cost.models:
-        yield Text(_cost_line(report.cost))
+    elif report.cost.models:
+        yield Text(f"Cost: unknown; no price for {', '.join(report.cost.unpriced_models)}.")
     if report.unfinished:
         yield _open_table(report.unfinished)
 
@@ -307,18 +305,9 @@ def _cost_table(cost: RunCost) -> Table:
             f"{model.output_tokens:,}",
             known(model.usd_per_million_output_tokens, dollars),
         )
+    total_rate = known(cost.usd_per_million_output_tokens, dollars)
+    table.add_row("all", "", known(cost.usd, dollars), "", "", total_rate)
     return table
-
-
-def _cost_line(cost: RunCost) -> str:
-    unpriced = ", ".join(cost.unpriced_models)
-    if cost.usd is None:
-        return f"Cost: unknown; no price was found for {unpriced}."
-    without = f", without {unpriced}, whose price is unknown" if unpriced else ""
-    return (
-        f"Cost: {dollars(cost.usd)} dollars{without}; per million output tokens "
-        f"{known(cost.usd_per_million_output_tokens, dollars)}."
-    )
 
 
 def _open_table(spans: tuple[OpenSpan, ...]) -> Table:

@@ -82,19 +82,10 @@ def print_summary(
         )
     else:
         console.print("Of the checks alone; who passes is unknown until a model judges the rest.")
-    panels = [v.judges for v in verdicts.values() if v.judges]
-    for what, number in (
-        ("stopped by a gate", sum(bool(v.gates) for v in verdicts.values())),
-        (
-            "failed, since not all dimensions were scored",
-            sum(bool(v.missing) for v in verdicts.values()),
-        ),
-        ("with a reply that was repaired", sum(any(e.repaired for e in p.each) for p in panels)),
-        ("with a reply that could not be read", sum(bool(p.abstentions) for p in panels)),
-        ("seen shortened", sum(bool(p.shortened) for p in panels)),
-    ):
-        if number:
-            console.print(f"{number:,} {what}.")
+    if gated := sum(bool(v.gates) for v in verdicts.values()):
+        console.print(f"{gated:,} stopped by a gate.")
+    if incomplete := sum(bool(v.missing) for v in verdicts.values()):
+        console.print(f"{incomplete:,} failed, since not all dimensions were scored.")
     ranked = [
         f"{name} ({composites[name]})" for name in sorted(composites, key=composites.__getitem__)
     ]

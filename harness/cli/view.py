@@ -85,19 +85,25 @@ def view(
         problem = "--metrics is for the served page of one run"
         raise InvalidInput(problem, code="option.of-one-run")
     kind: PageKind = "evaluation" if is_evaluation else "run"
-    if is_evaluation:
-        read = partial(evaluation_json, files, traces=traces_directory(traces), clean=clean_json)
-    else:
-        journal = find_journal(run, traces)
-        read = partial(_page, journal)
+    journal = None if is_evaluation else find_journal(run, traces)
+    read = (
+        partial(evaluation_json, files, traces=traces_directory(traces), clean=clean_json)
+        if journal is None
+        else partial(_page, journal)
+    )
     if output is not None:
         with _reading(kind), writing(output), whole_file(output) as file:
             file.writelines(html_of(read(), nonce=token_urlsafe(), kind=kind))
         say(output)
-    elif is_evaluation:
-        _serve_evaluation(read, port=port, open_browser=not no_browser)
-    else:
-        _serve_run(journal, port=port, open_browser=not no_browser, metrics=metrics)
+        return
+    with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
+        site = (
+            partial(_evaluation_site, read, Path(folder))
+            if journal is None
+            else _RunSite(journal, Path(folder))
+        )
+        public = {"/metrics"} if metrics else set()
+        _serve(site, f"The {kind}", port=port, open_browser=not no_browser, public=public)
 
 
 @click.command("open", cls=JournalCommand)
@@ -167,27 +173,11 @@ def _reading(kind: PageKind) -> Status:
     return Shown(stderr=True).status(f"Reading the {kind} …")
 
 
-def _serve_evaluation(
-    read: Callable[[], Iterator[bytes]], *, port: int, open_browser: bool
-) -> None:
-    with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
-        page = Path(folder, "evaluation.html")
-
-        def site(nonce: str) -> Site:
-            with _reading("evaluation"), whole_file(page) as file:
-                file.writelines(html_of(read(), nonce=nonce, is_live=True, kind="evaluation"))
-            return {"/": page}
-
-        _serve(site, "The evaluation", port=port, open_browser=open_browser)
-
-
-def _serve_run(journal: Path, *, port: int, open_browser: bool, metrics: bool = False) -> None:
-    with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
-        site = _RunSite(journal, Path(folder))
-        with _reading("run"):
-            site.data(version_of(journal))
-        public = {"/metrics"} if metrics else set()
-        _serve(site, "The run", port=port, open_browser=open_browser, public=public)
+def _evaluation_site(read: Callable[[], Iterator[bytes]], folder: Path, nonce: str) -> Site:
+    page = folder / "evaluation.html"
+    with _reading("evaluation"), whole_file(page) as file:
+        file.writelines(html_of(read(), nonce=nonce, is_live=True, kind="evaluation"))
+    return {"/": page}
 
 
 def _page(journal: Path) -> Iterator[bytes]:
@@ -210,6 +200,8 @@ class _RunSite:
         self._metrics_of = lru_cache(maxsize=1)(self._read_metrics)
 
     def __call__(self, nonce: str) -> Site:
+        with _reading("run"):
+            self.data(version_of(self._journal))
         site: Site = {"/": partial(self._html, nonce), "/run.json": self._news}
         site["/metrics"] = lambda _query: self._metrics_of(version_of(self._journal))
         try:

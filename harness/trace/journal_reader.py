@@ -369,10 +369,7 @@ def _decoded(line: bytes, path: Path, number: int) -> Record:
 def _hint(path: Path) -> str:
     """How a message about a damaged journal ends."""
     run = quote(str(path))
-    return (
-        f"'harness trace check {run}' says what is wrong, 'harness resume {run} --salvage' goes on "
-        "without it"
-    )
+    return f"'harness resume {run} --salvage' goes on with what can be trusted"
 
 
 def part_path(journal: Path, part: int) -> Path:

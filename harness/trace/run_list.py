@@ -170,7 +170,7 @@ def _with_unended(lines: list[AuditLine], directory: Path, *, since: str) -> lis
                 final="GOING" if is_going(path) else "KILLED",
             )
         except (JournalInvalid, OSError):
-            continue  # It is no run, or `trace check` says what is wrong with it.
+            continue  # It is no run, or every command on it says what is wrong with it.
         # The last part of the run has no end, so the line of an earlier part does not count.
         lines = [ended for ended in lines if ended.run_id != line.run_id]
         start = line.timestamp or ""

@@ -579,7 +579,8 @@ def back_after_a_while() -> PlantedRun:
     run.call()
     for _ in range(3):
         run.failed_call(300, "EndpointUnreachable: small: nothing answers")
-    run.call(wait_ms=2000)
+    run.span("hold", run.now_ms, 2000, run.root)
+    run.call(run.now_ms + 2000)
     return run
 
 
@@ -746,14 +747,6 @@ def a_schema_before_each_reply() -> PlantedRun:
     run = PlantedRun("vllm")
     call: dict[str, Any] = {"structured": True, "prompt": "The same?", "reply": '{"answer": "yes"}'}
     run.calls(6, prefill_ms=950, tokens=17, input_tokens=10, **call)
-    return run
-
-
-def beyond_the_result() -> PlantedRun:
-    run = PlantedRun("vllm")
-    run.instant("pipeline", pipeline="answered", result="answer")
-    run.node("answer", 0, 1000)
-    run.node("audit", 0, 4000)
     return run
 
 

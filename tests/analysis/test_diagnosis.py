@@ -16,7 +16,6 @@ from harness.analysis import LAYERS, RULES, RunFinding, diagnose
 from harness.analysis.facts import Observed, Server, batching_helps
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
-from harness.session import load_settings
 from harness.testing import Script, run_pipeline
 from harness.trace import Call, Journal, calls_of
 
@@ -71,8 +70,6 @@ class Fault:
     make: Make
     shown: tuple[int, float | None]
     """How many spans show it, and the seconds that it cost."""
-    expected: tuple[float, float, str] | None = None
-    """A figure before and after, and its unit; None for those that cannot be computed."""
     severity: str = "warning"
     beside: frozenset[str] = frozenset()
     """What else may rightly be said of the run."""
@@ -83,17 +80,17 @@ class Fault:
 
 
 FAULTS = [
-    Fault("cold-start", planted.cold_start, (1, 3.0), (3, 0, "s"), severity="hint"),
+    Fault("cold-start", planted.cold_start, (1, 3.0), severity="hint"),
     Fault("cold-start", planted.slow_first_call, (1, 2.4)),
     Fault("swap-thrash", planted.swaps_in_a_server, (4, 6.0), severity="hint",
           beside=frozenset({"cold-start", "serial-client"})),
     Fault("straggler", planted.straggler, (1, 2.4)),
     Fault("reply-gap", planted.stalled_replies, (3, 4.5)),
-    Fault("swap-thrash", planted.swap_thrash, (4, 3.85), (3.85, 0, "s"),
+    Fault("swap-thrash", planted.swap_thrash, (4, 3.85),
           beside=frozenset({"cold-start"})),
     Fault("queueing", planted.queueing, (7, 3.5)),
     Fault("queueing", lambda: planted.queueing("llamacpp"), (7, 3.5), name="queueing llama-server"),
-    Fault("queueing", planted.queueing_for_room, (7, 3.5), (1, 2, "calls")),
+    Fault("queueing", planted.queueing_for_room, (7, 3.5)),
     Fault("queueing", lambda: planted.queueing("embedded", file="small.gguf"), (7, 3.5),
           name="queueing embedded"),
     Fault("queueing", planted.queueing_for_one_place, (7, 3.5)),
@@ -101,15 +98,15 @@ FAULTS = [
     Fault("queueing", planted.queueing_by_counter, (5, 3.04)),
     Fault("queueing", planted.queueing_unsaid, (5, 2.7), severity="hint"),
     Fault("prefill-bound", planted.prefill_bound, (5, 12.5), beside=frozenset({"serial-client"})),
-    Fault("drifting-prefix", planted.drifting_prefix, (4, 7.63), (2, 0.09, "s")),
-    Fault("drifting-prefix", planted.uncached_prefix, (4, 7.89), (2, 0.03, "s")),
-    Fault("drifting-prefix", planted.resent_history, (6, 9.12), expected=(2.04, 0.44, "s")),
+    Fault("drifting-prefix", planted.drifting_prefix, (4, 7.63)),
+    Fault("drifting-prefix", planted.uncached_prefix, (4, 7.89)),
+    Fault("drifting-prefix", planted.resent_history, (6, 9.12)),
     Fault("drifting-prefix", lambda: planted.resent_history(told=False), (6, 9.12),
           name="resent, and nobody says so"),
     Fault("preemptions", planted.preemptions, (0, None)),
     Fault("slow-decode", planted.bandwidth_bound, (3, 11.7)),
     Fault("slow-decode", lambda: planted.known_limits(1000), (3, 11.7),
-          (6.67, 10, "tokens/s"), name="bandwidth, and known"),
+          name="bandwidth, and known"),
     Fault("slow-decode", lambda: planted.known_limits(100, prefill_ms=6000), (3, 11.7),
           beside=frozenset({"prefill-bound", "serial-client"}), name="compute"),
     Fault("slow-decode", planted.slow_decode, (8, 15.21)),
@@ -127,8 +124,8 @@ FAULTS = [
     Fault("retries", planted.retries, (3, 5.08)),
     Fault("failed-calls", planted.failed_calls, (1, None), severity="error"),
     Fault("failed-calls", lambda: planted.failed_calls(max_output_tokens=400), (1, None),
-          (1, 0, "calls"), severity="error", name="overflow by so much"),
-    Fault("filled-context", planted.context_filled, (3, None), (3, 0, "calls")),
+          severity="error", name="overflow by so much"),
+    Fault("filled-context", planted.context_filled, (3, None)),
     Fault("max-parallel", planted.turns, (4, 0.9)),
     Fault("max-parallel", planted.turns_unsaid, (4, 0.9), severity="hint"),
     Fault("retries", planted.fell_back, (2, 0.8)),
@@ -144,8 +141,6 @@ FAULTS = [
           beside=frozenset({"serial-client"})),
     Fault("serial-client", planted.held_in_the_node, (8, 1.61), beside=frozenset({"slow-code"})),
     Fault("cold-start", planted.a_schema_before_each_reply, (6, 5.1)),
-    Fault("unused-dependency", planted.beyond_the_result, (1, 3.0), severity="hint",
-          beside=frozenset({"slow-code"})),
     Fault("not-streamed", planted.kept_back_while_it_stood_still, (3, None),
           beside=frozenset({"serial-client", "cold-start"})),
     Fault("node-retries", planted.timed_out_attempts, (2, 2.0)),
@@ -174,9 +169,6 @@ def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -
     assert finding.severity == fault.severity
     lost_s = None if finding.lost_ns is None else round(finding.lost_ns / 1e9, 2)
     assert (len(finding.spans), lost_s) == fault.shown
-    said = finding.expected
-    assert (said and (round(said.before, 2), round(said.after, 2), said.unit)) == fault.expected
-    assert said is None or [move for move in finding.move if move.endswith(f": {said}")]
     for each in findings.values():
         assert each.layer in LAYERS
         assert each.move
@@ -248,7 +240,7 @@ def test_every_rule_has_a_recorded_run_in_which_it_is_the_fault() -> None:
 
 def test_where_nodes_wait_for_places_the_remedy_names_their_limit() -> None:
     moves = {one.rule: one.move for one in diagnose(Journal(SHIPPED / "swaps.jsonl")).findings}
-    assert "max_parallel=2 in Pipeline(…)" in "\n".join(moves["swap-thrash"])
+    assert "a larger max_parallel in Pipeline(…)" in "\n".join(moves["swap-thrash"])
     # Two engines of this process, each with its own memory: the size of their contexts is equal.
     assert "the same context_tokens" not in "\n".join(moves["swap-thrash"])
 
@@ -322,7 +314,7 @@ def one_call_without_latency() -> PlantedRun:
 def test_what_no_rule_can_tell_is_said(make: Make, codes: list[str], tmp_path: Path) -> None:
     diagnosis = diagnose(make().journal(tmp_path))
 
-    assert [one.code for one in diagnosis.not_examined] == [f"diagnosis.{code}" for code in codes]
+    assert [one.code for one in diagnosis.remarks] == [f"diagnosis.{code}" for code in codes]
 
 
 def test_the_largest_part_that_no_finding_explains_is_named(tmp_path: Path) -> None:
@@ -341,7 +333,7 @@ def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: 
     run.call(tokens=12, max_output_tokens=40)
     diagnosis = diagnose(run.journal(tmp_path))
 
-    assert [one.code for one in diagnosis.remarks] == ["diagnosis.replies-cut"]
+    assert diagnosis.remarks[0].code == "diagnosis.replies-cut"
     assert "2 of 3" in str(diagnosis.remarks[0])
     assert diagnosis.findings == ()
 
@@ -372,21 +364,6 @@ def test_the_code_of_the_node_with_the_longest_lag_is_named(tmp_path: Path) -> N
 
     assert finding.rule == "slow-code"
     assert finding.seen.startswith("Code of 'second', in the function 'parse'")
-
-
-def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_path: Path) -> None:
-    run = PlantedRun()
-    for reply in ("So it is always.", "So it is always.", "So it is always.", "And so it is not."):
-        run.call(tokens=60, prompt="What is the rule?", reply=reply)
-    for seed in (None, None, 1, 2):  # what the cache would not have answered
-        run.call(prompt="Is it good?", reply="Yes.", temperature=0.8, seed=seed)
-
-    (remark,) = diagnose(run.journal(tmp_path)).remarks
-    assert remark.code == "diagnosis.calls-repeated"
-    assert str(remark).startswith("2 calls to 'small' asked")
-    assert 'cache = "run" at the top of harness.toml' in str(remark)
-    (tmp_path / "harness.toml").write_text('cache = "run"\n')
-    assert load_settings(tmp_path / "harness.toml", environment={}).cache == "run"
 
 
 @pytest.mark.parametrize(

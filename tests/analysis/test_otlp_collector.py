@@ -162,8 +162,8 @@ def test_a_batch_ends(tmp_path, batch, notes, sent):
             (address, {}, "address")
             for address in ("", "127.0.0.1:6006", "ftp://host", "http://host:70000")
         ),
-        ("http://127.0.0.1:1", {f"Bearer {KEY}": ""}, "header-name"),
-        ("http://127.0.0.1:1", {"x-key": f"{KEY}\r\nx: y"}, "header-value"),
+        ("http://127.0.0.1:1", {f"Bearer {KEY}": ""}, "header"),
+        ("http://127.0.0.1:1", {"x-key": f"{KEY}\r\nx: y"}, "header"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_sent_is_said_before_anything_is_read_and_without_secrets(

@@ -187,7 +187,7 @@ def test_without_texts_rounds_are_told_by_their_scores(tmp_path: Path) -> None:
     )
     (loop,) = page.loops
     assert not page.has_texts
-    assert page.calls[0].prompt is None
+    assert next(iter(page.calls)).prompt is None
     assert page.report.loops[0].composites == (4.0, 6.0)
     assert (loop.rounds, loop.stop.endswith("; no gain twice")) == ((), True)
     assert "did not record texts" in str(loop.unreadable)

@@ -11,7 +11,7 @@ from harness.analysis.training import TrainingRows
 from harness.rubric import DimensionScore, Verdict
 from harness.rubric.verdict import Judges, Shortened
 from harness.trace import Journal, RunTrace, TraceOptions
-from harness.wiggum import Round, Tried
+from harness.wiggum import Round
 from harness.wiggum.record import record_round
 
 JUDGES = Judges(evaluators=("judge",), prompt_sha256="9")
@@ -166,18 +166,6 @@ def test_a_cut_draft_may_be_the_worse_one(tmp_path):
     first, second = rounds_of(5, 7)
     rows, _ = made(journal_of(tmp_path, (replace(first, cut=True), second)))
     assert pairs(rows) == [("Draft 2.", "Draft 1.")]
-
-
-def test_candidates_that_are_in_no_draft_are_counted(tmp_path):
-    outcomes = ("taken", "outdone", "no_gain", "finalist", "failed", "unusable")
-    tried = tuple(
-        Tried(number=n, section=None, section_index=None, seed=None, outcome=outcome)
-        for n, outcome in enumerate(outcomes)
-    )
-
-    rows, left_out = made(journal_of(tmp_path, (replace(rounds_of(7)[0], tried=tried),)))
-
-    assert (rows, left_out) == ([], Counter({"candidate": 3, "one-draft": 1}))
 
 
 # --- good drafts -----------------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""Whether the remedies that a diagnosis names help, and as much as it predicts.
+"""Whether the remedies that a diagnosis names help.
 
     python tests/benchmarks/bench_remedies.py [NAME ...] [--json]
 
 Each row makes a run with a fault, reads the remedy in the words of its finding, follows it to the
 number, and makes the run again: on the demo's model in the embedded engine, or on a paced loopback
-server (`planted_bottlenecks.py`). `predicted` is what the finding expects of its figure; `measured`
-the same figure of the second run, which a dash stands for where none is predicted. A remedy that
-lengthens the run by more than a tenth does harm. Let nothing else run meanwhile.
+server (`planted_bottlenecks.py`). A remedy that lengthens the run by more than a tenth does harm.
+Let nothing else run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +37,7 @@ from planted_bottlenecks import (
 from harness import Pipeline, Run
 from harness.analysis import RunFinding, diagnose
 from harness.session.settings import demo_endpoint
-from harness.trace import Journal, calls_of, events
+from harness.trace import Journal
 
 HARM = 1.1
 
@@ -58,21 +56,17 @@ class Trial:
     """Changes to what `performed` and `Pipeline` take."""
     mended: Callable[[int], Mapping[str, Any]]
     """The same with the remedy, by its number; 0 where it has none."""
-    figure: Callable[[Journal], float] | None = None
-    """That is predicted."""
 
 
 class Row(NamedTuple):
-    """What became of one remedy; a figure is None where none is predicted."""
+    """What became of one remedy."""
 
     name: str
     remedy: str
-    before: float | None
-    predicted: float | None
-    measured: float | None
-    unit: str
     run_before_s: float
     run_after_s: float
+    is_mended: bool = False
+    """Whether the rule finds nothing more."""
     is_of_time: bool = False
     """Whether the finding is of lost time; a whole reply takes longer than a cut one."""
 
@@ -132,29 +126,6 @@ def long_reply(pipeline: Pipeline) -> None:
         )
 
 
-def first_token_s(journal: Journal) -> float:
-    calls = calls_of(journal.spans())[1:]  # The first prompt is new in both runs.
-    return statistics.median((call.ttft_ns or 0) / 1e9 for call in calls)
-
-
-def reloading_s(journal: Journal) -> float:
-    models: set[str] = set()
-    again_ns = 0
-    for load in events.Events(journal.spans())[events.LoadEvent]:
-        again_ns += load.duration_ns if load.model in models else 0
-        models.add(load.model)
-    return again_ns / 1e9
-
-
-def failures(journal: Journal) -> float:
-    return sum(call.status == "error" for call in calls_of(journal.spans()))
-
-
-def cut_replies(journal: Journal) -> float:
-    calls = calls_of(journal.spans())
-    return sum(c.was_cut and (c.output_tokens or 0) < (c.max_output_tokens or 0) for c in calls)
-
-
 SHORT = {"max_output_tokens": 24, "on_cut": "keep"}
 SMALL = {"context_tokens": 2048, "slots": 1}
 DEMO = demo_endpoint()
@@ -186,27 +157,27 @@ TRIALS: Mapping[str, Trial] = {
     ),
     "turns at an endpoint": Trial(
         rule="max-parallel",
-        remedy=r"max_parallel = (\d+) under",
+        remedy=r"under \[endpoints\.\w+\] \(now (\d+)\)",
         build=asking_each(QUESTIONS[:8]),
         behavior=Behavior(reply_tokens=35, reports_counters=True),
         faulty={"endpoint": {"max_parallel": 1, "backend": "vllm"}},
-        mended=lambda most: {"endpoint": {"max_parallel": most, "backend": "vllm"}},
+        mended=lambda now: {"endpoint": {"max_parallel": 2 * now, "backend": "vllm"}},
     ),
     "turns at a crowded server": Trial(
         rule="max-parallel",
-        remedy=r"max_parallel = (\d+) under",
+        remedy=r"under \[endpoints\.\w+\] \(now (\d+)\)",
         build=asking_each(LETTERS[:24]),
         behavior=Behavior(places=32, reply_tokens=35, crowded_from=4),
         faulty={"endpoint": {"max_parallel": 4}},
-        mended=lambda most: {"endpoint": {"max_parallel": most}},
+        mended=lambda now: {"endpoint": {"max_parallel": 2 * now}},
     ),
     "places of a pipeline": Trial(
         rule="max-parallel",
-        remedy=r"max_parallel=(\d+) in Pipeline",
+        remedy=r"in Pipeline\(…\) \(now (\d+)\)",
         build=asking_each(QUESTIONS[:8]),
         behavior=Behavior(reply_tokens=35),
         faulty={"at_once": 2},
-        mended=lambda most: {"at_once": most},
+        mended=lambda now: {"at_once": 2 * now},
     ),
     "a loop as a mapped node": Trial(
         rule="serial-client",
@@ -230,7 +201,6 @@ TRIALS: Mapping[str, Trial] = {
         behavior=Behavior(keeps_prefixes=True, reports_prefixes=True, reply_tokens=8),
         faulty={"endpoint": {"max_parallel": 1}},
         mended=lambda _: {"build": stamped(first=False)},
-        figure=first_token_s,
     ),
     "room for both models": Trial(
         rule="swap-thrash",
@@ -238,7 +208,6 @@ TRIALS: Mapping[str, Trial] = {
         build=drafts_and_checks,
         faulty=TWO_MODELS | {"budget": {"capacity": "200 MiB"}},
         mended=lambda mib: TWO_MODELS | {"budget": {"capacity": f"{mib} MiB"}},
-        figure=reloading_s,
     ),
     "context for a prompt": Trial(
         rule="failed-calls",
@@ -246,7 +215,6 @@ TRIALS: Mapping[str, Trial] = {
         build=long_prompt,
         faulty={"endpoint": {"context_tokens": 256}},
         mended=lambda tokens: {"endpoint": {"context_tokens": tokens}},
-        figure=failures,
     ),
     "context for a reply": Trial(
         rule="filled-context",
@@ -254,7 +222,6 @@ TRIALS: Mapping[str, Trial] = {
         build=long_reply,
         faulty={"endpoint": {"context_tokens": 256}},
         mended=lambda tokens: {"endpoint": {"context_tokens": tokens}},
-        figure=cut_replies,
     ),
 }
 
@@ -273,18 +240,13 @@ def main() -> None:
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=2))
         return
-    print(f"{'':<32}{'before':>9}{'predicted':>11}{'measured':>10}{'run':>16}")
     for row in rows:
-        figures = [_shown(one, row.unit) for one in (row.before, row.predicted, row.measured)]
+        mended = "mended" if row.is_mended else ""
         harm = "  HARM" if row.does_harm else ""
         print(
-            f"{row.name:<32}{figures[0]:>9}{figures[1]:>11}{figures[2]:>10}"
-            f"{row.run_before_s:>7.1f} -> {row.run_after_s:.1f} s{harm}  {row.remedy}"
+            f"{row.name:<32}{mended:<8}{row.run_before_s:>7.1f} -> {row.run_after_s:.1f} s{harm}"
+            f"  {row.remedy}"
         )
-
-
-def _shown(figure: float | None, unit: str) -> str:
-    return "-" if figure is None else f"{figure:.2f} {unit}"[:9]
 
 
 def row_of(name: str, trial: Trial) -> Row:
@@ -295,21 +257,11 @@ def row_of(name: str, trial: Trial) -> Row:
         if not remedy:
             rules = ", ".join(one.rule for one in diagnose(before).findings)
             reason = f"no such remedy: {rules or 'no finding'}"
-            return Row(name, reason, None, None, None, "", *[_run_s(before)] * 2)
+            return Row(name, reason, _run_s(before), _run_s(before))
         after = made(trial, trial.faulty | trial.mended(number), Path(directory) / "after")
-        expected = findings[0].expected
-        measured = trial.figure(after) if trial.figure is not None and expected else None
-        return Row(
-            name,
-            remedy,
-            expected.before if expected else None,
-            expected.after if expected else None,
-            measured,
-            expected.unit if expected else "",
-            _run_s(before),
-            _run_s(after),
-            findings[0].lost_ns is not None,
-        )
+        is_mended = trial.rule not in {one.rule for one in diagnose(after).findings}
+        is_of_time = findings[0].lost_ns is not None
+        return Row(name, remedy, _run_s(before), _run_s(after), is_mended, is_of_time)
 
 
 def followed(trial: Trial, findings: Sequence[RunFinding]) -> tuple[str, int]:

@@ -319,8 +319,7 @@ def test_a_run_with_a_damaged_line_goes_on_from_what_is_certain(project: Path) -
     (project / "mended").touch()
     refused = harness("resume", "latest", "--json", cwd=project)
     assert refused.code == "journal.invalid"
-    looks, goes_on = re.findall(r"'harness ([^']*)'", refused.json["error"]["message"])
-    assert harness(*shlex.split(looks), cwd=project).exit_code == 1
+    (goes_on,) = re.findall(r"'harness ([^']*)'", refused.json["error"]["message"])
 
     done = harness(*shlex.split(goes_on), "--json", cwd=project)
 

@@ -167,10 +167,10 @@ def test_a_missing_package_of_the_export_is_named_with_its_extra(
     assert (done.exit_code, "wiggum-harness[otlp]" in " ".join(done.stderr.split())) == (2, True)
 
 
-# --- report, diagnose, check ---------------------------------------------------------------------
+# --- report, diagnose ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["report", "diagnose", "check"])
+@pytest.mark.parametrize("command", ["report", "diagnose"])
 def test_a_run_is_looked_at_by_people_and_scripts(
     project: Path, journal: Path, command: str
 ) -> None:
@@ -178,20 +178,12 @@ def test_a_run_is_looked_at_by_people_and_scripts(
     said = trace(command, journal.stem, "--json", cwd=project)
     assert (for_people.exit_code, said.exit_code) == (0, 0)
     found = [one["rule"] for one in said.json.get("findings", ())]  # if the machine is busy
-    expected = {"report": journal.stem, "diagnose": "Nothing was found.", "check": "whole"}
+    expected = {"report": journal.stem, "diagnose": "Nothing was found."}
     assert all(one in for_people.stdout for one in found or [expected[command]])
     assert said.json["run_id"] == journal.stem
 
 
-def test_of_a_killed_run_it_is_told_where_it_stops(project: Path, tmp_path: Path) -> None:
-    done = trace("check", "traces/killed.jsonl", "--json", cwd=project)
-
-    found = done.json
-    assert done.exit_code == 1
-    assert (found["is_whole"], found["is_readable"]) == (False, True)
-    (file,) = found["files"]
-    assert (file["path"], file["torn_bytes"], file["ended"]) == ("traces/killed.jsonl", 4, None)
-    assert_shown("trace check", "a killed run", trace("check", "traces/killed.jsonl", cwd=project))
+def test_a_killed_run_is_drawn_and_reported(project: Path, tmp_path: Path) -> None:
     target = tmp_path / "killed.pftrace"
     trace("export", "traces/killed.jsonl", "--output", target, cwd=project)
     assert target.stat().st_size > 50
@@ -216,38 +208,12 @@ def parts(tmp_path: Path) -> Path:
     return journal
 
 
-def test_a_check_names_the_parts_of_a_run(parts: Path) -> None:
-    done = trace("check", parts.with_suffix(".1.jsonl"), cwd=parts.parent)
-
-    assert_shown("trace check", "two parts", done, masks={str(parts.parent): "traces"})
-    done = trace("check", parts, "--json", cwd=parts.parent)
-    assert (done.exit_code, done.json["is_whole"], done.json["parts"]) == (0, True, 2)
-
-
 def test_a_report_and_a_diagnosis_are_of_all_parts(parts: Path) -> None:
     assert_shown("trace report", "two parts", trace("report", parts, cwd=parts.parent))
     assert trace("diagnose", parts, "--json", cwd=parts.parent).json["findings"] == []
 
 
-@pytest.mark.parametrize(
-    ("case", "content"),
-    [
-        ("half a line", b'{"ki'),
-        (
-            "damaged",
-            sealed(RunStarted(1, "r", "essay", 0, 0, 1)) + b'{"kind":"end","id":1,"time_ns":"a"}\n',
-        ),
-    ],
-)
-def test_a_check_of_what_is_no_whole_journal_says_so(
-    tmp_path: Path, case: str, content: bytes
-) -> None:
-    (tmp_path / "run.jsonl").write_bytes(content)
-
-    assert_shown("trace check", case, trace("check", "run.jsonl", cwd=tmp_path))
-
-
-@pytest.mark.parametrize("command", ["open", "export", "report --json", "check --json"])
+@pytest.mark.parametrize("command", ["open", "export", "report --json"])
 def test_a_run_that_is_not_there_is_exit_code_2(project: Path, command: str) -> None:
     done = trace(*command.split(), "2031", cwd=project)
 

@@ -10,7 +10,6 @@ import pytest
 from golden import assert_shown, printed
 
 from harness.analysis import Diagnosis, RunFinding
-from harness.analysis.finding import Expected
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.cli.consoles import json_object
@@ -26,7 +25,6 @@ FINDING = RunFinding(
     layer="L4a",
     move=("start vLLM with a larger --max-num-seqs", "under [endpoints.small]: more slots"),
     lost_ns=3_400_000_000,
-    expected=Expected("time to first token", 4.1, 0.6, "s"),
 )
 
 
@@ -68,9 +66,7 @@ CASES = {
     "cut short": diagnosis(status="cancelled"),
     "a limit that was passed": diagnosis(speed_limits=(limit("compute"),)),
     "an unknown limit": diagnosis(speed_limits=(limit("unknown"),)),
-    "not examined": diagnosis(
-        not_examined=("where prompts were the same: no texts were recorded",)
-    ),
+    "a remark": diagnosis(remarks=("No texts were recorded.",)),
 }
 
 
@@ -87,9 +83,3 @@ def test_json_holds_everything_that_was_found() -> None:
     assert (finding["rule"], finding["lost_ns"]) == ("queueing", 3_400_000_000)
     assert finding["spans"] == [6, 8]
     assert finding["move"] == list(FINDING.move)
-    assert finding["expected"] == {
-        "figure": "time to first token",
-        "before": 4.1,
-        "after": 0.6,
-        "unit": "s",
-    }

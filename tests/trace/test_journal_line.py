@@ -210,3 +210,16 @@ def test_whatever_it_is_given_it_writes_one_line_of_strict_json(value):
 
     assert b"\n" not in written
     json.loads(written, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_line_in_which_any_bit_changed_is_no_record(number):
+    line = seal(encode(SpanRecord(2, 1, "chat", 11, 19)), number)
+    assert decode(line, number=number) == SpanRecord(2, 1, "chat", 11, 19)
+
+    for place in range(len(line) - 2):
+        for bit in range(7):
+            changed = bytearray(line)
+            changed[place] ^= 1 << bit
+            with pytest.raises(ValueError):  # noqa: PT011 - any reason will do
+                decode(bytes(changed), number=number)

@@ -7,7 +7,6 @@ from manual_clock import ManualClock
 from sample_runs import journal_lines, load_run, sealed
 
 from harness.analysis import diagnose, report_of
-from harness.analysis.damage import check_journal
 from harness.analysis.otlp_spans import otlp_spans
 from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import (
@@ -114,12 +113,11 @@ def test_a_further_part_that_was_killed_leaves_the_run_without_an_end(resumed):
     open_span = SpanStarted(1, None, "run", 3010)
     write(resumed.with_suffix(".2.jsonl"), third, open_span, Instant(1, "x", 3050))
 
-    journal, found = Journal(resumed), check_journal(resumed)
+    journal = Journal(resumed)
 
     assert (journal.parts, journal.ended, journal.last_ns) == (3, None, 820)
     runs = [span.status for span in journal.spans() if span.name == "run"]
     assert runs == ["unfinished", "ok", "unfinished"]
-    assert not found.is_whole
 
 
 @pytest.mark.parametrize("length", [0, 1, 60])
@@ -136,7 +134,6 @@ def test_what_a_kill_cut_off_is_left_out_of_any_part(resumed, length):
 
     assert (journal.parts, journal.ended) == (2, RunEnded(79, "ok"))
     assert [one.node for one in journal.items() if isinstance(one, NodeOutput)] == ["a", "b"]
-    assert check_journal(resumed).is_whole == (length == 0)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +158,6 @@ def test_a_damaged_part_is_an_error_as_in_the_journal(path, content, code, line)
     with pytest.raises(JournalInvalid) as caught:
         list(Journal(path).items())
     assert (caught.value.code, caught.value.path, caught.value.line) == (code, part, line)
-    found = check_journal(path)
-    assert (found.is_readable, found.is_whole, len(found.files)) == (False, False, 2)
 
 
 def test_of_calls_cut_off_by_a_kill_only_those_of_the_last_count_as_under_way(path):
@@ -195,7 +190,6 @@ def test_a_run_that_waits_or_was_stopped_did_not_fail(path, status):
 
     assert report_of(Journal(path)).status == diagnosis.status == status
     assert diagnosis.findings == ()
-    assert check_journal(path).is_whole
 
 
 # --- as they are recorded --------------------------------------------------------------------
@@ -259,7 +253,6 @@ def test_the_parts_of_a_run_add_up(tmp_path):
     assert [(one.attributes["part"], one.attributes["away_s"]) for one in pauses] == [
         (part, pytest.approx(3600 - 0.02)) for part in range(1, parts)
     ]
-    assert check_journal(journal).is_whole
     assert len(list(otlp_spans(Journal(journal)))) == len(run.spans)
 
 
@@ -287,7 +280,6 @@ def test_the_number_of_a_part_that_left_no_line_is_not_used_again(tmp_path):
 
     assert record_part(tmp_path, ManualClock(), resume=journal).part == 2
     assert Journal(journal).parts == 2
-    assert check_journal(journal).is_whole
 
 
 @pytest.mark.parametrize(
