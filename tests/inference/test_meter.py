@@ -91,6 +91,45 @@ def test_replies_from_the_cache_take_nothing_and_make_room_for_others():
     assert asyncio.run(use()).meter.spent.calls == 1
 
 
+def test_a_reply_in_the_cache_needs_no_room():
+    async def use():
+        cache = ReplyCache(TextStore(None))
+        client = client_on(
+            ScriptedBackend(["tea"]).chat,
+            ManualClock(),
+            limits=Limits(max_calls=1),
+            cache=cache,
+            line={"identity": "m"},
+        )
+        texts = [(await client.chat(request())).text for _ in range(2)]
+        with pytest.raises(RunLimitReached):
+            await client.chat(request(chars=31))
+        await cache.aclose()
+        return texts
+
+    assert asyncio.run(use()) == ["tea", "tea"]
+
+
+def test_a_reply_that_a_limit_cut_is_not_cached():
+    async def use():
+        async def answer(_):
+            return replace(reply(10, 20), finish_reason="length")
+
+        cache = ReplyCache(TextStore(None))
+        client = client_on(
+            answer,
+            ManualClock(),
+            limits=Limits(max_tokens=1_000),
+            cache=cache,
+            line={"identity": "m"},
+        )
+        replies = [await client.chat(request(room=None)) for _ in range(2)]
+        await cache.aclose()
+        return [(made.cut_by, made.from_cache) for made in replies]
+
+    assert asyncio.run(use()) == [("tokens", False)] * 2
+
+
 def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
     before = Spent(input_tokens=700, cost_usd=2.0, time_ns=8 * 10**9)
     limits = Limits(max_tokens=1_000, max_cost_usd=3, max_seconds=10)
