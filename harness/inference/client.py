@@ -46,7 +46,7 @@ from harness.inference.completion import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
-from harness.inference.meter import Meter, Sending, unlimited
+from harness.inference.meter import Meter, unlimited
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
@@ -368,16 +368,15 @@ class Client:
                     sending.has_left = True
                     ask = _method_for(sent, route.backends[place.replica])
                     answer = await ask(sent)
-            except asyncio.CancelledError:
-                _count_pieces(sending, span)
-                raise
-            except InferenceError as error:
-                _count_pieces(sending, span)
+            except (asyncio.CancelledError, InferenceError) as error:
+                if sending.pieces:
+                    # Its server does not count the tokens of a reply that broke off any more.
+                    span.set(output_tokens=sending.pieces)
+                # An error after the first piece of a reply is no refusal, whatever it says.
+                elif was_refused(error):
+                    span.set(took_no_tokens=True)
                 if not was_connected(error):
                     span.set(was_connected=False)
-                # An error after the first piece of a reply is no refusal, whatever it says.
-                if was_refused(error) and not sending.pieces:
-                    span.set(took_no_tokens=True)
                 raise
             sending.answer = sending.cut(self._checked(answer, request, place.replica))
             return sending.answer
@@ -385,7 +384,7 @@ class Client:
     def _checked(self, answer: Any, request: Request, replica: int) -> Any:  # noqa: ANN401
         """The answer without impossible counts; warns of these, and of a replica's other model."""
         tag, model_id = request.model, answer.model_id
-        answer, impossible = possible(answer, request)
+        answer, impossible = possible(answer)
         if impossible:
             message = (
                 f"'{tag}' reports what a call cannot have taken ({impossible}): such calls are "
@@ -427,12 +426,6 @@ class Client:
         if self.cache is None or route.identity is None:
             return nullcontext(Slot())
         return self.cache.slot(request, identity=route.identity, clock=self.tracer.now_ns)
-
-
-def _count_pieces(sending: Sending, span: Span) -> None:
-    """Records the tokens of a reply that broke off; its server does not count them any more."""
-    if sending.pieces:
-        span.set(output_tokens=sending.pieces)
 
 
 def _method_for(request: Request, backend: Backend) -> Callable[[Any], Awaitable[Any]]:
