@@ -386,7 +386,6 @@ async def open_run(
             run.replies = KeptReplies(
                 setup.endpoints,
                 trace=run.trace,
-                resumed=earlier is not None,
                 is_wanted=settings.trace.is_resumable,
                 warn=run.warn,
             )
