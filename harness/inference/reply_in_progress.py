@@ -63,7 +63,7 @@ class ReplyInProgress:
         elif text or reasoning or calls:
             self._token_ns.append(self._clock())
             if self._arrived:
-                self._arrived(text or reasoning or "".join(call.arguments for call in calls))
+                self._arrived()
             if self.request.on_piece:
                 self.request.on_piece()
         self._calls.extend(calls)

@@ -18,7 +18,6 @@ _MEANINGS: dict[TimeLimit, str] = {
     "between_tokens_timeout_s": "the reply began, and then nothing more came",
     "timeout_s": "no whole reply",
 }
-_HEAD_CHARS = 160  # of a reply's beginning in a message
 
 
 @dataclass(slots=True)
@@ -46,8 +45,8 @@ class Deadline:
         return min(outer_s, self.seconds - (self.clock() - self.began_ns) / 1e9)
 
 
-Arrived = Callable[[str], None]
-"""Called with each piece of a reply."""
+Arrived = Callable[[], None]
+"""Called for each piece of a reply."""
 
 
 @asynccontextmanager
@@ -60,7 +59,7 @@ async def time_limits(
     function that it gets for each piece of the reply.
     """
     clock = asyncio.get_running_loop().time
-    received = _Received()
+    pieces = 0
     total_s = min(endpoint.timeout_s, timeout_s or endpoint.timeout_s)
     last = clock() + total_s
     awaited: TimeLimit = "timeout_s"
@@ -75,8 +74,9 @@ async def time_limits(
         if not timeout.expired():
             timeout.reschedule(min(end, last))
 
-    def arrived(piece: str) -> None:
-        received.add(piece, now_s=clock())
+    def arrived() -> None:
+        nonlocal pieces
+        pieces += 1
         await_next("between_tokens_timeout_s", endpoint.between_tokens_timeout_s)
 
     try:
@@ -86,44 +86,27 @@ async def time_limits(
     except TimeoutError as error:
         if not timeout.expired():
             raise  # it comes from the block itself
-        part = received.described(clock()) if awaited == "timeout_s" and received.pieces else ""
-        raise timed_out(awaited, endpoint, total_s=total_s, part=part) from error
-
-
-@dataclass(slots=True)
-class _Received:
-    """The part of a reply that has arrived."""
-
-    pieces: int = 0
-    head: str = ""
-    last_s: float = 0.0  # when the last piece came
-
-    def add(self, piece: str, *, now_s: float) -> None:
-        self.pieces += 1
-        self.last_s = now_s
-        if len(self.head) < _HEAD_CHARS:
-            self.head += piece
-
-    def described(self, now_s: float) -> str:
-        # Servers send a piece for each token, or nearly so.
-        tokens = f"about {self.pieces:,} token{'s' * (self.pieces > 1)} of it came"
-        return (
-            f"; {tokens}, the last one {now_s - self.last_s:.2g} s before that. Give the call a "
-            "max_output_tokens, or a lower one, so that the reply ends in time; or raise "
-            f"timeout_s. It begins: {self.head[:_HEAD_CHARS]!r}"
-        )
+        raise timed_out(awaited, endpoint, total_s=total_s, pieces=pieces) from error
 
 
 def timed_out(
-    limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None, part: str = ""
+    limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None, pieces: int = 0
 ) -> CallTimeout:
-    """The error for a limit that ran out; `total_s` is the value of `timeout_s` if it was less.
+    """The error for a limit that ran out after `pieces` pieces of the reply.
 
-    `part` describes the part of the reply that came.
+    `total_s` is the value of `timeout_s` if it was less.
     """
     seconds = getattr(endpoint, limit)
-    if limit == "timeout_s" and total_s is not None:
-        seconds = total_s
+    part = ""
+    if limit == "timeout_s":
+        seconds = total_s or seconds
+        if pieces:
+            # Servers send a piece for each token, or nearly so.
+            part = (
+                f"; about {pieces:,} token{'s' * (pieces > 1)} of it came. Give the call a "
+                "max_output_tokens, or a lower one, so that the reply ends in time; or raise "
+                "timeout_s"
+            )
     return CallTimeout(
         f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s{part}",
         endpoint=endpoint.tag,
