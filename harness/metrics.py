@@ -48,10 +48,6 @@ _OVERFLOW = (("otel.metric.overflow", "true"),)
 
 # The bounds that the conventions advise.
 _CALL_S = tuple(0.01 * 2**n for n in range(14))
-_FIRST_S = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08),
-    *(0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-)
 _RUN_S = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
 _TOKENS = tuple(4.0**n for n in range(14))
 
@@ -89,7 +85,6 @@ class _Instrument(NamedTuple):
 
 _DURATION = "gen_ai.client.operation.duration"
 _FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
-_FIRST_TOKEN = "gen_ai.server.time_to_first_token"  # noqa: S105 - no secret
 _USAGE = "gen_ai.client.token.usage"
 _RUNS = "gen_ai.workflow.duration"
 _QUEUE = "harness.call.queue.duration"
@@ -103,7 +98,6 @@ _EXPECTED = "harness.rows.expected"
 METRICS = (
     _Instrument(_DURATION, "s", "histogram", "Time of a call of a model, waits included", _CALL_S),
     _Instrument(_FIRST_CHUNK, "s", "histogram", "Time from sending to the first token", _CALL_S),
-    _Instrument(_FIRST_TOKEN, "s", "histogram", "The same, as model servers name it", _FIRST_S),
     _Instrument(_USAGE, "{token}", "histogram", "Tokens of a call, by its server's count", _TOKENS),
     _Instrument(
         _QUEUE, "s", "histogram", "Time that a call waited for its turn or for room", _CALL_S
@@ -331,7 +325,6 @@ class _RunFigures:
             self._measure(_QUEUE, call.phase_ns("queue") / 1e9, labels)
             if call.ttft_ns is not None:
                 self._measure(_FIRST_CHUNK, call.ttft_ns / 1e9, labels)
-                self._measure(_FIRST_TOKEN, call.ttft_ns / 1e9, labels)
 
     def under_way(self, call: SpanStarted | SpanRecord, change: int) -> None:
         """Adds `change` to the number of requests under way."""

@@ -172,7 +172,7 @@ def test_every_metric_is_described_and_its_buckets_add_up():
     assert counts == [5]
     waited = samples(metrics, "harness_call_queue_duration_seconds_sum")
     assert list(waited.values()) == [10]
-    first = page["gen_ai_server_time_to_first_token_seconds"].samples
+    first = page["gen_ai_client_operation_time_to_first_chunk_seconds"].samples
     assert {one.value for one in first if one.labels.get("le") in {"0.02", "0.04"}} == {0, 5}
 
 
