@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 Labels = Mapping[str, str | int]
 
 # Every set of labels is a series, so a label must have few values: models, pipelines and classes of
-# errors, never a run or a text. This is the most series of a metric; all others share one, as in
-# OpenTelemetry's own library.
-_MOST_SERIES = 2_000
-_OVERFLOW = (("otel.metric.overflow", "true"),)
+# errors, never a run or a text.
 
 # The bounds that the conventions advise.
 _CALL_S = tuple(0.01 * 2**n for n in range(14))
@@ -191,8 +188,6 @@ class Metrics:
         bounds = self._bounds[name]
         series = self._series[name]
         with self._lock:
-            if key not in series and len(series) >= _MOST_SERIES:
-                key = _OVERFLOW
             # A cell for each bound, one for values above the last bound, and the sum.
             cells = series.setdefault(key, [0] * (len(bounds) + 2))
             # `bisect_left`, since Prometheus counts a value that equals a bound as within it.

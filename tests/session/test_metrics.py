@@ -185,16 +185,6 @@ def test_a_label_is_read_back_as_it_was():
     assert (dict(labels)["gen_ai_request_model"], count) == (name.replace("\ud800", "?"), 1)
 
 
-def test_labels_without_end_become_one():
-    metrics = Metrics()
-    tracer = Tracer(metrics)
-    for n in range(2_100):
-        chat_of(tracer, model=f"model-{n}")
-    counts = samples(metrics, "gen_ai_client_operation_duration_seconds_count")
-    assert len(counts) == 2_001
-    assert counts[(("otel_metric_overflow", "true"),)] == 100
-
-
 def test_a_failed_call_has_its_class_and_each_further_attempt_is_counted(tmp_path):
     replies = iter([EndpointUnreachable("gone", endpoint="producer"), "fine"])
     model = ScriptedBackend(lambda _: next(replies))
