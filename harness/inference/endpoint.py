@@ -77,6 +77,7 @@ PromptTemplate = Literal["chatml", "llama3", "plain"]
 
 # Settings that most backends ignore → the backends that use them.
 _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
+    "path": FILE_BACKENDS,
     "context_tokens": FILE_BACKENDS | {"ollama"},
     "slots": frozenset({"embedded"}),
     "repeatable": frozenset({"embedded"}),
@@ -251,7 +252,7 @@ class Endpoint(BaseModel):
         filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
         if filled.get("repeatable"):
-            filled.setdefault("slots", 1)
+            filled["slots"] = 1
         return filled
 
     @field_validator("backend")
@@ -322,24 +323,9 @@ class Endpoint(BaseModel):
                     "'url' is for a server; a model from a file has 'path' alone",
                     code="endpoint.url-and-path",
                 )
-            if self.repeatable and self.slots > 1:
-                raise Mistake(
-                    f"a repeatable model answers one call at a time, and 'slots' is {self.slots}; "
-                    "leave it out",
-                    code="endpoint.repeatable-slots",
-                )
-        elif self.path is not None:
-            raise Mistake(
-                "'path' is for backend 'embedded'; a server needs 'url'",
-                code="endpoint.path-of-server",
-            )
         elif self.url is not None:
             for url in self.urls or (self.url,):
                 _check_address(url)
-            if len(self.replicas) < len(self.urls):
-                raise Mistake(
-                    "'urls' names one server twice; remove one", code="endpoint.urls-twice"
-                )
             if self.urls and self.manage:
                 raise Mistake(
                     "the budget loads and unloads the model of one server; set 'manage' to false, "
@@ -446,6 +432,3 @@ def _check_address(url: str) -> None:
             f"url '{url}' must start with http:// or https:// and a host",
             code="endpoint.url-invalid",
         )
-    # httpx2 takes any number.
-    if address.port is not None and address.port > 65535:
-        raise Mistake(f"url '{url}': ports end at 65535", code="endpoint.url-invalid")
