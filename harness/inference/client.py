@@ -50,7 +50,7 @@ from harness.inference.meter import Meter, unlimited
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
-from harness.inference.time_limits import Deadline, timed_out
+from harness.inference.time_limits import CallTime, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
 from harness.inference.turns import TurnKnowledge
 from harness.trace import Span, Tracer, events
@@ -129,7 +129,7 @@ class Client:
         """The answer to one call: a `Completion`, `Embeddings` or a `Ranking`.
 
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
-        2. Retry and fallback, within one deadline. Each attempt is a span; a reply in the cache
+        2. Retry and fallback, within one time limit. Each attempt is a span; a reply in the cache
            ends it (`_insist`, `_ask_endpoint`).
         3. Limits: the meter reserves what a request may take, or refuses it (`_send`).
         4. Gate: a place among the endpoint's calls, the model in memory.
@@ -161,7 +161,7 @@ class Client:
 
     async def _insist(self, request: Request, caller: CallSource) -> Any:  # noqa: ANN401
         """The answer of the endpoint or of a fallback; raises the first endpoint's last error."""
-        whole_call = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
+        whole_call = CallTime(request.timeout_s or math.inf)
         listener = None
         if isinstance(request, ChatRequest) and request.on_text is not None:
             listener = _Listener(request.on_text)
@@ -182,8 +182,8 @@ class Client:
                         events.Fallback(model=failed_tag, reason=reason, detail=detail, to=tag)
                     )
                     request = replace(request, model=tag)
-                deadline = Deadline(endpoint.timeout_s, clock=self.tracer.now_ns, outer=whole_call)
-                call = _EndpointCall(request, route, caller, deadline, may_wait=route is routes[-1])
+                time = CallTime(endpoint.timeout_s, outer=whole_call)
+                call = _EndpointCall(request, route, caller, time, may_wait=route is routes[-1])
                 try:
                     answer = await self._ask_endpoint(call, listener)
                 except HarnessError as error:
@@ -238,7 +238,7 @@ class Client:
             attempt=attempt,
             policy=retry,
             jitter=self.randomness.random(),
-            left_s=call.deadline.left_s,
+            left_s=call.time.left_s,
         )
         # 1. After an empty reply, the model is reminded to answer; once, or not again.
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
@@ -267,6 +267,7 @@ class Client:
                 delay_s=delay_s,
             )
             self.tracer.instant(pause)
+            call.time.spend(delay_s)
         call.attempt = attempt + counted
         call.answers = gate.answers
         return delay_s
@@ -329,8 +330,8 @@ class Client:
                 return with_text(request, read_offered(request, offered, answer))
 
     async def _send(self, request: Request, call: _EndpointCall, span: Span) -> Any:  # noqa: ANN401
-        """One request, once the meter and the gate let it through; its time begins here."""
-        route, deadline = call.route, call.deadline
+        """One request, once the meter and the gate let it through."""
+        route = call.route
         if route.error is not None:
             # With a traceback, the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
@@ -344,9 +345,7 @@ class Client:
             call.room = room
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
-            # The call's time begins here, after the waits for a place and for an outage's end.
-            deadline.begin(again=place.was_held)
-            if (left_s := deadline.left_s) <= 0:
+            if (left_s := call.time.left_s) <= 0:
                 raise timed_out("timeout_s", route.endpoint)
             on_piece = request.on_piece if isinstance(request, ChatRequest) else None
 
@@ -362,6 +361,7 @@ class Client:
                 changes["on_piece"] = piece_came
             sent = replace(sending.request, **changes)
             # 5. Provider
+            sent_ns = self.tracer.now_ns()
             try:
                 with errors_of(route.endpoint.tag), self.tracer.calling(), call.caller.sending():
                     # From here on, a call that fails may have cost something.
@@ -378,6 +378,8 @@ class Client:
                 if not was_connected(error):
                     span.set(was_connected=False)
                 raise
+            finally:
+                call.time.spend((self.tracer.now_ns() - sent_ns) / 1e9)
             sending.answer = sending.cut(self._checked(answer, request, place.replica))
             return sending.answer
 
@@ -472,7 +474,7 @@ class _EndpointCall:
     request: Request
     route: Route
     caller: CallSource
-    deadline: Deadline
+    time: CallTime
     # Whether it waits for the end of an outage, since no other endpoint is left to ask.
     may_wait: bool
     tried: set[int] = field(default_factory=set)  # replicas that have failed it

@@ -166,7 +166,8 @@ class Endpoint(BaseModel):
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Time limit of one call, from its first request on, including retries."""
+    """Time limit of one call at its server, including retries and the pauses before them; waits for
+    a place there are no part of it."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Time limit for connecting to the server."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
@@ -189,7 +190,7 @@ class Endpoint(BaseModel):
     `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     max_outage_s: float = Field(default=600.0, ge=0)
     """How long calls wait for a server that has answered and is down now, or still loads; then the
-    run ends, and can be resumed. Such a wait is no part of `timeout_s`, nor of `retry`."""
+    run ends, and can be resumed. Such a wait does not use up `retry`."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
     headers: dict[str, str] = {}

@@ -94,7 +94,6 @@ class ReplicaPlace:
     reason: ReplicaReason
     name: str  # the name of the replica; empty for an endpoint's only one
     is_probe: bool = False  # whether the call tries whether an outage is over
-    was_held: bool = False  # whether the call waited for the end of an outage
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -102,7 +101,6 @@ class _GateWaiter(PlaceWaiter[ReplicaPlace]):
     order: tuple[int, ...]  # the replicas in the order of the call's preference
     tried: set[int]  # the replicas that have failed the call
     may_wait: bool  # whether it waits for the end of an outage
-    is_held: bool  # whether it has waited for the end of an outage
 
 
 @dataclass(kw_only=True, eq=False)
@@ -223,7 +221,6 @@ class Gate:
             order=order,
             tried=tried,
             may_wait=may_wait,
-            is_held=self.is_down,
         )
         waiting = self._waiting.join(waiter)
         # Refused only after `join`, which may have given it a place at once.
@@ -272,7 +269,7 @@ class Gate:
             number, reason = chosen
             replica = self.replicas[number]
             replica.under_way += 1
-            place = ReplicaPlace(number, reason, replica.name, self.is_down, waiter.is_held)
+            place = ReplicaPlace(number, reason, replica.name, self.is_down)
             self._waiting.settle(waiter, place)
             states = self._states()
             refused.clear()
@@ -325,7 +322,6 @@ class Gate:
             self._leave_out(replica, error)
         for waiter in self._waiting:
             if waiter.may_wait:
-                waiter.is_held = True
                 waiter.changed.set()
             else:
                 self._waiting.settle(waiter, refusal=self._outage_error)

@@ -1,16 +1,14 @@
-"""Time limits of a call: its deadline, and the limits of each of its requests."""
+"""Time limits of a call: of all its requests together, and of each."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.errors import CallTimeout, TimeLimit
 from harness.inference.endpoint import Endpoint
-from harness.trace import Clock
 
 _MEANINGS: dict[TimeLimit, str] = {
     "connect_timeout_s": "no connection",
@@ -21,28 +19,22 @@ _MEANINGS: dict[TimeLimit, str] = {
 
 
 @dataclass(slots=True)
-class Deadline:
-    """A call's time limit, which begins when it is first sent; it ends no later than `outer`."""
+class CallTime:
+    """The time that a call may take at its servers; waits for a place there are no part of it."""
 
-    seconds: float
-    clock: Clock = field(kw_only=True)
-    outer: Deadline | None = field(default=None, kw_only=True)
-    began_ns: int | None = field(default=None, init=False)
+    left_s: float
+    outer: CallTime | None = None
+    """The time of a call to several endpoints, of which this one's is a part."""
 
-    def begin(self, *, again: bool = False) -> None:
-        """Starts the time when a request is sent, unless it runs; `again` restarts it."""
+    def __post_init__(self) -> None:
         if self.outer is not None:
-            self.outer.begin(again=again)
-        if self.began_ns is None or again:
-            self.began_ns = self.clock()
+            self.left_s = min(self.left_s, self.outer.left_s)
 
-    @property
-    def left_s(self) -> float:
-        """The time that is left, in seconds; below 0 when it is over."""
-        outer_s = math.inf if self.outer is None else self.outer.left_s
-        if self.began_ns is None:
-            return min(outer_s, self.seconds)
-        return min(outer_s, self.seconds - (self.clock() - self.began_ns) / 1e9)
+    def spend(self, seconds: float) -> None:
+        """Takes this much from the time that is left."""
+        self.left_s -= seconds
+        if self.outer is not None:
+            self.outer.left_s -= seconds
 
 
 Arrived = Callable[[], None]
