@@ -142,6 +142,8 @@ class Metrics:
 
     def __call__(self, record: Record) -> None:
         """Takes one record of a run; of several runs at once, each needs its own `of_run`."""
+        if isinstance(record, RunStarted):
+            self._single_run = _RunFigures(self._measure)
         self._single_run(record)
 
     def of_run(self) -> Sink:
@@ -232,10 +234,7 @@ def _prometheus_lines(
 
 
 class _RunFigures:
-    """Makes measurements of a run's records.
-
-    One object may see several runs in turn. It forgets each at its end.
-    """
+    """Makes measurements of one run's records."""
 
     def __init__(self, measure: Callable[[str, float, Labels], None]) -> None:
         self._measure = measure
@@ -250,15 +249,6 @@ class _RunFigures:
         self._labels: dict[tuple[str, str], Labels] = {}
         # (node, item) of each.
         self._failed_rows: set[tuple[str, int]] = set()
-
-    def _reset(self, run: RunStarted | None) -> None:
-        self._run = run
-        self._is_batch = False
-        self._open.clear()
-        self._phases_by_request.clear()
-        self._endpoints_by_tag.clear()
-        self._labels.clear()
-        self._failed_rows.clear()
 
     def __call__(self, record: Record) -> None:
         """Takes the next record of the run."""
@@ -277,7 +267,7 @@ class _RunFigures:
             case Instant():
                 self._measure_instant(record)
             case RunStarted():
-                self._reset(record)
+                self._run = record
                 self._measure(_RUNS_ACTIVE, 1, self._run_labels)
             case RunEnded():
                 self._end_run(record)
@@ -384,7 +374,8 @@ class _RunFigures:
         # Threads that outlive their run may have calls under way, which no longer count.
         for number in self._phases_by_request:
             self.under_way(self._open[number], -1)
-        self._reset(None)
+        self._open.clear()
+        self._phases_by_request.clear()
 
 
 def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[str, Any]:
