@@ -28,10 +28,10 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
-# A tool's name, and behind it nothing but marks before its arguments. It begins a word: to try each
-# letter of a long word takes quadratic time.
+# A tool's name, and behind it nothing but marks before its arguments. It begins where a name may,
+# and is no word that may stand behind it: to try each of many takes quadratic time.
 _NAMED = re.compile(
-    r"(?<![A-Za-z0-9_.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
+    r"(?<![A-Za-z0-9_.-])(?:functions\.|call:)?(?!(?:json|commentary)\b)([A-Za-z_][A-Za-z0-9_.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
 )
 # Tags are found first, and read then: one pattern for both takes quadratic time in an open tag.

@@ -189,6 +189,14 @@ def test_tags_that_are_never_closed_take_no_time(tags):
     assert time.perf_counter() - began < 2
 
 
+@pytest.mark.parametrize("words", ["commentary ", "éa_b"])
+def test_words_without_end_take_no_time(words):
+    text = "[TOOL_CALLS]" + words * 20_000
+    began = time.perf_counter()
+    assert calls_in(text, ()) == [("unreadable", text)]
+    assert time.perf_counter() - began < 2
+
+
 def test_tags_within_an_argument_belong_to_its_text():
     text = '<invoke name="look"><parameter name="page"><b>1</b></parameter></invoke>'
     assert calls_in(text, ()) == [("look", '{"page": "<b>1</b>"}')]
