@@ -16,8 +16,9 @@ from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
-from harness.inference.charges import Charges, TokenPrice
+from harness.inference.charges import Charges
 from harness.inference.completion import Completion, Embeddings, Ranking
+from harness.inference.endpoint import Endpoint
 from harness.inference.health import was_connected
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
 from harness.inference.request import ChatRequest, Request
@@ -49,8 +50,8 @@ class Meter:
     """
 
     limits: Limits
-    # By the endpoint's tag. A price decides the cost of a reply, whatever the reply reports.
-    prices: Mapping[str, TokenPrice] = field(default_factory=dict)
+    # By tag. A price decides the cost of a reply, whatever the reply reports.
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
     clock: Clock
     began_ns: int
     tracer: Tracer
@@ -65,7 +66,7 @@ class Meter:
         self._is_limited = self.limits != Limits()
         # This scope, and those around it, the innermost first.
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
-        self._charges: Charges = around._charges if around else Charges(self.prices)
+        self._charges: Charges = around._charges if around else Charges(self.endpoints)
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
         self._ended_laps = self.before
         self._lap = NOTHING  # the use since the last call of `lap`, without its time

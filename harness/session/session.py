@@ -14,7 +14,6 @@ from harness.errors import InvalidInput
 from harness.graph import Asker
 from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
-from harness.inference.charges import token_prices
 from harness.log import warnings_heard_by
 from harness.session.open_run import Setup, SharedParts
 from harness.session.own_loop import Background, in_background, refuse_running_loop
@@ -204,7 +203,7 @@ async def open(  # noqa: A001 - harness.open
         async with setup.opened(tracer, required=required) as models:
             meter = Meter(
                 limits=limits or Limits(),
-                prices=token_prices(setup.endpoints),
+                endpoints=setup.endpoints,
                 clock=monotonic,
                 began_ns=monotonic(),
                 tracer=tracer,

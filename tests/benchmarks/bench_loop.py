@@ -242,7 +242,7 @@ class Arms:
             replace(self._base, text=text),
             evaluator=self._evaluator,
             reviser=self._reviser(spending.ask, candidates=candidates),
-            meter=Meter(limits=Limits(), prices={}, clock=monotonic, began_ns=now, tracer=tracer),
+            meter=Meter(limits=Limits(), clock=monotonic, began_ns=now, tracer=tracer),
             tracer=tracer,
             policy=LoopPolicy(max_rounds=max_rounds, focus_below=self._rubric.focus_below),
         )

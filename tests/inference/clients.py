@@ -61,6 +61,11 @@ def client_of(
     return Client(routes=lines, tracer=tracer, **{"randomness": random.Random(7), **fields})
 
 
+def priced(**prices: float) -> Endpoint:
+    """An endpoint with these prices."""
+    return Endpoint(tag="priced", backend="scripted", **prices)
+
+
 def meter_of(
     limits: Limits,
     clock: Clock,
@@ -72,7 +77,7 @@ def meter_of(
     """The meter of a run that begins now."""
     return Meter(
         limits=limits,
-        prices=prices or {},
+        endpoints=prices or {},
         before=before,
         clock=clock,
         began_ns=clock(),

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import pytest
 from calls import REQUEST, backend_at
-from clients import client_of, meter_of
+from clients import client_of, meter_of, priced
 from loopback import DONE, Loopback, Reply, chunk, delta
 from manual_clock import ManualClock
 from metered import reply
 
 from harness.inference import Limits
-from harness.inference.charges import TokenPrice
 from harness.inference.completion import Embeddings, possible
 from harness.inference.request import most_prompt_tokens
 
@@ -65,7 +64,7 @@ def test_a_count_that_cannot_be_is_replaced_by_the_estimate_and_said_once(wire, 
 
     async def main():
         server = Loopback(Reply(steps=steps) for _ in range(2))
-        price = TokenPrice(usd_per_million_input_tokens=1e6, usd_per_million_output_tokens=1e6)
+        price = priced(usd_per_million_input_tokens=1e6, usd_per_million_output_tokens=1e6)
         meter = meter_of(Limits(max_tokens=20_000), ManualClock(), prices={"judge": price})
         async with server, backend_at(server, **fields) as backend:
             client = client_of(backend, tag="judge", meter=meter, warn=notices.append)

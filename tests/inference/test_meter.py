@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from clients import AT_ONCE
+from clients import AT_ONCE, priced
 from hypothesis import given
 from hypothesis import strategies as st
 from manual_clock import ManualClock
@@ -16,7 +16,6 @@ from metered import client_on, reply, request
 from harness import ScriptedBackend
 from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
 from harness.inference import Completion, EmbedRequest, Limits, Spent
-from harness.inference.charges import TokenPrice
 from harness.inference.client import CallSource
 from harness.inference.reply_store import ReplyCache
 from harness.inference.request import most_prompt_tokens, most_tokens_of
@@ -45,7 +44,7 @@ def test_what_earlier_parts_of_a_run_spent_counts(request, limits, before, fact)
 def test_what_a_run_spent_is_what_was_spent_before_and_since():
     clock = ManualClock()
     clock.advance(ns=5)
-    price = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
+    price = priced(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
     before = Spent(calls=2, input_tokens=100, output_tokens=10, cost_usd=0.5, time_ns=900)
 
     async def use():
@@ -147,7 +146,7 @@ def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
 
 def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
     """In floats 0.1 + 0.3 - 0.1 - 0.3 is not 0: a call that takes all the rest waited for ever."""
-    price = TokenPrice(usd_per_million_input_tokens=0.0, usd_per_million_output_tokens=1e5)
+    price = priced(usd_per_million_input_tokens=0.0, usd_per_million_output_tokens=1e5)
 
     async def free(asked):
         await asyncio.sleep(0)
@@ -329,7 +328,7 @@ def test_calls_that_state_no_room_share_what_is_left(limits, rooms):
                 unanswered.pop().set_result(replace(reply(0, 0), text=""))
 
     async def use():
-        price = TokenPrice(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
+        price = priced(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
         client = client_on(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
 
         async def soon(number):
@@ -490,7 +489,7 @@ def test_a_call_that_states_no_room_has_what_the_limits_leave(limits, room):
         sent.append(asked.max_output_tokens)
         return reply(10, 1)
 
-    price = TokenPrice(usd_per_million_input_tokens=10_000, usd_per_million_output_tokens=2_000)
+    price = priced(usd_per_million_input_tokens=10_000, usd_per_million_output_tokens=2_000)
     client = client_on(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
     asyncio.run(client.chat(request(room=None)))
 

@@ -27,7 +27,6 @@ from session_runs import (
 from harness import Run, ScriptedBackend, Verdict, load_rubric
 from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint
-from harness.inference.charges import token_prices
 from harness.rubric import Noise, with_prompts, write_noise
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Calibration, prompts_digest
@@ -306,9 +305,8 @@ def test_what_tokens_cost_is_taken_from_the_settings_where_both_prices_stand():
         tag: Endpoint.model_validate({"tag": tag, "url": "http://127.0.0.1:9/v1", **prices})
         for tag, prices in {"both": usd, "one": one, "none": {}}.items()
     }
-    prices = token_prices(endpoints)
-    assert list(prices) == ["both"]
-    assert prices["both"].of(1_000, 500) == 0.005
+    costs = {tag: endpoint.cost_usd(1_000, 500) for tag, endpoint in endpoints.items()}
+    assert costs == {"both": 0.005, "one": None, "none": None}
 
 
 # --- a verdict without a loop ----------------------------------------------------------------
