@@ -22,7 +22,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.health import was_connected
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
 from harness.inference.request import ChatRequest, Request
-from harness.trace import Clock, Tracer, events, monotonic
+from harness.trace import Tracer, events
 
 _QUIET_TURNS = 5  # so many turns of the event loop without a further call end a wait for more
 
@@ -52,9 +52,8 @@ class Meter:
     limits: Limits
     # By tag. A price decides the cost of a reply, whatever the reply reports.
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
-    clock: Clock
-    began_ns: int
     tracer: Tracer
+    began_ns: int | None = None  # on the tracer's clock; None for now
     before: Spent = NOTHING  # what earlier parts of the run took
     whose: Whose = "run"
     title: str = ""
@@ -70,7 +69,7 @@ class Meter:
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
         self._ended_laps = self.before
         self._lap = NOTHING  # the use since the last call of `lap`, without its time
-        self._lap_began_ns = self.began_ns
+        self._lap_began_ns = self.tracer.now_ns() if self.began_ns is None else self.began_ns
         # For the requests that have their room, and for those that come later: the present ones
         # leave room for them.
         self._reserved = self._kept_free = NOTHING
@@ -82,8 +81,6 @@ class Meter:
         """A scope in this one, whose time begins now; `title` is for messages."""
         return Meter(
             limits=limits,
-            clock=self.clock,
-            began_ns=self.clock(),
             tracer=self.tracer,
             whose=whose,
             title=title,
@@ -185,7 +182,7 @@ class Meter:
         lap = self._open_lap
         self._ended_laps += lap
         self._lap = NOTHING
-        self._lap_began_ns = self.clock()
+        self._lap_began_ns = self.tracer.now_ns()
         return lap
 
     def go_on_from(self, spent: Spent) -> None:
@@ -230,7 +227,7 @@ class Meter:
 
     @property
     def _open_lap(self) -> Spent:
-        return replace(self._lap, time_ns=self.clock() - self._lap_began_ns)
+        return replace(self._lap, time_ns=self.tracer.now_ns() - self._lap_began_ns)
 
     async def _wait_for_room(self, request: Request) -> tuple[Request, Spent]:
         """The request with the room for its reply, and its highest use, once that fits."""
@@ -333,7 +330,7 @@ class Meter:
 
 def unlimited() -> Meter:
     """A meter without limits, for calls outside of runs and sessions."""
-    return Meter(limits=Limits(), clock=monotonic, began_ns=monotonic(), tracer=Tracer())
+    return Meter(limits=Limits(), tracer=Tracer())
 
 
 def _leaves_room_open(request: Request) -> TypeGuard[ChatRequest]:

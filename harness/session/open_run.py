@@ -373,7 +373,6 @@ async def open_run(
                 limits=merged(limits, settings.limits.limits),
                 endpoints=setup.endpoints,
                 before=spent,
-                clock=monotonic,
                 began_ns=began_ns,
                 tracer=run.trace,
                 around=None if shared is None else shared.meter_of(tenant),

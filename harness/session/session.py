@@ -29,7 +29,7 @@ from harness.session.result import RunEvents, RunResult
 from harness.session.resume import Origin
 from harness.session.roles import cast_roles
 from harness.session.settings import Settings, settings_or_default
-from harness.trace import Redactor, SharedTracer, Sink, monotonic
+from harness.trace import Redactor, SharedTracer, Sink
 
 
 class SessionOptions(TypedDict, total=False):
@@ -204,8 +204,6 @@ async def open(  # noqa: A001 - harness.open
             meter = Meter(
                 limits=limits or Limits(),
                 endpoints=setup.endpoints,
-                clock=monotonic,
-                began_ns=monotonic(),
                 tracer=tracer,
                 whose="session",
             )

@@ -79,9 +79,7 @@ def meter_of(
         limits=limits,
         endpoints=prices or {},
         before=before,
-        clock=clock,
-        began_ns=clock(),
-        tracer=tracer or Tracer(),
+        tracer=tracer or Tracer(clock=clock),
     )
 
 
