@@ -254,7 +254,7 @@ class Client:
             # 3. In an outage, the gate will hold the call until its server is back.
             if not call.may_wait:
                 delay_s = None if gate.is_down else delay_s
-            elif 0 < gate.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
+            elif 0 < route.endpoint.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
                 delay_s = None  # the server itself says that waiting is in vain
             elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
                 delay_s, counted = 0.0, 0

@@ -24,12 +24,12 @@ from typing import Literal
 
 from harness.errors import (
     HarnessError,
-    InferenceError,
     Overloaded,
     QueueFull,
     RateLimited,
     RunLimitReached,
 )
+from harness.inference.endpoint import Endpoint
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.request import ChatRequest, Request
 from harness.inference.structured import SharedResult
@@ -107,12 +107,10 @@ class _GateWaiter(PlaceWaiter[ReplicaPlace]):
 class Gate:
     """Lets a limited number of calls through at once; others wait, the highest priority first."""
 
+    endpoint: Endpoint
     tracer: Tracer
     replicas: Sequence[Replica] = field(default_factory=lambda: [Replica()])
-    max_parallel: int | None = None  # of each replica; None for the number of its server's slots
-    max_queue: int | None = None  # calls that may wait
     lease: Lease | None = None  # held by each call while it is sent
-    max_outage_s: float = 600.0  # how long an outage is waited for; 0 for not at all
     # Calls a function after some seconds; by default the event loop does.
     later: Callable[[float, Callable[[], None]], object] | None = None
     # Spreads the times at which a server that is down is tried again.
@@ -121,11 +119,11 @@ class Gate:
 
     def __post_init__(self) -> None:
         for replica in self.replicas:
-            replica.places = self.max_parallel
+            replica.places = self.endpoint.max_parallel
         self._place_of: events.PlaceOf = "endpoint"
-        self._reason = f"max_parallel = {self.max_parallel}"
+        self._reason = f"max_parallel = {self.endpoint.max_parallel}"
         # A stated limit leaves nothing to ask.
-        self._slots_asked = SharedResult(True if self.max_parallel is not None else None)
+        self._slots_asked = SharedResult(True if self.endpoint.max_parallel is not None else None)
         self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
             tracer=self.tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
@@ -133,7 +131,6 @@ class Gate:
         self._outage: OutageReason | None = None  # while no replica answers
         self._down_since_ns = 0
         self._outage_error: HarnessError | None = None
-        self._tag = ""
         self._final_error: RunLimitReached | None = None  # once it was down for too long
 
     @asynccontextmanager
@@ -185,7 +182,7 @@ class Gate:
         """
         reason = outage_of(error)
         # If other calls were answered since it failed, this call itself may break the server.
-        if reason is None or answers not in {None, self.answers} or not self.max_outage_s:
+        if reason is None or answers not in {None, self.answers} or not self.endpoint.max_outage_s:
             return False
         # A server that is loading or full does exist; an address that never answered may be wrong.
         if is_last and not self.is_down and (self.answers or isinstance(error, Overloaded)):
@@ -206,7 +203,10 @@ class Gate:
         replica.failures = replica.out_until_ns = 0
         down_s = round((self.tracer.now_ns() - self._down_since_ns) / 1e9, 1)
         log_warning(
-            "an endpoint answers again", code="endpoint.back", endpoint=self._tag, after_s=down_s
+            "an endpoint answers again",
+            code="endpoint.back",
+            endpoint=self.endpoint.tag,
+            after_s=down_s,
         )
         for waiter in self._waiting:
             waiter.changed.set()  # from now on `_why` says that it waits for a place
@@ -224,12 +224,13 @@ class Gate:
         )
         waiting = self._waiting.join(waiter)
         # Refused only after `join`, which may have given it a place at once.
-        is_full = self.max_queue is not None and waiting >= self.max_queue
+        max_queue = self.endpoint.max_queue
+        is_full = max_queue is not None and waiting >= max_queue
         if waiter.place is None and self.is_down and not may_wait:
             self._waiting.settle(waiter, refusal=self._outage_error)
         elif waiter.place is None and not self.is_down and is_full:
             message = (
-                f"{waiting} calls already wait ({self._reason}; max_queue = {self.max_queue}); "
+                f"{waiting} calls already wait ({self._reason}; max_queue = {max_queue}); "
                 "raise either limit, or make fewer calls at once"
             )
             self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
@@ -275,7 +276,7 @@ class Gate:
             refused.clear()
 
     def _note_failure(self, failed: Replica, error: HarnessError, *, is_fault: bool) -> None:
-        reason = outage_of(error) if self.max_outage_s else None
+        reason = outage_of(error) if self.endpoint.max_outage_s else None
         now_ns = self.tracer.now_ns()
         others_are_out = all(
             now_ns < replica.out_until_ns for replica in self.replicas if replica is not failed
@@ -299,10 +300,10 @@ class Gate:
             is_outage=self.is_down,
             jitter=self.randomness.random() if self.is_down else 0.0,
             # A server may ask for days. Its wish counts up to the longest outage.
-            asked_s=min(retry_after_s, self.max_outage_s),
+            asked_s=min(retry_after_s, self.endpoint.max_outage_s),
         )
         if self.is_down:
-            rest_of_outage_s = self.max_outage_s - (now_ns - self._down_since_ns) / 1e9
+            rest_of_outage_s = self.endpoint.max_outage_s - (now_ns - self._down_since_ns) / 1e9
             if rest_of_outage_s <= 0:
                 self._end_outage(error)
             # The last try is made when the outage reaches its limit: if that fails, the run ends.
@@ -316,7 +317,6 @@ class Gate:
         self._outage = reason
         self._outage_error = copy.copy(error)  # the frames of `error` itself hold the call
         self._down_since_ns = self.tracer.now_ns()
-        self._tag = error.endpoint if isinstance(error, InferenceError) else ""
         for replica in self.replicas:
             replica.failures = replica.out_until_ns = 0
             self._leave_out(replica, error)
@@ -328,20 +328,21 @@ class Gate:
         log_warning(
             "an endpoint takes no calls; they wait until it does",
             code="endpoint.down",
-            endpoint=self._tag,
-            at_most_s=self.max_outage_s,
+            endpoint=self.endpoint.tag,
+            at_most_s=self.endpoint.max_outage_s,
             error=describe(error),
         )
 
     def _end_outage(self, error: HarnessError) -> None:
         """Ends the waits of all calls, and with them the run."""
+        tag, limit_s = self.endpoint.tag, self.endpoint.max_outage_s
         failed, remedy = "did not answer", "start its server again"
         if isinstance(error, RateLimited):
             failed, remedy = "refused calls (HTTP 429)", "wait until the account may call again"
         elif isinstance(error, Overloaded):
             failed, remedy = "took no calls", "wait until its server is ready"
         self._final_error = RunLimitReached(
-            f"endpoint '{self._tag}' {failed} for {self.max_outage_s:g} s (max_outage_s): "
+            f"endpoint '{tag}' {failed} for {limit_s:g} s (max_outage_s): "
             f"{str(error).rstrip('.')}; {remedy}, and go on with the run",
             limit="outage",
             code="run.endpoint-down",
