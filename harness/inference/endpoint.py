@@ -126,9 +126,9 @@ class Endpoint(BaseModel):
     slots: int = Field(default=4, ge=1, le=64)
     """Calls that a model of backend `embedded` answers at once."""
     repeatable: bool = False
-    """Whether a model of backend `embedded` answers one call at a time and reads every prompt
-    whole, so that equal calls get equal replies. Otherwise parallel calls and cached prefixes
-    change the order of sums, and a greedy reply may differ. `--seed` sets it."""
+    """Whether a model of backend `embedded` answers one call at a time, whatever `slots` is, and
+    reads every prompt whole, so that equal calls get equal replies. Otherwise parallel calls and
+    cached prefixes change the order of sums, and a greedy reply may differ. `--seed` sets it."""
     threads: int | None = Field(default=None, ge=1)
     """Processor threads of a model loaded from a file; by default all cores but one, and on
     `embedded` all cores for reading prompts. llama.cpp's threads spin while they wait for each
