@@ -317,22 +317,16 @@ def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
 
     `count` is at least 1.
     """
-    if len(rows) != count:
-        raise _no_embeddings(f"{len(rows)} embeddings of {count} texts")
-    lists = [row for row in rows if isinstance(row, list) and row]
+    lists = [row for row in rows if isinstance(row, list)]
+    lengths = {len(row) for row in lists}
     # By type, since numpy would take texts and booleans for numbers, too.
     are_numbers = {type(number) for row in lists for number in row} <= {int, float}
-    if len(lists) != count or not are_numbers:
-        raise _no_embeddings("embeddings that are no lists of numbers")
-    lengths = sorted({len(row) for row in lists})
-    if len(lengths) > 1:
-        raise _no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
-    with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
-        vectors = np.array(rows, dtype=np.float32)
-    if not np.isfinite(vectors).all():
-        raise _no_embeddings("embeddings with numbers that are not finite in float32")
-    return vectors
-
-
-def _no_embeddings(sent: str) -> ServerError:
-    return ServerError(f"the server was asked for embeddings and sent {sent}")
+    if len(rows) == len(lists) == count and are_numbers and len(lengths) == 1 and 0 not in lengths:
+        with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
+            vectors = np.array(rows, dtype=np.float32)
+        if np.isfinite(vectors).all():
+            return vectors
+    raise ServerError(
+        f"the server was asked for {count} embeddings, lists of equally many finite numbers, and "
+        f"sent {len(rows)} values that are not that"
+    )
