@@ -140,7 +140,14 @@ class Charges:
 
     def _cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         endpoint = self._endpoints.get(model)
-        return None if endpoint is None else endpoint.cost_usd(input_tokens, output_tokens)
+        if endpoint is None:
+            return None
+        input_usd = endpoint.usd_per_million_input_tokens
+        output_usd = endpoint.usd_per_million_output_tokens
+        # One of the two alone is ignored: its sum would pass for the whole.
+        if input_usd is None or output_usd is None:
+            return None
+        return (input_tokens * input_usd + output_tokens * output_usd) / 1e6
 
 
 def _most_input_tokens(request: Request) -> int:

@@ -394,15 +394,6 @@ class Endpoint(BaseModel):
         settings = ", ".join(f"{name} {value}" for name, value in values if value)
         return f"{self.tag} ({settings})" if settings else self.tag
 
-    def cost_usd(self, input_tokens: int, output_tokens: int) -> float | None:
-        """The cost of a call by the prices of its tokens, in dollars; None without both prices."""
-        input_usd = self.usd_per_million_input_tokens
-        output_usd = self.usd_per_million_output_tokens
-        # One of the two alone is ignored: its sum would pass for the whole.
-        if input_usd is None or output_usd is None:
-            return None
-        return (input_tokens * input_usd + output_tokens * output_usd) / 1e6
-
     def made_repeatable(self) -> Self:
         """The same endpoint, made repeatable; unchanged if that is impossible."""
         if self.backend not in _ONLY_FOR["repeatable"]:
