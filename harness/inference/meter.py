@@ -79,13 +79,7 @@ class Meter:
 
     def inside(self, limits: Limits, *, whose: Whose, title: str = "") -> Meter:
         """A scope in this one, whose time begins now; `title` is for messages."""
-        return Meter(
-            limits=limits,
-            tracer=self.tracer,
-            whose=whose,
-            title=title,
-            around=self,
-        )
+        return Meter(limits=limits, tracer=self.tracer, whose=whose, title=title, around=self)
 
     @contextmanager
     def loop(self, limits: Limits) -> Iterator[Meter]:
