@@ -41,17 +41,10 @@ if TYPE_CHECKING:
 Labels = Mapping[str, str | int]
 
 # Every set of labels is a series, so a label must have few values: models, pipelines and classes of
-# errors, never a run or a text. This is the most series of a metric; all others share one, as in
-# OpenTelemetry's own library.
-_MOST_SERIES = 2_000
-_OVERFLOW = (("otel.metric.overflow", "true"),)
+# errors, never a run or a text.
 
 # The bounds that the conventions advise.
 _CALL_S = tuple(0.01 * 2**n for n in range(14))
-_FIRST_S = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08),
-    *(0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
-)
 _RUN_S = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
 _TOKENS = tuple(4.0**n for n in range(14))
 
@@ -89,7 +82,6 @@ class _Instrument(NamedTuple):
 
 _DURATION = "gen_ai.client.operation.duration"
 _FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
-_FIRST_TOKEN = "gen_ai.server.time_to_first_token"  # noqa: S105 - no secret
 _USAGE = "gen_ai.client.token.usage"
 _RUNS = "gen_ai.workflow.duration"
 _QUEUE = "harness.call.queue.duration"
@@ -103,7 +95,6 @@ _EXPECTED = "harness.rows.expected"
 METRICS = (
     _Instrument(_DURATION, "s", "histogram", "Time of a call of a model, waits included", _CALL_S),
     _Instrument(_FIRST_CHUNK, "s", "histogram", "Time from sending to the first token", _CALL_S),
-    _Instrument(_FIRST_TOKEN, "s", "histogram", "The same, as model servers name it", _FIRST_S),
     _Instrument(_USAGE, "{token}", "histogram", "Tokens of a call, by its server's count", _TOKENS),
     _Instrument(
         _QUEUE, "s", "histogram", "Time that a call waited for its turn or for room", _CALL_S
@@ -151,6 +142,8 @@ class Metrics:
 
     def __call__(self, record: Record) -> None:
         """Takes one record of a run; of several runs at once, each needs its own `of_run`."""
+        if isinstance(record, RunStarted):
+            self._single_run = _RunFigures(self._measure)
         self._single_run(record)
 
     def of_run(self) -> Sink:
@@ -197,8 +190,6 @@ class Metrics:
         bounds = self._bounds[name]
         series = self._series[name]
         with self._lock:
-            if key not in series and len(series) >= _MOST_SERIES:
-                key = _OVERFLOW
             # A cell for each bound, one for values above the last bound, and the sum.
             cells = series.setdefault(key, [0] * (len(bounds) + 2))
             # `bisect_left`, since Prometheus counts a value that equals a bound as within it.
@@ -243,10 +234,7 @@ def _prometheus_lines(
 
 
 class _RunFigures:
-    """Makes measurements of a run's records.
-
-    One object may see several runs in turn. It forgets each at its end.
-    """
+    """Makes measurements of one run's records."""
 
     def __init__(self, measure: Callable[[str, float, Labels], None]) -> None:
         self._measure = measure
@@ -261,15 +249,6 @@ class _RunFigures:
         self._labels: dict[tuple[str, str], Labels] = {}
         # (node, item) of each.
         self._failed_rows: set[tuple[str, int]] = set()
-
-    def _reset(self, run: RunStarted | None) -> None:
-        self._run = run
-        self._is_batch = False
-        self._open.clear()
-        self._phases_by_request.clear()
-        self._endpoints_by_tag.clear()
-        self._labels.clear()
-        self._failed_rows.clear()
 
     def __call__(self, record: Record) -> None:
         """Takes the next record of the run."""
@@ -288,7 +267,7 @@ class _RunFigures:
             case Instant():
                 self._measure_instant(record)
             case RunStarted():
-                self._reset(record)
+                self._run = record
                 self._measure(_RUNS_ACTIVE, 1, self._run_labels)
             case RunEnded():
                 self._end_run(record)
@@ -331,7 +310,6 @@ class _RunFigures:
             self._measure(_QUEUE, call.phase_ns("queue") / 1e9, labels)
             if call.ttft_ns is not None:
                 self._measure(_FIRST_CHUNK, call.ttft_ns / 1e9, labels)
-                self._measure(_FIRST_TOKEN, call.ttft_ns / 1e9, labels)
 
     def under_way(self, call: SpanStarted | SpanRecord, change: int) -> None:
         """Adds `change` to the number of requests under way."""
@@ -396,7 +374,8 @@ class _RunFigures:
         # Threads that outlive their run may have calls under way, which no longer count.
         for number in self._phases_by_request:
             self.under_way(self._open[number], -1)
-        self._reset(None)
+        self._open.clear()
+        self._phases_by_request.clear()
 
 
 def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[str, Any]:

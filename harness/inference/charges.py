@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from harness.inference.completion import Completion, Embeddings, Ranking
 from harness.inference.endpoint import Endpoint
@@ -24,26 +24,11 @@ _USEFUL_TOKENS = 256
 _TOKENS_PER_TEXT = 4  # so many an embedder adds to a text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPrice:
-    """The price of an endpoint's tokens."""
-
-    usd_per_million_input_tokens: float
-    usd_per_million_output_tokens: float
-
-    def of(self, input_tokens: int, output_tokens: int) -> float:
-        """The cost of a call, in dollars."""
-        return (
-            input_tokens * self.usd_per_million_input_tokens
-            + output_tokens * self.usd_per_million_output_tokens
-        ) / 1e6
-
-
 class Charges:
     """Computes the use of calls; uncounted tokens get a high estimate from their length."""
 
-    def __init__(self, prices: Mapping[str, TokenPrice]) -> None:
-        self._prices = dict(prices)
+    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+        self._endpoints = endpoints  # by tag
         # The endpoint's tag → the highest ratio so far of the server's count to our estimate.
         self._prompt_factors: dict[str, float] = {}
         # The endpoint's tag → its model's context in tokens, once a call has overrun it.
@@ -72,17 +57,18 @@ class Charges:
         It is one of `among` equal shares of the `tokens` and dollars that are left, less what the
         calls `beside` it have reserved.
         """
-        prompt_tokens, price = self._prompt_tokens(request), self._prices.get(request.model)
+        prompt_tokens = self._prompt_tokens(request)
+        per_token_usd = self._cost_usd(request.model, 0, 1)
         # The room if no other call were under way, and the room as a share beside the others.
         alone = shared = math.inf
         if tokens is not None:
             alone = tokens - prompt_tokens
             shared = (tokens - beside.tokens) / among - prompt_tokens
-        if usd is not None and price is not None and price.usd_per_million_output_tokens:
-            per_token, prompt_usd = price.of(0, 1), price.of(prompt_tokens, 0)
+        if usd is not None and per_token_usd:
+            prompt_usd = self._cost_usd(request.model, prompt_tokens, 0) or 0.0
             share_usd = (usd - (beside.cost_usd or 0.0)) / among
-            alone = min(alone, (usd - prompt_usd) / per_token)
-            shared = min(shared, (share_usd - prompt_usd) / per_token)
+            alone = min(alone, (usd - prompt_usd) / per_token_usd)
+            shared = min(shared, (share_usd - prompt_usd) / per_token_usd)
         if alone == math.inf:
             return None
         # A call whose share is of no use gets a useful room, for which it waits.
@@ -153,8 +139,15 @@ class Charges:
         return math.ceil(_most_input_tokens(request) * factor)
 
     def _cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
-        price = self._prices.get(model)
-        return None if price is None else price.of(input_tokens, output_tokens)
+        endpoint = self._endpoints.get(model)
+        if endpoint is None:
+            return None
+        input_usd = endpoint.usd_per_million_input_tokens
+        output_usd = endpoint.usd_per_million_output_tokens
+        # One of the two alone is ignored: its sum would pass for the whole.
+        if input_usd is None or output_usd is None:
+            return None
+        return (input_tokens * input_usd + output_tokens * output_usd) / 1e6
 
 
 def _most_input_tokens(request: Request) -> int:
@@ -163,17 +156,3 @@ def _most_input_tokens(request: Request) -> int:
     # A model that ranks reads the question with each text.
     added = _TOKENS_PER_TEXT + most_tokens_in(getattr(request, "query", ""))
     return sum(most_tokens_in(text) + added for text in request.texts)
-
-
-def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
-    """The prices in the settings, by the endpoint's tag."""
-    prices: dict[str, TokenPrice] = {}
-    for tag, endpoint in endpoints.items():
-        input_usd = endpoint.usd_per_million_input_tokens
-        output_usd = endpoint.usd_per_million_output_tokens
-        # One of the two prices alone is ignored: its sum would pass for the whole.
-        if input_usd is not None and output_usd is not None:
-            prices[tag] = TokenPrice(
-                usd_per_million_input_tokens=input_usd, usd_per_million_output_tokens=output_usd
-            )
-    return prices

@@ -46,11 +46,11 @@ from harness.inference.completion import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
-from harness.inference.meter import Admission, Meter, Sending, unlimited
+from harness.inference.meter import Meter, unlimited
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
-from harness.inference.time_limits import Deadline, timed_out
+from harness.inference.time_limits import CallTime, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
 from harness.inference.turns import TurnKnowledge
 from harness.trace import Span, Tracer, events
@@ -129,11 +129,11 @@ class Client:
         """The answer to one call: a `Completion`, `Embeddings` or a `Ranking`.
 
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
-        2. Limits: the meter reserves what the call may take, or refuses it.
-        3. Retry and fallback, within one deadline. Each attempt is a span; a reply in the cache
+        2. Retry and fallback, within one time limit. Each attempt is a span; a reply in the cache
            ends it (`_insist`, `_ask_endpoint`).
-        4. Gate: a place among the endpoint's calls, the model in memory, room in the meter.
-        5. Provider: the request is sent (`_send`).
+        3. Limits: the meter reserves what a request may take, or refuses it (`_send`).
+        4. Gate: a place among the endpoint's calls, the model in memory.
+        5. Provider: the request is sent.
         6. Record: the span gets phases and usage, the meter the use, and a resume the reply.
         """
         # An unknown tag is an error before anything is reserved.
@@ -149,29 +149,19 @@ class Client:
             # An endpoint that was down for too long ends the run, also at a call to another.
             for route in self.routes.values():
                 route.gate.check()
-            while True:
-                # 2. Limits
-                async with self.meter.admitted(request) as admission:
-                    try:
-                        # 3. to 5.
-                        answer = await self._insist(admission, caller)
-                    except ContextOverflow as error:
-                        # A limit may have given the call more room than its context has.
-                        if not admission.has_less_room(error):
-                            raise
-                    else:
-                        break
+            # 2. to 5.
+            async with self.meter.in_time(request) as request_in_time:
+                answer = await self._insist(request_in_time, caller)
             # 6. Record
             if isinstance(request, ChatRequest):
                 if self.after_reply is not None:
                     self.after_reply(request, answer)
-                slot.reply = answer = admission.cut(answer)
+                slot.reply = answer
             return answer
 
-    async def _insist(self, admission: Admission, caller: CallSource) -> Any:  # noqa: ANN401
+    async def _insist(self, request: Request, caller: CallSource) -> Any:  # noqa: ANN401
         """The answer of the endpoint or of a fallback; raises the first endpoint's last error."""
-        request = admission.request
-        whole_call = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
+        whole_call = CallTime(request.timeout_s or math.inf)
         listener = None
         if isinstance(request, ChatRequest) and request.on_text is not None:
             listener = _Listener(request.on_text)
@@ -192,10 +182,8 @@ class Client:
                         events.Fallback(model=failed_tag, reason=reason, detail=detail, to=tag)
                     )
                     request = replace(request, model=tag)
-                deadline = Deadline(endpoint.timeout_s, clock=self.tracer.now_ns, outer=whole_call)
-                call = _EndpointCall(
-                    request, route, admission, caller, deadline, may_wait=route is routes[-1]
-                )
+                time = CallTime(endpoint.timeout_s, outer=whole_call)
+                call = _EndpointCall(request, route, caller, time, may_wait=route is routes[-1])
                 try:
                     answer = await self._ask_endpoint(call, listener)
                 except HarnessError as error:
@@ -250,7 +238,7 @@ class Client:
             attempt=attempt,
             policy=retry,
             jitter=self.randomness.random(),
-            left_s=call.deadline.left_s,
+            left_s=call.time.left_s,
         )
         # 1. After an empty reply, the model is reminded to answer; once, or not again.
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
@@ -266,7 +254,7 @@ class Client:
             # 3. In an outage, the gate will hold the call until its server is back.
             if not call.may_wait:
                 delay_s = None if gate.is_down else delay_s
-            elif 0 < gate.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
+            elif 0 < route.endpoint.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
                 delay_s = None  # the server itself says that waiting is in vain
             elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
                 delay_s, counted = 0.0, 0
@@ -279,6 +267,7 @@ class Client:
                 delay_s=delay_s,
             )
             self.tracer.instant(pause)
+            call.time.spend(delay_s)
         call.attempt = attempt + counted
         call.answers = gate.answers
         return delay_s
@@ -300,8 +289,9 @@ class Client:
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
                 check_typed(request, reply)
-                if cached.stored is None:
-                    cached.reply = reply  # after the checks: a useless reply is not cached
+                # After the checks: a useless reply is not cached, nor one that a limit cut.
+                if cached.stored is None and reply.cut_by is None:
+                    cached.reply = reply
             return reply
 
     async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
@@ -320,6 +310,10 @@ class Client:
                 span.set(prompt_sha256=self.tracer.content(sent))
             try:
                 answer = await self._send(outgoing, call, span)
+            except ContextOverflow as error:
+                # A limit may have given the reply more room than the context has.
+                if not self.meter.leaves_less(call.room, outgoing, error):
+                    raise
             except ServerError as error:
                 # If one of these learns from the refusal, the call is sent in another way.
                 tools = route.tools
@@ -336,21 +330,22 @@ class Client:
                 return with_text(request, read_offered(request, offered, answer))
 
     async def _send(self, request: Request, call: _EndpointCall, span: Span) -> Any:  # noqa: ANN401
-        """One request, once the gate and the meter let it through; its time begins here."""
-        route, deadline = call.route, call.deadline
+        """One request, once the meter and the gate let it through."""
+        route = call.route
         if route.error is not None:
             # With a traceback, the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
-        # 4. Gate
+        # 3. Limits, 4. gate
         async with (
+            self.meter.sending(request) as sending,
             route.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
-            call.admission.sending(request) as sending,
         ):
+            if (room := sending.room) is not None:
+                span.set(max_output_tokens=room)
+            call.room = room
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
-            # The call's time begins here, after the waits for a place and for an outage's end.
-            deadline.begin(again=place.was_held)
-            if (left_s := deadline.left_s) <= 0:
+            if (left_s := call.time.left_s) <= 0:
                 raise timed_out("timeout_s", route.endpoint)
             on_piece = request.on_piece if isinstance(request, ChatRequest) else None
 
@@ -366,30 +361,32 @@ class Client:
                 changes["on_piece"] = piece_came
             sent = replace(sending.request, **changes)
             # 5. Provider
+            sent_ns = self.tracer.now_ns()
             try:
                 with errors_of(route.endpoint.tag), self.tracer.calling(), call.caller.sending():
                     # From here on, a call that fails may have cost something.
                     sending.has_left = True
                     ask = _method_for(sent, route.backends[place.replica])
                     answer = await ask(sent)
-            except asyncio.CancelledError:
-                _count_pieces(sending, span)
-                raise
-            except InferenceError as error:
-                _count_pieces(sending, span)
+            except (asyncio.CancelledError, InferenceError) as error:
+                if sending.pieces:
+                    # Its server does not count the tokens of a reply that broke off any more.
+                    span.set(output_tokens=sending.pieces)
+                # An error after the first piece of a reply is no refusal, whatever it says.
+                elif was_refused(error):
+                    span.set(took_no_tokens=True)
                 if not was_connected(error):
                     span.set(was_connected=False)
-                # An error after the first piece of a reply is no refusal, whatever it says.
-                if was_refused(error) and not sending.pieces:
-                    span.set(took_no_tokens=True)
                 raise
-            sending.answer = self._checked(answer, request, place.replica)
+            finally:
+                call.time.spend((self.tracer.now_ns() - sent_ns) / 1e9)
+            sending.answer = sending.cut(self._checked(answer, request, place.replica))
             return sending.answer
 
     def _checked(self, answer: Any, request: Request, replica: int) -> Any:  # noqa: ANN401
         """The answer without impossible counts; warns of these, and of a replica's other model."""
         tag, model_id = request.model, answer.model_id
-        answer, impossible = possible(answer, request)
+        answer, impossible = possible(answer)
         if impossible:
             message = (
                 f"'{tag}' reports what a call cannot have taken ({impossible}): such calls are "
@@ -431,12 +428,6 @@ class Client:
         if self.cache is None or route.identity is None:
             return nullcontext(Slot())
         return self.cache.slot(request, identity=route.identity, clock=self.tracer.now_ns)
-
-
-def _count_pieces(sending: Sending, span: Span) -> None:
-    """Records the tokens of a reply that broke off; its server does not count them any more."""
-    if sending.pieces:
-        span.set(output_tokens=sending.pieces)
 
 
 def _method_for(request: Request, backend: Backend) -> Callable[[Any], Awaitable[Any]]:
@@ -482,13 +473,13 @@ class _EndpointCall:
 
     request: Request
     route: Route
-    admission: Admission
     caller: CallSource
-    deadline: Deadline
+    time: CallTime
     # Whether it waits for the end of an outage, since no other endpoint is left to ask.
     may_wait: bool
     tried: set[int] = field(default_factory=set)  # replicas that have failed it
     attempt: int = 1
+    room: int | None = None  # for the reply to its last request, if a limit decided that
     answers: int | None = None  # how many the endpoint had given when the call last failed
 
 

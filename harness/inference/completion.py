@@ -20,10 +20,7 @@ from harness.inference.marks import mark_in
 from harness.inference.request import (
     ChatRequest,
     Message,
-    Request,
     ToolCall,
-    most_prompt_tokens,
-    most_tokens_in,
 )
 
 A = TypeVar("A", "Completion", "Embeddings", "Ranking")
@@ -214,37 +211,31 @@ class Ranking:
     model_id: str
 
 
-_MOST_BEYOND = 1_000_000
-"""Tokens of a call beyond its texts: images, the server's instructions, hidden reasoning."""
-_MOST_TIMES = 100  # how many times as long as our estimate a text may be in a model's tokens
+# Ten times the longest context that there is: only a broken counter reports more.
+_MOST_TOKENS = 100_000_000
 
 
-def possible(answer: A, request: Request) -> tuple[A, str]:
+def possible(answer: A) -> tuple[A, str]:
     """The answer without counts that are impossible, and these in words; "" if all are possible."""
-    if isinstance(request, ChatRequest):
-        prompt_tokens = most_prompt_tokens(request)
-    else:
-        prompt_tokens = sum(map(most_tokens_in, request.texts))
-    highest = _MOST_BEYOND + _MOST_TIMES * prompt_tokens
     if isinstance(answer, Completion):
-        return _possible_completion(answer, highest)
-    count = _at_most(answer.input_tokens, highest)
+        return _possible_completion(answer)
+    count = _at_most(answer.input_tokens)
     problem = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
     return replace(answer, input_tokens=count), problem
 
 
-def _possible_completion(reply: Completion, highest: int) -> tuple[Completion, str]:
+def _possible_completion(reply: Completion) -> tuple[Completion, str]:
     usage, usd = reply.usage, reply.cost_usd
     problem = ""
     if usage is not None:
         read, written = usage.input_tokens, usage.output_tokens
         # A text takes tokens: only a server that does not count reports zeros.
         is_uncounted = reply.text and not read and not written
-        if is_uncounted or None in (_at_most(read, highest), _at_most(written, highest)):
+        if is_uncounted or None in (_at_most(read), _at_most(written)):
             problem = f"{read!s:.20} tokens in, {written!s:.20} out"
             usage = None
         else:
-            usage = _possible_usage(usage, highest)
+            usage = _possible_usage(usage)
     if not problem and usd is not None and not 0 <= usd < math.inf:
         problem = f"{usd} dollars"
     if problem:
@@ -253,9 +244,9 @@ def _possible_completion(reply: Completion, highest: int) -> tuple[Completion, s
     return (reply if usage == reply.usage else replace(reply, usage=usage)), ""
 
 
-def _possible_usage(usage: Usage, highest: int) -> Usage:
+def _possible_usage(usage: Usage) -> Usage:
     """The usage without impossible counts beside those of the prompt and the reply."""
-    reasoning = _at_most(usage.reasoning_tokens, highest)
+    reasoning = _at_most(usage.reasoning_tokens)
     written = usage.output_tokens
     if reasoning is not None and reasoning > written:
         written += reasoning  # some servers count reasoning beside the reply
@@ -264,12 +255,12 @@ def _possible_usage(usage: Usage, highest: int) -> Usage:
         output_tokens=written,
         cached_tokens=_at_most(usage.cached_tokens, usage.input_tokens),
         reasoning_tokens=reasoning,
-        draft_tokens=_at_most(usage.draft_tokens, highest),
-        accepted_tokens=_at_most(usage.accepted_tokens, highest),
+        draft_tokens=_at_most(usage.draft_tokens),
+        accepted_tokens=_at_most(usage.accepted_tokens),
     )
 
 
-def _at_most(count: int | None, highest: int) -> int | None:
+def _at_most(count: int | None, highest: int = _MOST_TOKENS) -> int | None:
     return None if count is None or not 0 <= count <= highest else count
 
 
@@ -277,16 +268,13 @@ _LEAST_SHARE = 0.7
 """The fewest tokens per word of a text: some tokenizers join two common words to one."""
 _FEWEST_TO_JUDGE = 500
 """Prompts of fewer words are not judged: hardly a server has so short a context."""
-_AS_WORDS = bytes(ord("a" if byte > 127 or chr(byte).isalnum() else " ") for byte in range(256))
-"""Byte of UTF-8 → `a` for those of letters and digits, a blank for those of other ASCII."""
 
 
 def _fewest_tokens(text: str) -> int:
     """A lower bound on the tokens of a text, in any script."""
-    data = text.encode("utf-8", "replace")
-    words = (b" " + data.translate(_AS_WORDS)).count(b" a")
     # In scripts without blanks between words, hardly any token has more than 16 letters.
-    return words + (len(data) - len(text)) // 32
+    beyond_ascii = len(text.encode("utf-8", "replace")) - len(text)
+    return len(text.split()) + beyond_ascii // 32
 
 
 def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
@@ -326,22 +314,16 @@ def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
 
     `count` is at least 1.
     """
-    if len(rows) != count:
-        raise _no_embeddings(f"{len(rows)} embeddings of {count} texts")
-    lists = [row for row in rows if isinstance(row, list) and row]
+    lists = [row for row in rows if isinstance(row, list)]
+    lengths = {len(row) for row in lists}
     # By type, since numpy would take texts and booleans for numbers, too.
     are_numbers = {type(number) for row in lists for number in row} <= {int, float}
-    if len(lists) != count or not are_numbers:
-        raise _no_embeddings("embeddings that are no lists of numbers")
-    lengths = sorted({len(row) for row in lists})
-    if len(lengths) > 1:
-        raise _no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
-    with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
-        vectors = np.array(rows, dtype=np.float32)
-    if not np.isfinite(vectors).all():
-        raise _no_embeddings("embeddings with numbers that are not finite in float32")
-    return vectors
-
-
-def _no_embeddings(sent: str) -> ServerError:
-    return ServerError(f"the server was asked for embeddings and sent {sent}")
+    if len(rows) == len(lists) == count and are_numbers and len(lengths) == 1 and 0 not in lengths:
+        with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
+            vectors = np.array(rows, dtype=np.float32)
+        if np.isfinite(vectors).all():
+            return vectors
+    raise ServerError(
+        f"the server was asked for {count} embeddings, lists of equally many finite numbers, and "
+        f"sent {len(rows)} values that are not that"
+    )

@@ -77,6 +77,7 @@ PromptTemplate = Literal["chatml", "llama3", "plain"]
 
 # Settings that most backends ignore → the backends that use them.
 _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
+    "path": FILE_BACKENDS,
     "context_tokens": FILE_BACKENDS | {"ollama"},
     "slots": frozenset({"embedded"}),
     "repeatable": frozenset({"embedded"}),
@@ -125,9 +126,9 @@ class Endpoint(BaseModel):
     slots: int = Field(default=4, ge=1, le=64)
     """Calls that a model of backend `embedded` answers at once."""
     repeatable: bool = False
-    """Whether a model of backend `embedded` answers one call at a time and reads every prompt
-    whole, so that equal calls get equal replies. Otherwise parallel calls and cached prefixes
-    change the order of sums, and a greedy reply may differ. `--seed` sets it."""
+    """Whether a model of backend `embedded` answers one call at a time, whatever `slots` is, and
+    reads every prompt whole, so that equal calls get equal replies. Otherwise parallel calls and
+    cached prefixes change the order of sums, and a greedy reply may differ. `--seed` sets it."""
     threads: int | None = Field(default=None, ge=1)
     """Processor threads of a model loaded from a file; by default all cores but one, and on
     `embedded` all cores for reading prompts. llama.cpp's threads spin while they wait for each
@@ -165,7 +166,8 @@ class Endpoint(BaseModel):
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
-    """Time limit of one call, from its first request on, including retries."""
+    """Time limit of one call at its server, including retries and the pauses before them; waits for
+    a place there are no part of it."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Time limit for connecting to the server."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
@@ -188,7 +190,7 @@ class Endpoint(BaseModel):
     `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     max_outage_s: float = Field(default=600.0, ge=0)
     """How long calls wait for a server that has answered and is down now, or still loads; then the
-    run ends, and can be resumed. Such a wait is no part of `timeout_s`, nor of `retry`."""
+    run ends, and can be resumed. Such a wait does not use up `retry`."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
     headers: dict[str, str] = {}
@@ -251,7 +253,7 @@ class Endpoint(BaseModel):
         filled.setdefault("backend", "openai" if filled.get("path") is None else "embedded")
         filled.setdefault("model_id", filled.get("tag", ""))
         if filled.get("repeatable"):
-            filled.setdefault("slots", 1)
+            filled["slots"] = 1
         return filled
 
     @field_validator("backend")
@@ -322,24 +324,9 @@ class Endpoint(BaseModel):
                     "'url' is for a server; a model from a file has 'path' alone",
                     code="endpoint.url-and-path",
                 )
-            if self.repeatable and self.slots > 1:
-                raise Mistake(
-                    f"a repeatable model answers one call at a time, and 'slots' is {self.slots}; "
-                    "leave it out",
-                    code="endpoint.repeatable-slots",
-                )
-        elif self.path is not None:
-            raise Mistake(
-                "'path' is for backend 'embedded'; a server needs 'url'",
-                code="endpoint.path-of-server",
-            )
         elif self.url is not None:
             for url in self.urls or (self.url,):
                 _check_address(url)
-            if len(self.replicas) < len(self.urls):
-                raise Mistake(
-                    "'urls' names one server twice; remove one", code="endpoint.urls-twice"
-                )
             if self.urls and self.manage:
                 raise Mistake(
                     "the budget loads and unloads the model of one server; set 'manage' to false, "
@@ -446,6 +433,3 @@ def _check_address(url: str) -> None:
             f"url '{url}' must start with http:// or https:// and a host",
             code="endpoint.url-invalid",
         )
-    # httpx2 takes any number.
-    if address.port is not None and address.port > 65535:
-        raise Mistake(f"url '{url}': ports end at 65535", code="endpoint.url-invalid")

@@ -24,12 +24,12 @@ from typing import Literal
 
 from harness.errors import (
     HarnessError,
-    InferenceError,
     Overloaded,
     QueueFull,
     RateLimited,
     RunLimitReached,
 )
+from harness.inference.endpoint import Endpoint
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.request import ChatRequest, Request
 from harness.inference.structured import SharedResult
@@ -61,8 +61,6 @@ class ReplicaState:
     load: int = 0  # our calls that it has, and those that wait and would go to it first
     has_place: bool = True
     is_out: bool = False  # whether it is left out, since it failed
-    # Whether it gets no call at all now: it did not answer, and is not to be tried again yet.
-    is_down: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,19 +74,15 @@ class Replica:
     under_way: int = 0
     failures: int = 0  # consecutive failures
     out_until_ns: int = 0
-    # Why no call goes to it but one that tries it; None if it is not down.
-    outage: OutageReason | None = None
 
     def state(self, now_ns: int, waiting: int) -> ReplicaState:
         """The replica at this moment, when `waiting` calls would go to it first."""
         # After a failure, a replica is tried again with one call at a time.
         is_being_tried = self.failures > 0 and self.under_way > 0
-        is_out = is_being_tried or now_ns < self.out_until_ns
         return ReplicaState(
             load=self.under_way + waiting,
             has_place=self.places is None or self.under_way < self.places,
-            is_out=is_out,
-            is_down=is_out and self.outage is not None,
+            is_out=is_being_tried or now_ns < self.out_until_ns,
         )
 
 
@@ -99,8 +93,7 @@ class ReplicaPlace:
     replica: int
     reason: ReplicaReason
     name: str  # the name of the replica; empty for an endpoint's only one
-    is_probe: bool = False  # whether the call tries a replica that is down
-    was_held: bool = False  # whether the call waited for the end of an outage
+    is_probe: bool = False  # whether the call tries whether an outage is over
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -108,19 +101,16 @@ class _GateWaiter(PlaceWaiter[ReplicaPlace]):
     order: tuple[int, ...]  # the replicas in the order of the call's preference
     tried: set[int]  # the replicas that have failed the call
     may_wait: bool  # whether it waits for the end of an outage
-    is_held: bool  # whether it has waited for the end of an outage
 
 
 @dataclass(kw_only=True, eq=False)
 class Gate:
     """Lets a limited number of calls through at once; others wait, the highest priority first."""
 
+    endpoint: Endpoint
     tracer: Tracer
     replicas: Sequence[Replica] = field(default_factory=lambda: [Replica()])
-    max_parallel: int | None = None  # of each replica; None for the number of its server's slots
-    max_queue: int | None = None  # calls that may wait
     lease: Lease | None = None  # held by each call while it is sent
-    max_outage_s: float = 600.0  # how long an outage is waited for; 0 for not at all
     # Calls a function after some seconds; by default the event loop does.
     later: Callable[[float, Callable[[], None]], object] | None = None
     # Spreads the times at which a server that is down is tried again.
@@ -129,18 +119,18 @@ class Gate:
 
     def __post_init__(self) -> None:
         for replica in self.replicas:
-            replica.places = self.max_parallel
+            replica.places = self.endpoint.max_parallel
         self._place_of: events.PlaceOf = "endpoint"
-        self._reason = f"max_parallel = {self.max_parallel}"
+        self._reason = f"max_parallel = {self.endpoint.max_parallel}"
         # A stated limit leaves nothing to ask.
-        self._slots_asked = SharedResult(True if self.max_parallel is not None else None)
+        self._slots_asked = SharedResult(True if self.endpoint.max_parallel is not None else None)
         self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
             tracer=self.tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
         self._numbers = count()
-        self._down_since_ns: int | None = None
+        self._outage: OutageReason | None = None  # while no replica answers
+        self._down_since_ns = 0
         self._outage_error: HarnessError | None = None
-        self._tag = ""
         self._final_error: RunLimitReached | None = None  # once it was down for too long
 
     @asynccontextmanager
@@ -192,41 +182,34 @@ class Gate:
         """
         reason = outage_of(error)
         # If other calls were answered since it failed, this call itself may break the server.
-        if reason is None or answers not in {None, self.answers} or not self.max_outage_s:
+        if reason is None or answers not in {None, self.answers} or not self.endpoint.max_outage_s:
             return False
         # A server that is loading or full does exist; an address that never answered may be wrong.
         if is_last and not self.is_down and (self.answers or isinstance(error, Overloaded)):
-            for replica in self.replicas:
-                replica.outage = reason
-                replica.out_until_ns = 0
-                self._leave_out(replica, error)
+            self._begin_outage(reason, error)
         return self.is_down
 
     @property
     def is_down(self) -> bool:
         """Whether no replica answers."""
-        return all(replica.outage for replica in self.replicas)
+        return self._outage is not None
 
     def note_answer(self, place: ReplicaPlace) -> None:
-        """Lets the calls that wait for a replica go on, since it answers or begins to."""
-        replica = self.replicas[place.replica]
-        if replica.outage is None:
+        """Ends an outage, since a replica answers or begins to: the calls that wait go on."""
+        if not self.is_down:
             return
-        was_down = self.is_down
-        since_ns = self._down_since_ns
-        replica.outage = None
+        self._outage = None
+        replica = self.replicas[place.replica]
         replica.failures = replica.out_until_ns = 0
-        if was_down and since_ns is not None:
-            down_s = round((self.tracer.now_ns() - since_ns) / 1e9, 1)
-            self._down_since_ns = None
-            log_warning(
-                "an endpoint answers again",
-                code="endpoint.back",
-                endpoint=self._tag,
-                after_s=down_s,
-            )
-            for waiter in self._waiting:
-                waiter.changed.set()  # from now on `_why` says that it waits for a place
+        down_s = round((self.tracer.now_ns() - self._down_since_ns) / 1e9, 1)
+        log_warning(
+            "an endpoint answers again",
+            code="endpoint.back",
+            endpoint=self.endpoint.tag,
+            after_s=down_s,
+        )
+        for waiter in self._waiting:
+            waiter.changed.set()  # from now on `_why` says that it waits for a place
         self._serve()
 
     async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> ReplicaPlace:
@@ -238,25 +221,25 @@ class Gate:
             order=order,
             tried=tried,
             may_wait=may_wait,
-            is_held=self.is_down,
         )
         waiting = self._waiting.join(waiter)
         # Refused only after `join`, which may have given it a place at once.
-        is_full = self.max_queue is not None and waiting >= self.max_queue
+        max_queue = self.endpoint.max_queue
+        is_full = max_queue is not None and waiting >= max_queue
         if waiter.place is None and self.is_down and not may_wait:
             self._waiting.settle(waiter, refusal=self._outage_error)
         elif waiter.place is None and not self.is_down and is_full:
             message = (
-                f"{waiting} calls already wait ({self._reason}; max_queue = {self.max_queue}); "
+                f"{waiting} calls already wait ({self._reason}; max_queue = {max_queue}); "
                 "raise either limit, or make fewer calls at once"
             )
             self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
         return await self._waiting.place_of(waiter)
 
-    def _why(self, waiter: _GateWaiter) -> events.Happening:
+    def _why(self, _waiter: _GateWaiter) -> events.Happening:
         """What a call waits for, as the event of its wait."""
         if self.is_down:
-            return events.Hold("measured", self.replicas[waiter.order[0]].outage)
+            return events.Hold("measured", self._outage)
         return events.Queue(source="measured", place_of=self._place_of, reason=self._reason)
 
     def _states(self) -> list[ReplicaState]:
@@ -275,11 +258,11 @@ class Gate:
         # Orders without a choice: all calls with the same order have none until a place is granted.
         refused: set[tuple[int, ...]] = set()
         for waiter in waiting:
-            if not any(state.has_place and not state.is_down for state in states):
+            if not any(state.has_place for state in states):
                 break
             if waiter.order in refused and not waiter.tried:
                 continue
-            chosen = choice(waiter.order, states, tried=waiter.tried)
+            chosen = choice(waiter.order, states, tried=waiter.tried, is_down=self.is_down)
             if chosen is None:
                 if not waiter.tried:
                     refused.add(waiter.order)
@@ -287,93 +270,85 @@ class Gate:
             number, reason = chosen
             replica = self.replicas[number]
             replica.under_way += 1
-            place = ReplicaPlace(number, reason, replica.name, bool(replica.outage), waiter.is_held)
+            place = ReplicaPlace(number, reason, replica.name, self.is_down)
             self._waiting.settle(waiter, place)
             states = self._states()
             refused.clear()
 
-    def _note_failure(self, replica: Replica, error: HarnessError, *, is_fault: bool) -> None:
-        reason = outage_of(error)
-        is_still_down = reason is not None and replica.outage is not None
+    def _note_failure(self, failed: Replica, error: HarnessError, *, is_fault: bool) -> None:
+        reason = outage_of(error) if self.endpoint.max_outage_s else None
+        now_ns = self.tracer.now_ns()
+        others_are_out = all(
+            now_ns < replica.out_until_ns for replica in self.replicas if replica is not failed
+        )
         # Nobody listens any more at an address that has answered.
-        goes_down = reason == "unreachable" and self.answers > 0 and replica.outage is None
-        if self.max_outage_s and (is_still_down or goes_down):
-            if goes_down:
-                # A pause after other failures has no timer that wakes calls: `_leave_out` sets one.
-                replica.out_until_ns = 0
-            replica.outage = reason
-        if is_fault or (reason and replica.outage):
-            self._leave_out(replica, error)
+        is_gone = reason == "unreachable" and self.answers > 0
+        if is_gone and others_are_out and not self.is_down:
+            self._begin_outage("unreachable", error)
+        elif is_fault or (reason and self.is_down):
+            self._leave_out(failed, error)
 
     def _leave_out(self, replica: Replica, error: HarnessError) -> None:
-        """Leaves a replica out for a pause that grows with its failures.
-
-        In an outage, waiting calls are served again after it, and if no replica is left, the outage
-        is noted.
-        """
+        """Leaves a replica out for a pause that grows with its failures."""
         now_ns = self.tracer.now_ns()
         if now_ns < replica.out_until_ns:
             return  # calls that fail together are one failure
         replica.failures += 1
-        next_try_s = self._next_try_s(replica, error, now_ns)
-        if replica.outage is not None:
-            later = self.later or asyncio.get_running_loop().call_later
-            later(next_try_s, self._serve)
-        replica.out_until_ns = now_ns + int(next_try_s * 1e9)
-        if self.is_down:
-            self._note_outage(error, now_ns)
-
-    def _next_try_s(self, replica: Replica, error: HarnessError, now_ns: int) -> float:
-        """Seconds until a replica that has failed is tried again."""
-        is_outage = replica.outage is not None
         retry_after_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
-        next_try_s = pause_s(
+        out_s = pause_s(
             replica.failures,
-            is_outage=is_outage,
-            jitter=self.randomness.random() if is_outage else 0.0,
+            is_outage=self.is_down,
+            jitter=self.randomness.random() if self.is_down else 0.0,
             # A server may ask for days. Its wish counts up to the longest outage.
-            asked_s=min(retry_after_s, self.max_outage_s),
+            asked_s=min(retry_after_s, self.endpoint.max_outage_s),
         )
-        if not is_outage:
-            return next_try_s
-        since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
-        rest_of_outage_s = self.max_outage_s - (now_ns - since_ns) / 1e9
-        # The last try is made when the outage reaches its limit: if that fails, the run ends.
-        return min(next_try_s, max(rest_of_outage_s, _LEAST_PAUSE_S))
+        if self.is_down:
+            rest_of_outage_s = self.endpoint.max_outage_s - (now_ns - self._down_since_ns) / 1e9
+            if rest_of_outage_s <= 0:
+                self._end_outage(error)
+            # The last try is made when the outage reaches its limit: if that fails, the run ends.
+            out_s = min(out_s, max(rest_of_outage_s, _LEAST_PAUSE_S))
+            later = self.later or asyncio.get_running_loop().call_later
+            later(out_s, self._serve)
+        replica.out_until_ns = now_ns + int(out_s * 1e9)
 
-    def _note_outage(self, error: HarnessError, now_ns: int) -> None:
-        """Holds the calls that wait when an outage begins, and ends them after `max_outage_s`."""
+    def _begin_outage(self, reason: OutageReason, error: HarnessError) -> None:
+        """Holds all calls from now on, but those that try whether a replica answers."""
+        self._outage = reason
         self._outage_error = copy.copy(error)  # the frames of `error` itself hold the call
-        if self._down_since_ns is None:
-            self._down_since_ns = now_ns
-            self._tag = error.endpoint if isinstance(error, InferenceError) else ""
-            for waiter in self._waiting:
-                if waiter.may_wait:
-                    waiter.is_held = True
-                    waiter.changed.set()
-                else:
-                    self._waiting.settle(waiter, refusal=self._outage_error)
-            log_warning(
-                "an endpoint takes no calls; they wait until it does",
-                code="endpoint.down",
-                endpoint=self._tag,
-                at_most_s=self.max_outage_s,
-                error=describe(error),
-            )
-        elif now_ns - self._down_since_ns >= self.max_outage_s * 1e9:
-            failed, remedy = "did not answer", "start its server again"
-            if isinstance(error, RateLimited):
-                failed, remedy = "refused calls (HTTP 429)", "wait until the account may call again"
-            elif isinstance(error, Overloaded):
-                failed, remedy = "took no calls", "wait until its server is ready"
-            self._final_error = RunLimitReached(
-                f"endpoint '{self._tag}' {failed} for {self.max_outage_s:g} s (max_outage_s): "
-                f"{str(error).rstrip('.')}; {remedy}, and go on with the run",
-                limit="outage",
-                code="run.endpoint-down",
-            )
-            for waiter in self._waiting:
-                self._waiting.settle(waiter, refusal=self._final_error)
+        self._down_since_ns = self.tracer.now_ns()
+        for replica in self.replicas:
+            replica.failures = replica.out_until_ns = 0
+            self._leave_out(replica, error)
+        for waiter in self._waiting:
+            if waiter.may_wait:
+                waiter.changed.set()
+            else:
+                self._waiting.settle(waiter, refusal=self._outage_error)
+        log_warning(
+            "an endpoint takes no calls; they wait until it does",
+            code="endpoint.down",
+            endpoint=self.endpoint.tag,
+            at_most_s=self.endpoint.max_outage_s,
+            error=describe(error),
+        )
+
+    def _end_outage(self, error: HarnessError) -> None:
+        """Ends the waits of all calls, and with them the run."""
+        tag, limit_s = self.endpoint.tag, self.endpoint.max_outage_s
+        failed, remedy = "did not answer", "start its server again"
+        if isinstance(error, RateLimited):
+            failed, remedy = "refused calls (HTTP 429)", "wait until the account may call again"
+        elif isinstance(error, Overloaded):
+            failed, remedy = "took no calls", "wait until its server is ready"
+        self._final_error = RunLimitReached(
+            f"endpoint '{tag}' {failed} for {limit_s:g} s (max_outage_s): "
+            f"{str(error).rstrip('.')}; {remedy}, and go on with the run",
+            limit="outage",
+            code="run.endpoint-down",
+        )
+        for waiter in self._waiting:
+            self._waiting.settle(waiter, refusal=self._final_error)
 
     async def _ask_for_slots(self) -> bool:
         """Asks the servers how many places their replicas have; returns True once that is done."""
@@ -427,14 +402,19 @@ def most_for_one(loads: Collection[int]) -> int:
 
 
 def choice(
-    order: Sequence[int], states: Sequence[ReplicaState], *, tried: Collection[int] = ()
+    order: Sequence[int],
+    states: Sequence[ReplicaState],
+    *,
+    tried: Collection[int] = (),
+    is_down: bool = False,
 ) -> tuple[int, ReplicaReason] | None:
     """The replica for a call, and why; None to wait. The `tried` ones have failed the call."""
-    up = [number for number in order if not states[number].is_down]
-    if not up:
+    # In an outage, no replica is tried before its time.
+    candidates = [number for number in order if not (is_down and states[number].is_out)]
+    if not candidates:
         return None
     # If all have failed the call, or all are left out, any of them is better than none.
-    untried = [number for number in up if number not in tried] or up
+    untried = [number for number in candidates if number not in tried] or candidates
     usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]
     is_away = home != order[0]

@@ -125,7 +125,10 @@ def merged(*limits: Limits | None) -> Limits:
 def refusal(
     limits: Limits, *, model: str, need: Spent, used: Spent
 ) -> tuple[LimitName, str] | None:
-    """The limit that forbids a call, and why in words; None if `used` leaves what it needs."""
+    """The limit that forbids a request, and why in words; None if `used` leaves what it needs.
+
+    Time limits no request by itself, but all that a call does: `Meter.in_time`.
+    """
     tokens = limits.left("tokens", used)
     if tokens is not None and need.tokens > tokens:
         remainder = f"of {limits.said('tokens')} there are {max(tokens, 0):g} left"
@@ -138,7 +141,4 @@ def refusal(
     calls = limits.left("calls", used)
     if calls is not None and calls < need.calls:
         return "calls", f"call limit reached ({limits.said('calls')}); '{model}' was not called"
-    seconds = limits.left("time", used)
-    if seconds is not None and seconds < LEAST_S:
-        return "time", f"time limit reached ({limits.said('time')}); '{model}' was not called"
     return None

@@ -28,23 +28,23 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
-# A tool's name, and behind it nothing but marks before its arguments. It begins a word: to try each
-# letter of a long word takes quadratic time.
+# A tool's name, and behind it nothing but marks before its arguments. It begins where a name may,
+# and is no word that may stand behind it: to try each of many takes quadratic time.
 _NAMED = re.compile(
-    r"(?<![A-Za-z0-9_.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
+    r"(?<![A-Za-z0-9_.-])(?:functions\.|call:)?(?!(?:json|commentary)\b)([A-Za-z_][A-Za-z0-9_.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
 )
-_TAGGED = re.compile(
-    r"<[^<>]*?(?:function=|invoke name=)\"?([\w.-]+)\"?[^<>]*>"
-    r"(.*?)(?=</[^<>]*(?:function|invoke)>|<[^<>/]*(?:function=|invoke name=)|\Z)",
-    re.DOTALL,
+# Tags are found first, and read then: one pattern for both takes quadratic time in an open tag.
+_TAG = re.compile(r"<([^<>]*)>")
+_FUNCTION = re.compile(r'(?:function=|invoke name=)"?([\w.-]+)')
+_PARAMETER = re.compile(r'parameter(?:=| name=)"?([\w.-]+)')
+_BARE_TAG = re.compile(r"[\w.-]+")
+# GLM's marks, which are not nested → those of Qwen for the same.
+_FROM_GLM = (
+    (re.compile(r"<tool_call>\s*([\w.-]+)\s*(?=<|\Z)"), r"<function=\1>"),
+    (re.compile(r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>"), r"<parameter=\1>"),
+    (re.compile(r"</arg_value>"), "</parameter>"),
 )
-_PARAMETER = re.compile(
-    r"<[^<>]*?parameter(?:=| name=)\"?([\w.-]+)\"?[^<>]*>(.*?)</[^<>]*parameter>", re.DOTALL
-)
-_ELEMENT = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
-_GLM = re.compile(r"<tool_call>\s*([\w.-]+)\s*(<arg_key>.*?)?(?=</tool_call>|\Z)", re.DOTALL)
-_GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 _LONGEST_MARK = 64  # with the blanks around it
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 
@@ -258,9 +258,31 @@ def _json_calls(text: str, _types: Types) -> Calls:
 
 def _tagged_calls(text: str, types: Types) -> Calls:
     """Elements like those of XML: Qwen3-Coder, Seed, DSML, MiniMax, GLM."""
-    for name, body in (*_TAGGED.findall(text), *_GLM.findall(text)):
-        pairs = _PARAMETER.findall(body) or _GLM_ARGUMENT.findall(body) or _ELEMENT.findall(body)
-        yield name, {key: _typed(value, at(types.get(name), key)) for key, value in pairs}
+    for glm, qwen in _FROM_GLM:
+        text = glm.sub(qwen, text)
+    calls: list[tuple[str, dict[str, str]]] = []
+    kind = key = ""  # of the argument whose end comes next
+    start = 0
+    for tag in _TAG.finditer(text):
+        label = tag[1]
+        if function := _FUNCTION.search(label):
+            calls.append((function[1], {}))
+            kind = ""
+        elif label.startswith("/") and kind and label.endswith(kind):
+            calls[-1][1][key] = text[start : tag.start()]
+            kind = ""
+        elif label.startswith("/"):
+            is_call = label.endswith(("function", "invoke"))
+            kind = "" if is_call else kind
+        elif not calls or kind == "parameter":
+            continue  # a tag of the text, not of the call
+        elif parameter := _PARAMETER.search(label):
+            kind, key, start = "parameter", parameter[1], tag.end()
+        elif not kind and _BARE_TAG.fullmatch(label):
+            kind, key, start = f"/{label}", label, tag.end()
+    for name, arguments in calls:
+        kinds = types.get(name)
+        yield name, {key: _typed(value, at(kinds, key)) for key, value in arguments.items()}
 
 
 def _python_calls(text: str, _types: Types) -> Calls:

@@ -13,15 +13,16 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
-from harness.inference.charges import Charges, TokenPrice
+from harness.inference.charges import Charges
 from harness.inference.completion import Completion, Embeddings, Ranking
+from harness.inference.endpoint import Endpoint
 from harness.inference.health import was_connected
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
-from harness.inference.request import ChatRequest, EmbedRequest, Request
-from harness.trace import Clock, Tracer, events, monotonic
+from harness.inference.request import ChatRequest, Request
+from harness.trace import Tracer, events
 
 _QUIET_TURNS = 5  # so many turns of the event loop without a further call end a wait for more
 
@@ -49,11 +50,10 @@ class Meter:
     """
 
     limits: Limits
-    # By the endpoint's tag. A price decides the cost of a reply, whatever the reply reports.
-    prices: Mapping[str, TokenPrice] = field(default_factory=dict)
-    clock: Clock
-    began_ns: int
+    # By tag. A price decides the cost of a reply, whatever the reply reports.
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
     tracer: Tracer
+    began_ns: int | None = None  # on the tracer's clock; None for now
     before: Spent = NOTHING  # what earlier parts of the run took
     whose: Whose = "run"
     title: str = ""
@@ -65,30 +65,21 @@ class Meter:
         self._is_limited = self.limits != Limits()
         # This scope, and those around it, the innermost first.
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
-        self._charges: Charges = around._charges if around else Charges(self.prices)
+        self._charges: Charges = around._charges if around else Charges(self.endpoints)
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
         self._ended_laps = self.before
         self._lap = NOTHING  # the use since the last call of `lap`, without its time
-        self._lap_began_ns = self.began_ns
-        # Reserved for the requests under way, for calls that were admitted and have sent nothing
-        # yet, and for calls that come later, for which the present ones leave room.
-        self._under_way = self._admitted = self._kept_free = NOTHING
-        self._asking = 0  # how many calls wait to be admitted
-        # The call that has its turn is admitted next, or sent, as soon as there is room for it.
+        self._lap_began_ns = self.tracer.now_ns() if self.began_ns is None else self.began_ns
+        # For the requests that have their room, and for those that come later: the present ones
+        # leave room for them.
+        self._reserved = self._kept_free = NOTHING
+        self._asking = 0  # how many requests wait for room
+        # The request that has its turn is sent next, as soon as there is room for it.
         self._turn = asyncio.Lock()
-        self._turn_to_send = asyncio.Lock()
 
     def inside(self, limits: Limits, *, whose: Whose, title: str = "") -> Meter:
         """A scope in this one, whose time begins now; `title` is for messages."""
-        return Meter(
-            limits=limits,
-            clock=self.clock,
-            began_ns=self.clock(),
-            tracer=self.tracer,
-            whose=whose,
-            title=title,
-            around=self,
-        )
+        return Meter(limits=limits, tracer=self.tracer, whose=whose, title=title, around=self)
 
     @contextmanager
     def loop(self, limits: Limits) -> Iterator[Meter]:
@@ -102,14 +93,42 @@ class Meter:
             _innermost.set(before)  # not by a token, which is valid only in its own context
 
     @asynccontextmanager
-    async def admitted(self, request: Request) -> AsyncIterator[Admission]:
-        """Waits for room for the call, which is made in the block.
+    async def in_time(self, request: Request) -> AsyncIterator[Request]:
+        """The call, made in the block, with the time that is left as its time limit.
 
-        Raises `LimitReached` if there is no room for it, or if the time is over before it ends:
-        `RunLimitReached` for the limits of the run or the command.
+        Raises `LimitReached` if the time is over before the block ends, `RunLimitReached` for a
+        limit of the run or the command, as `sending` does.
         """
         scope = self._scope
-        # 1. Wait for the calls under way, if they may leave enough.
+        rest = scope.left("time")
+        if rest is None:
+            yield request
+            return
+        left_s = rest.amount
+        if left_s < LEAST_S:
+            message = f"time limit reached ({rest.limit}); '{request.model}' was not called"
+            raise rest.scope._reached("time", message)
+        try:
+            # This also ends waits for room, for a place and for a model that loads.
+            async with asyncio.timeout(left_s) as over:
+                yield replace(request, timeout_s=min(left_s, request.timeout_s or left_s))
+        except (TimeoutError, CallTimeout) as error:
+            time_left = scope.left("time")
+            # A call's own time limit may strike just before ours.
+            is_over = time_left is not None and time_left.amount < LEAST_S
+            if not (over.expired() or is_over):
+                raise
+            message = f"{rest.limit} were over before '{request.model}' had answered"
+            raise rest.scope._reached("time", message) from error
+
+    @asynccontextmanager
+    async def sending(self, request: Request) -> AsyncIterator[Sending]:
+        """Waits for room for one request of a call, which is sent in the block.
+
+        Raises `LimitReached` if there will be no room for it.
+        """
+        scope, charges = self._scope, self._charges
+        # 1. Wait for the requests under way, if they may leave enough.
         for outer in scope.chain:
             outer._asking += 1
         try:
@@ -117,34 +136,30 @@ class Meter:
         finally:
             for outer in scope.chain:
                 outer._asking -= 1
-        # 2. Reserve. There is no await since the decision, so no other call comes between.
-        is_stated = isinstance(request, ChatRequest) and request.max_output_tokens is not None
-        # A room that the caller did not state was decided by a limit.
-        room = sized.max_output_tokens if isinstance(sized, ChatRequest) and not is_stated else None
-        call = Admission(request=sized, scope=scope, need=need, room=room)
-        scope._add(admitted=need)
-        # 3. The time that is left limits all that the call does from now on.
-        rest = scope.left("time")
-        left_s = None if rest is None else rest.amount
-        if left_s is not None:
-            timeout_s = min(left_s, request.timeout_s or left_s)
-            call.request = replace(call.request, timeout_s=timeout_s)
+        # 2. Reserve. There is no await since the decision, so no other request comes between.
+        scope._add(reserved=need)
+        room = None
+        if isinstance(sized, ChatRequest) and sized is not request:
+            room = sized.max_output_tokens
+        sending = Sending(request=sized, scope=scope, room=room)
         try:
-            # This also ends waits for a place and for a model that loads, and further attempts.
-            async with asyncio.timeout(left_s) as over:
-                yield call
-        except (TimeoutError, CallTimeout) as error:
-            time_left = scope.left("time")
-            # A call's own time limit may strike just before ours.
-            is_over = time_left is not None and time_left.amount < LEAST_S
-            ran_out = over.expired() or is_over
-            if rest is None or not ran_out:
-                raise
-            message = f"{rest.limit} were over before '{request.model}' had answered"
-            raise rest.scope._reached("time", message, need) from error
+            yield sending
+            if sending.answer is not None:
+                scope._add(taken=charges.taken(sized, sending.answer))
+        except BaseException as error:
+            if sending.has_left and was_connected(error):
+                scope._add(taken=charges.taken_by_failure(sized, error, pieces=sending.pieces))
+            raise
         finally:
-            scope._add(admitted=-call.need)
+            scope._add(reserved=-need)
             self._ended.set()
+
+    def leaves_less(self, room: int | None, request: Request, error: ContextOverflow) -> bool:
+        """Notes the context that a request exceeds; whether it has less than a limit's `room`."""
+        # A room that the caller stated is not changed.
+        if room is None or error.context_tokens is None:
+            return False
+        return self._charges.learn_context(request, error.context_tokens) < room
 
     @property
     def of_run(self) -> Meter:
@@ -161,7 +176,7 @@ class Meter:
         lap = self._open_lap
         self._ended_laps += lap
         self._lap = NOTHING
-        self._lap_began_ns = self.clock()
+        self._lap_began_ns = self.tracer.now_ns()
         return lap
 
     def go_on_from(self, spent: Spent) -> None:
@@ -206,79 +221,65 @@ class Meter:
 
     @property
     def _open_lap(self) -> Spent:
-        return replace(self._lap, time_ns=self.clock() - self._lap_began_ns)
+        return replace(self._lap, time_ns=self.tracer.now_ns() - self._lap_began_ns)
 
-    async def _wait_for_room(
-        self, request: Request, *, call: Admission | None = None
-    ) -> tuple[Request, Spent]:
-        """The request with the room for its reply, and its highest use, once that fits.
-
-        Without a `call`, the request is to be admitted; with one, to be sent.
-        """
-        # 1. It goes at once if it fits and its room is no share that depends on other calls.
-        sized, need = self._sized(request, call)
-        turns = [scope._turn if call is None else scope._turn_to_send for scope in self.chain]
-        # Calls that have a turn already wait, and come first.
-        is_late = any(turn.locked() for turn in turns) or not self._fits(sized, need, call)
-        if not is_late and not self._is_shared(request):
+    async def _wait_for_room(self, request: Request) -> tuple[Request, Spent]:
+        """The request with the room for its reply, and its highest use, once that fits."""
+        # 1. It goes at once if it fits and its room is no share that depends on other requests.
+        sized, need = self._sized(request)
+        is_shared = _leaves_room_open(request) and bool(self.left("tokens") or self.left("cost"))
+        # Requests that have a turn already wait, and come first.
+        is_late = any(scope._turn.locked() for scope in self.chain) or not self._fits(sized, need)
+        if not is_late and not is_shared:
             return sized, need
-        # 2. Else it waits for its turn in each scope, from the innermost outwards: a call that
-        #    waits for room in a loop must not keep calls outside the loop waiting.
+        # 2. Else it waits for its turn in each scope, from the innermost outwards: a request that
+        #    waits for room in a loop must not keep those outside the loop waiting.
         async with AsyncExitStack() as stack:
             if is_late:
                 stack.enter_context(self.tracer.span(events.WaitForRoom()))
-            for innermost, turn in enumerate(turns, start=1):
-                await stack.enter_async_context(turn)
-                if innermost == len(turns) and self._is_shared(request):
-                    await self._wait_for_imminent_calls()
-                sized, need = self._sized(request, call)
-                while not self._fits(sized, need, call, innermost=innermost):
+            for innermost, scope in enumerate(self.chain, start=1):
+                await stack.enter_async_context(scope._turn)
+                if innermost == len(self.chain) and is_shared:
+                    await self._wait_for_imminent_requests()
+                sized, need = self._sized(request)
+                while not self._fits(sized, need, innermost=innermost):
                     self._ended.clear()
                     await self._ended.wait()
-                    sized, need = self._sized(request, call)
+                    sized, need = self._sized(request)
         return sized, need
 
-    def _fits(
-        self, request: Request, need: Spent, call: Admission | None, *, innermost: int | None = None
-    ) -> bool:
+    def _fits(self, request: Request, need: Spent, *, innermost: int | None = None) -> bool:
         """Whether the `innermost` scopes have room now; raises `LimitReached` if one never has."""
         fits = True
         for scope, spent in self._limited(innermost):
             limits, model = scope.limits, request.model
-            if refusal(limits, model=model, need=need, used=spent + scope._reserved_before(call)):
+            if refusal(limits, model=model, need=need, used=spent + scope._reserved):
                 fits = False
-                # Without the calls that it waits for, it may be refused as well: it never fits.
+                # Without the requests that it waits for, it may be refused as well: it never fits.
                 never = refusal(limits, model=model, need=need, used=spent)
                 if never is not None:
                     raise scope._reached(*never, need)
         return fits
 
-    def _sized(self, request: Request, call: Admission | None) -> tuple[Request, Spent]:
+    def _sized(self, request: Request) -> tuple[Request, Spent]:
         """The request with the present room for its reply, and its highest use."""
-        charges, granted = self._charges, None if call is None else call.room
-        # A room that the caller stated stays; one that a limit gave is computed again.
-        if isinstance(request, ChatRequest) and request.max_output_tokens in (None, granted):
-            rooms = [] if granted is None else [granted]
+        charges = self._charges
+        if _leaves_room_open(request):
+            rooms = []
             for scope, spent in self._limited():
                 room = charges.room(
                     request,
                     tokens=scope.limits.left("tokens", spent),
                     usd=scope.limits.left("cost", spent),
-                    among=max(1, scope._asking) if granted is None else 1,
-                    beside=scope._reserved_before(call),
+                    among=max(1, scope._asking),
+                    beside=scope._reserved,
                 )
                 if room is not None:
                     rooms.append(room)
             request = charges.within_context(request, min(rooms, default=None))
         return request, charges.most(request)
 
-    def _is_shared(self, request: Request) -> bool:
-        """Whether the room for a call's reply is a share of what is left of a limit."""
-        if isinstance(request, EmbedRequest) or request.max_output_tokens:
-            return False
-        return bool(self.left("tokens") or self.left("cost"))
-
-    async def _wait_for_imminent_calls(self) -> None:
+    async def _wait_for_imminent_requests(self) -> None:
         # Nodes that begin together make their calls within a few turns of the event loop. Those
         # share what is left of a limit in equal parts.
         quiet_turns = 0
@@ -294,21 +295,14 @@ class Meter:
         scopes = zip(self.chain[:innermost], kept_free, strict=False)
         return [(scope, scope.spent + kept) for scope, kept in scopes if scope._is_limited]
 
-    def _reserved_before(self, call: Admission | None) -> Spent:
-        """The reservations of the calls that a call waits for."""
-        # An admitted call does not wait for other admitted calls: they may wait for it, as for a
-        # probe of the model that they ask, too.
-        return self._under_way if call else self._under_way + self._admitted
-
-    def _add(
-        self, *, admitted: Spent = NOTHING, under_way: Spent = NOTHING, taken: Spent = NOTHING
-    ) -> None:
+    def _add(self, *, reserved: Spent = NOTHING, taken: Spent = NOTHING) -> None:
         for scope in self.chain:
             scope._lap += taken
-            scope._admitted = _sum(scope._admitted, admitted)
-            scope._under_way = _sum(scope._under_way, under_way)
+            total = scope._reserved + reserved
+            # In floats, a + b - a - b need not be 0. Without requests, nothing is reserved.
+            scope._reserved = total if total.calls else NOTHING
 
-    def _reached(self, limit: LimitName, message: str, need: Spent) -> LimitReached:
+    def _reached(self, limit: LimitName, message: str, need: Spent = NOTHING) -> LimitReached:
         """The error of this scope's limit, which says how high a limit the call needs."""
         field = FIELD_OF[limit]
         if self.whose == "loop":
@@ -330,13 +324,12 @@ class Meter:
 
 def unlimited() -> Meter:
     """A meter without limits, for calls outside of runs and sessions."""
-    return Meter(limits=Limits(), clock=monotonic, began_ns=monotonic(), tracer=Tracer())
+    return Meter(limits=Limits(), tracer=Tracer())
 
 
-def _sum(reserved: Spent, change: Spent) -> Spent:
-    total = reserved + change
-    # In floats, a + b - a - b need not be 0. Without calls, nothing is reserved.
-    return total if total.calls else NOTHING
+def _leaves_room_open(request: Request) -> TypeGuard[ChatRequest]:
+    """Whether a request leaves it to the limits how long its reply may be."""
+    return isinstance(request, ChatRequest) and request.max_output_tokens is None
 
 
 class Rest(NamedTuple):
@@ -348,57 +341,22 @@ class Rest(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Admission:
-    """A call that the meter let in."""
-
-    request: Request  # the call, with the room that a limit gave it if it stated none
-    scope: Meter  # the innermost scope that it is made in
-    need: Spent  # the reserved use; `NOTHING` once it has sent a request
-    room: int | None  # the room for its reply, if a limit decided that
-
-    @asynccontextmanager
-    async def sending(self, request: Request) -> AsyncIterator[Sending]:
-        """Waits for room for one request of the call, sent in the block; raises as `admitted`."""
-        scope, charges = self.scope, self.scope._charges
-        # From its first request on, each request reserves for itself.
-        scope._add(admitted=-self.need)
-        self.need = NOTHING
-        request, need = await scope._wait_for_room(request, call=self)
-        scope._add(under_way=need)
-        sending = Sending(request)
-        try:
-            yield sending
-            if sending.answer is not None:
-                scope._add(taken=charges.taken(request, sending.answer))
-        except BaseException as error:
-            if sending.has_left and was_connected(error):
-                scope._add(taken=charges.taken_by_failure(request, error, pieces=sending.pieces))
-            raise
-        finally:
-            scope._add(under_way=-need)
-            scope._ended.set()
-
-    def has_less_room(self, error: ContextOverflow) -> bool:
-        """Notes the context of the model that refused the call; True if the room gets smaller."""
-        # A room that the caller stated is not changed.
-        if self.room is None or error.context_tokens is None:
-            return False
-        return self.scope._charges.learn_context(self.request, error.context_tokens) < self.room
-
-    def cut(self, reply: Completion) -> Completion:
-        """The reply, with the limit of the run that decided where it was cut, if one did."""
-        scope = self.scope
-        is_cut = reply.finish_reason == "length" and self.room is not None
-        if not is_cut or scope.whose == "loop" or scope._charges.is_full(self.request):
-            return reply
-        return replace(reply, cut_by="tokens" if scope.left("tokens") else "cost")
-
-
-@dataclass(slots=True)
 class Sending:
     """One request; its sender says when it has left, counts pieces, and sets the answer."""
 
-    request: Request
+    request: Request  # with the room that a limit gave it if it stated none
+    scope: Meter  # the innermost scope that it is made in
+    room: int | None  # the room for its reply, if a limit decided that
     has_left: bool = False
     answer: Completion | Embeddings | Ranking | None = None
     pieces: int = 0
+
+    def cut(self, answer: Any) -> Any:  # noqa: ANN401 - as the call
+        """The answer, with the limit of the run that decided where it was cut, if one did."""
+        scope = self.scope
+        if self.room is None or not isinstance(answer, Completion):
+            return answer
+        is_cut = answer.finish_reason == "length" and not scope._charges.is_full(self.request)
+        if not is_cut or scope.whose == "loop":
+            return answer
+        return replace(answer, cut_by="tokens" if scope.left("tokens") else "cost")

@@ -124,15 +124,8 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
 
 def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
     """The model that answered a call, by the name in the reply."""
-    name = parse_model_name(model_id)
-    return ModelIdentity(
-        called=model_id,
-        source="server",
-        names=(name,) if name.words else (),
-        family=declared_family(endpoint.family) or first_family([name]),
-        quantization=name.quantization,
-        servers=_servers(endpoint),
-    )
+    named = {"backend": "openai", "path": None, "model_id": model_id}
+    return model_identity(endpoint.model_copy(update=named), ModelMetadata())
 
 
 def relation_of(first: ModelIdentity, second: ModelIdentity) -> Relation:

@@ -15,7 +15,6 @@ from harness.inference.completion import (
     PhaseSource,
     Usage,
     inter_token_latency,
-    is_visible,
 )
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.request import ChatRequest
@@ -30,8 +29,6 @@ class ReplyInProgress:
         self, request: ChatRequest, *, clock: Clock, arrived: Arrived | None = None
     ) -> None:
         self.request = request
-        self.was_heard = False
-        """Whether `on_text` was given anything visible of the answer."""
         self._clock = clock
         self._arrived = arrived
         self._splitter = MarkSplitter()
@@ -43,6 +40,11 @@ class ReplyInProgress:
         self._came_whole = False
         self._has_own_reasoning = False  # whether the server sends reasoning apart from the text
         self._sent_ns = clock()  # unless `sent` is called
+
+    @property
+    def was_heard(self) -> bool:
+        """Whether `on_text` was given anything of the answer."""
+        return self.request.on_text is not None and bool(self._text)
 
     def sent(self) -> None:
         """Notes that the request has left, now that it is connected and handed over."""
@@ -63,7 +65,7 @@ class ReplyInProgress:
         elif text or reasoning or calls:
             self._token_ns.append(self._clock())
             if self._arrived:
-                self._arrived(text or reasoning or "".join(call.arguments for call in calls))
+                self._arrived()
             if self.request.on_piece:
                 self.request.on_piece()
         self._calls.extend(calls)
@@ -142,8 +144,6 @@ class ReplyInProgress:
         if answer:
             self._text.append(answer)
             if self.request.on_text:
-                # White space alone does no harm before another attempt's answer.
-                self.was_heard = self.was_heard or is_visible(answer)
                 self.request.on_text(answer)
 
 

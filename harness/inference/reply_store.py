@@ -110,15 +110,14 @@ class KeptReplies:
     that a resumed run asks for none of them again, sampled or greedy. The file lies beside the
     journal, and is deleted when the run is finished; a batch, which may go on changed, keeps it.
 
-    `resumed` says whether there may be replies of earlier parts. Without `is_wanted`, replies stay
-    in memory, for further attempts of a node. `used_again` counts the stored ones that were used.
+    Without `is_wanted`, replies stay in memory, for further attempts of a node. `used_again` counts
+    the stored ones that were used.
     """
 
     def __init__(
         self,
         endpoints: Mapping[str, Endpoint],
         *,
-        resumed: bool,
         is_wanted: bool,
         trace: RunTrace,
         warn: Callable[[Notice], None],
@@ -128,11 +127,9 @@ class KeptReplies:
         self._endpoints = endpoints
         self._identities: dict[str, str] = {}
         self._is_finished = False
-        self._resumed = resumed
         self._trace = trace
         # (label, key of the call) → the numbers that equal calls under this label have.
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-        self._begun_again: set[str] = set()  # the labels of `give_again`
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(
@@ -158,8 +155,7 @@ class KeptReplies:
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
         # 2. Find the stored reply.
-        if self._resumed or _node_call(label) in self._begun_again:
-            slot.stored = await self._stored_reply(key, request)
+        slot.stored = await self._stored_reply(key, request)
         # 3. Keep the reply that it gets now.
         try:
             yield slot
@@ -171,7 +167,6 @@ class KeptReplies:
 
     def give_again(self, label: str) -> None:
         """Gives a node call, which begins again, the replies that it got before."""
-        self._begun_again.add(label)
         for call in [key for key in self._taken if _node_call(key[0]) == label]:
             del self._taken[call]
 

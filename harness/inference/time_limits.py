@@ -1,16 +1,14 @@
-"""Time limits of a call: its deadline, and the limits of each of its requests."""
+"""Time limits of a call: of all its requests together, and of each."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.errors import CallTimeout, TimeLimit
 from harness.inference.endpoint import Endpoint
-from harness.trace import Clock
 
 _MEANINGS: dict[TimeLimit, str] = {
     "connect_timeout_s": "no connection",
@@ -18,36 +16,29 @@ _MEANINGS: dict[TimeLimit, str] = {
     "between_tokens_timeout_s": "the reply began, and then nothing more came",
     "timeout_s": "no whole reply",
 }
-_HEAD_CHARS = 160  # of a reply's beginning in a message
 
 
 @dataclass(slots=True)
-class Deadline:
-    """A call's time limit, which begins when it is first sent; it ends no later than `outer`."""
+class CallTime:
+    """The time that a call may take at its servers; waits for a place there are no part of it."""
 
-    seconds: float
-    clock: Clock = field(kw_only=True)
-    outer: Deadline | None = field(default=None, kw_only=True)
-    began_ns: int | None = field(default=None, init=False)
+    left_s: float
+    outer: CallTime | None = None
+    """The time of a call to several endpoints, of which this one's is a part."""
 
-    def begin(self, *, again: bool = False) -> None:
-        """Starts the time when a request is sent, unless it runs; `again` restarts it."""
+    def __post_init__(self) -> None:
         if self.outer is not None:
-            self.outer.begin(again=again)
-        if self.began_ns is None or again:
-            self.began_ns = self.clock()
+            self.left_s = min(self.left_s, self.outer.left_s)
 
-    @property
-    def left_s(self) -> float:
-        """The time that is left, in seconds; below 0 when it is over."""
-        outer_s = math.inf if self.outer is None else self.outer.left_s
-        if self.began_ns is None:
-            return min(outer_s, self.seconds)
-        return min(outer_s, self.seconds - (self.clock() - self.began_ns) / 1e9)
+    def spend(self, seconds: float) -> None:
+        """Takes this much from the time that is left."""
+        self.left_s -= seconds
+        if self.outer is not None:
+            self.outer.left_s -= seconds
 
 
-Arrived = Callable[[str], None]
-"""Called with each piece of a reply."""
+Arrived = Callable[[], None]
+"""Called for each piece of a reply."""
 
 
 @asynccontextmanager
@@ -60,7 +51,7 @@ async def time_limits(
     function that it gets for each piece of the reply.
     """
     clock = asyncio.get_running_loop().time
-    received = _Received()
+    pieces = 0
     total_s = min(endpoint.timeout_s, timeout_s or endpoint.timeout_s)
     last = clock() + total_s
     awaited: TimeLimit = "timeout_s"
@@ -75,8 +66,9 @@ async def time_limits(
         if not timeout.expired():
             timeout.reschedule(min(end, last))
 
-    def arrived(piece: str) -> None:
-        received.add(piece, now_s=clock())
+    def arrived() -> None:
+        nonlocal pieces
+        pieces += 1
         await_next("between_tokens_timeout_s", endpoint.between_tokens_timeout_s)
 
     try:
@@ -86,44 +78,27 @@ async def time_limits(
     except TimeoutError as error:
         if not timeout.expired():
             raise  # it comes from the block itself
-        part = received.described(clock()) if awaited == "timeout_s" and received.pieces else ""
-        raise timed_out(awaited, endpoint, total_s=total_s, part=part) from error
-
-
-@dataclass(slots=True)
-class _Received:
-    """The part of a reply that has arrived."""
-
-    pieces: int = 0
-    head: str = ""
-    last_s: float = 0.0  # when the last piece came
-
-    def add(self, piece: str, *, now_s: float) -> None:
-        self.pieces += 1
-        self.last_s = now_s
-        if len(self.head) < _HEAD_CHARS:
-            self.head += piece
-
-    def described(self, now_s: float) -> str:
-        # Servers send a piece for each token, or nearly so.
-        tokens = f"about {self.pieces:,} token{'s' * (self.pieces > 1)} of it came"
-        return (
-            f"; {tokens}, the last one {now_s - self.last_s:.2g} s before that. Give the call a "
-            "max_output_tokens, or a lower one, so that the reply ends in time; or raise "
-            f"timeout_s. It begins: {self.head[:_HEAD_CHARS]!r}"
-        )
+        raise timed_out(awaited, endpoint, total_s=total_s, pieces=pieces) from error
 
 
 def timed_out(
-    limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None, part: str = ""
+    limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None, pieces: int = 0
 ) -> CallTimeout:
-    """The error for a limit that ran out; `total_s` is the value of `timeout_s` if it was less.
+    """The error for a limit that ran out after `pieces` pieces of the reply.
 
-    `part` describes the part of the reply that came.
+    `total_s` is the value of `timeout_s` if it was less.
     """
     seconds = getattr(endpoint, limit)
-    if limit == "timeout_s" and total_s is not None:
-        seconds = total_s
+    part = ""
+    if limit == "timeout_s":
+        seconds = total_s or seconds
+        if pieces:
+            # Servers send a piece for each token, or nearly so.
+            part = (
+                f"; about {pieces:,} token{'s' * (pieces > 1)} of it came. Give the call a "
+                "max_output_tokens, or a lower one, so that the reply ends in time; or raise "
+                "timeout_s"
+            )
     return CallTimeout(
         f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s{part}",
         endpoint=endpoint.tag,

@@ -10,7 +10,7 @@ The type is a schema like any other: `SchemaKnowledge` has it enforced, or descr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -145,19 +145,13 @@ def _type_of(request: ChatRequest) -> JsonSchema:
     """The schema of a reply: an object, since not every server enforces more at the top."""
     definitions: dict[str, object] = {}
 
-    def lifted(part: Any, owner: str) -> Any:  # noqa: ANN401 - JSON
-        """The part of a tool's schema, whose definitions move to the top under its own names."""
+    def lifted(part: JsonSchema, owner: str) -> JsonSchema:
+        """A schema whose definitions move to the top of the whole one, under its own names."""
         # References look for definitions at the top, where two tools may have the same names.
-        if isinstance(part, list | tuple):
-            return [lifted(element, owner) for element in part]
-        if not isinstance(part, Mapping):
-            return part
-        for name, value in part.get("$defs", {}).items():
-            definitions[f"{owner}.{name}"] = lifted(value, owner)
-        result = {name: lifted(value, owner) for name, value in part.items() if name != "$defs"}
-        reference = result.get("$ref")
-        if isinstance(reference, str):
-            result["$ref"] = reference.replace("#/$defs/", f"#/$defs/{owner}.")
+        text = _json(part).replace('"#/$defs/', f'"#/$defs/{owner}.')
+        result: dict[str, Any] = orjson.loads(text)
+        for name, value in result.pop("$defs", {}).items():
+            definitions[f"{owner}.{name}"] = value
         return result
 
     choices = [

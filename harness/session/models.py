@@ -286,9 +286,7 @@ def _route(
     servers = opened.servers
     schemas, tools = knowledge
     gate = Gate(
-        max_parallel=endpoint.max_parallel,
-        max_queue=endpoint.max_queue,
-        max_outage_s=endpoint.max_outage_s,
+        endpoint=endpoint,
         replicas=[
             Replica()
             if server.address is None

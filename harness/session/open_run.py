@@ -24,7 +24,6 @@ from harness.errors import ConfigurationInvalid, InvalidInput, Notice, did_you_m
 from harness.graph import Graph
 from harness.graph.state import Use
 from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter
-from harness.inference.charges import token_prices
 from harness.inference.limits import merged
 from harness.inference.reply_store import KeptReplies
 from harness.log import log_notice, log_warning, warnings_heard_by
@@ -372,9 +371,8 @@ async def open_run(
             run.budget = models.budget
             run.meter = Meter(
                 limits=merged(limits, settings.limits.limits),
-                prices=token_prices(setup.endpoints),
+                endpoints=setup.endpoints,
                 before=spent,
-                clock=monotonic,
                 began_ns=began_ns,
                 tracer=run.trace,
                 around=None if shared is None else shared.meter_of(tenant),
@@ -386,7 +384,6 @@ async def open_run(
             run.replies = KeptReplies(
                 setup.endpoints,
                 trace=run.trace,
-                resumed=earlier is not None,
                 is_wanted=settings.trace.is_resumable,
                 warn=run.warn,
             )

@@ -14,7 +14,6 @@ from harness.errors import InvalidInput
 from harness.graph import Asker
 from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
-from harness.inference.charges import token_prices
 from harness.log import warnings_heard_by
 from harness.session.open_run import Setup, SharedParts
 from harness.session.own_loop import Background, in_background, refuse_running_loop
@@ -30,7 +29,7 @@ from harness.session.result import RunEvents, RunResult
 from harness.session.resume import Origin
 from harness.session.roles import cast_roles
 from harness.session.settings import Settings, settings_or_default
-from harness.trace import Redactor, SharedTracer, Sink, monotonic
+from harness.trace import Redactor, SharedTracer, Sink
 
 
 class SessionOptions(TypedDict, total=False):
@@ -204,9 +203,7 @@ async def open(  # noqa: A001 - harness.open
         async with setup.opened(tracer, required=required) as models:
             meter = Meter(
                 limits=limits or Limits(),
-                prices=token_prices(setup.endpoints),
-                clock=monotonic,
-                began_ns=monotonic(),
+                endpoints=setup.endpoints,
                 tracer=tracer,
                 whose="session",
             )

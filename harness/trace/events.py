@@ -187,8 +187,8 @@ class Request(SpanEvent):
 
     @property
     def was_refused(self) -> bool:
-        """Whether a limit of the run had been reached, so that it was not made."""
-        return self.error_class == "RunLimitReached"
+        """Whether a limit of the run or a loop had been reached, so that it was not made."""
+        return self.error_class in {"RunLimitReached", "LimitReached"}
 
     @property
     def was_sent(self) -> bool:

@@ -52,7 +52,7 @@ from harness.inference import Completion, Endpoint, Limits, Message, Meter
 from harness.rubric import Checked, Draft, Evaluator, Rubric, load_rubric
 from harness.session.settings import Settings, demo_endpoint
 from harness.text.words import terms
-from harness.trace import Tracer, monotonic
+from harness.trace import Tracer
 from harness.wiggum import Candidate, LoopPolicy, Reviser, best_of, revise_until_met
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
@@ -237,12 +237,12 @@ class Arms:
     async def _revised(
         self, arm: str, text: str, *, drafts: int, max_rounds: int, candidates: int = CANDIDATES
     ) -> Row:
-        spending, tracer, now = Spending(self._ask), Tracer(), monotonic()
+        spending, tracer = Spending(self._ask), Tracer()
         result = await revise_until_met(
             replace(self._base, text=text),
             evaluator=self._evaluator,
             reviser=self._reviser(spending.ask, candidates=candidates),
-            meter=Meter(limits=Limits(), prices={}, clock=monotonic, began_ns=now, tracer=tracer),
+            meter=Meter(limits=Limits(), tracer=tracer),
             tracer=tracer,
             policy=LoopPolicy(max_rounds=max_rounds, focus_below=self._rubric.focus_below),
         )

@@ -429,7 +429,8 @@ async def both(directory: Path) -> tuple[Took, Took]:
 
 def client_of(backend: ScriptedBackend, tracer: Tracer) -> Client:
     endpoint = Endpoint(tag="small", backend="scripted")
-    line = Route(endpoint=endpoint, backends=(backend,), gate=Gate(tracer=tracer))
+    gate = Gate(endpoint=endpoint, tracer=tracer)
+    line = Route(endpoint=endpoint, backends=(backend,), gate=gate)
     return Client(routes={"small": line}, tracer=tracer)
 
 

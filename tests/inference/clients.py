@@ -38,7 +38,7 @@ def client_of(
         backend: Answers.
         tag: The model's.
         tracer: Sees the calls.
-        gate: Fields of its gate.
+        gate: Fields of its gate, and of its endpoint that the gate reads.
         line: Fields of its route.
         replicas: Its further backends.
         others: By tag, in the order in which they stand in.
@@ -49,16 +49,28 @@ def client_of(
     tracer = tracer or Tracer()
 
     def way(name: str, to: tuple[Backend, ...], fallback: tuple[str, ...], **more: Any) -> Route:
+        fields = dict(gate or {})
+        names = ("max_parallel", "max_queue", "max_outage_s")
+        settings = {name: fields.pop(name) for name in names if name in fields}
         endpoint = Endpoint(
-            tag=name, backend="scripted", retry=retry, timeout_s=timeout_s, fallback=fallback
+            tag=name,
+            backend="scripted",
+            retry=retry,
+            timeout_s=timeout_s,
+            fallback=fallback,
+            **settings,
         )
-        return Route(
-            endpoint=endpoint, backends=to, gate=Gate(tracer=tracer, **(gate or {})), **more
-        )
+        made = Gate(endpoint=endpoint, tracer=tracer, **fields)
+        return Route(endpoint=endpoint, backends=to, gate=made, **more)
 
     lines = {tag: way(tag, (backend, *replicas), tuple(others or ()), **(line or {}))}
     lines |= {name: way(name, (to,), ()) for name, to in (others or {}).items()}
     return Client(routes=lines, tracer=tracer, **{"randomness": random.Random(7), **fields})
+
+
+def priced(**prices: float) -> Endpoint:
+    """An endpoint with these prices."""
+    return Endpoint(tag="priced", backend="scripted", **prices)
 
 
 def meter_of(
@@ -72,11 +84,9 @@ def meter_of(
     """The meter of a run that begins now."""
     return Meter(
         limits=limits,
-        prices=prices or {},
+        endpoints=prices or {},
         before=before,
-        clock=clock,
-        began_ns=clock(),
-        tracer=tracer or Tracer(),
+        tracer=tracer or Tracer(clock=clock),
     )
 
 

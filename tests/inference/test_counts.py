@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import pytest
 from calls import REQUEST, backend_at
-from clients import client_of, meter_of
+from clients import client_of, meter_of, priced
 from loopback import DONE, Loopback, Reply, chunk, delta
 from manual_clock import ManualClock
 from metered import reply
 
 from harness.inference import Limits
-from harness.inference.charges import TokenPrice
 from harness.inference.completion import Embeddings, possible
-from harness.inference.request import EmbedRequest, most_prompt_tokens
+from harness.inference.request import most_prompt_tokens
 
 HUGE = 10**400
 TEXT = "Tea is a drink."
@@ -65,7 +64,7 @@ def test_a_count_that_cannot_be_is_replaced_by_the_estimate_and_said_once(wire, 
 
     async def main():
         server = Loopback(Reply(steps=steps) for _ in range(2))
-        price = TokenPrice(usd_per_million_input_tokens=1e6, usd_per_million_output_tokens=1e6)
+        price = priced(usd_per_million_input_tokens=1e6, usd_per_million_output_tokens=1e6)
         meter = meter_of(Limits(max_tokens=20_000), ManualClock(), prices={"judge": price})
         async with server, backend_at(server, **fields) as backend:
             client = client_of(backend, tag="judge", meter=meter, warn=notices.append)
@@ -111,7 +110,7 @@ REPORTED = {
 
 @pytest.mark.parametrize(("came", "becomes", "is_said"), REPORTED.values(), ids=REPORTED)
 def test_of_a_servers_counts_those_that_can_be_are_kept(came, becomes, is_said):
-    answer, wrong = possible(reply(text=TEXT, **came), REQUEST)
+    answer, wrong = possible(reply(text=TEXT, **came))
     expected = reply(text=TEXT, **came | (becomes or {}))
     assert answer == (replace(expected, usage=None) if becomes is None else expected)
     assert bool(wrong) == is_said
@@ -119,15 +118,14 @@ def test_of_a_servers_counts_those_that_can_be_are_kept(came, becomes, is_said):
 
 @pytest.mark.parametrize("usd", [-0.03, float("nan"), float("inf")])
 def test_dollars_that_cannot_be_are_not_known(usd):
-    answer, wrong = possible(reply(text=TEXT, cost_usd=usd), REQUEST)
+    answer, wrong = possible(reply(text=TEXT, cost_usd=usd))
     assert (answer.cost_usd, answer.usage, bool(wrong)) == (None, reply().usage, True)
 
 
 @pytest.mark.parametrize("count", [-5, HUGE])
 def test_vectors_have_no_counts_that_cannot_be(count):
-    request = EmbedRequest(model="m", texts=("a", "b"))
     vectors = Embeddings(vectors=None, input_tokens=count, model_id="e")
-    answer, wrong = possible(vectors, request)
+    answer, wrong = possible(vectors)
     assert (answer.input_tokens, bool(wrong)) == (None, True)
 
 

@@ -30,7 +30,7 @@ GGUF = "missing.gguf"
         ({"url": None}, "endpoint.url-missing"),
         ({"backend": "embedded"}, "endpoint.path-missing"),
         ({"path": GGUF, "url": URL}, "endpoint.url-and-path"),
-        ({"path": GGUF, "backend": "vllm"}, "endpoint.path-of-server"),
+        ({"path": GGUF, "url": URL, "backend": "vllm"}, "endpoint.stray-setting"),
         ({"url": "127.0.0.1:8000/v1"}, "endpoint.url-invalid"),
         ({"url": "ftp://h/v1"}, "endpoint.url-invalid"),
         ({"url": "http://h:port/v1"}, "endpoint.url-invalid"),

@@ -140,7 +140,7 @@ def stack(url):
     line = Route(
         endpoint=endpoint,
         backends=(connect(endpoint),),
-        gate=Gate(max_parallel=endpoint.max_parallel, tracer=tracer),
+        gate=Gate(endpoint=endpoint, tracer=tracer),
     )
     return Client(routes={"small": line}, tracer=tracer, randomness=random.Random(7))
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from clients import AT_ONCE
+from clients import AT_ONCE, priced
 from hypothesis import given
 from hypothesis import strategies as st
 from manual_clock import ManualClock
@@ -16,7 +16,6 @@ from metered import client_on, reply, request
 from harness import ScriptedBackend
 from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
 from harness.inference import Completion, EmbedRequest, Limits, Spent
-from harness.inference.charges import TokenPrice
 from harness.inference.client import CallSource
 from harness.inference.reply_store import ReplyCache
 from harness.inference.request import most_prompt_tokens, most_tokens_of
@@ -45,7 +44,7 @@ def test_what_earlier_parts_of_a_run_spent_counts(request, limits, before, fact)
 def test_what_a_run_spent_is_what_was_spent_before_and_since():
     clock = ManualClock()
     clock.advance(ns=5)
-    price = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
+    price = priced(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
     before = Spent(calls=2, input_tokens=100, output_tokens=10, cost_usd=0.5, time_ns=900)
 
     async def use():
@@ -91,6 +90,45 @@ def test_replies_from_the_cache_take_nothing_and_make_room_for_others():
     assert asyncio.run(use()).meter.spent.calls == 1
 
 
+def test_a_reply_in_the_cache_needs_no_room():
+    async def use():
+        cache = ReplyCache(TextStore(None))
+        client = client_on(
+            ScriptedBackend(["tea"]).chat,
+            ManualClock(),
+            limits=Limits(max_calls=1),
+            cache=cache,
+            line={"identity": "m"},
+        )
+        texts = [(await client.chat(request())).text for _ in range(2)]
+        with pytest.raises(RunLimitReached):
+            await client.chat(request(chars=31))
+        await cache.aclose()
+        return texts
+
+    assert asyncio.run(use()) == ["tea", "tea"]
+
+
+def test_a_reply_that_a_limit_cut_is_not_cached():
+    async def use():
+        async def answer(_):
+            return replace(reply(10, 20), finish_reason="length")
+
+        cache = ReplyCache(TextStore(None))
+        client = client_on(
+            answer,
+            ManualClock(),
+            limits=Limits(max_tokens=1_000),
+            cache=cache,
+            line={"identity": "m"},
+        )
+        replies = [await client.chat(request(room=None)) for _ in range(2)]
+        await cache.aclose()
+        return [(made.cut_by, made.from_cache) for made in replies]
+
+    assert asyncio.run(use()) == [("tokens", False)] * 2
+
+
 def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
     before = Spent(input_tokens=700, cost_usd=2.0, time_ns=8 * 10**9)
     limits = Limits(max_tokens=1_000, max_cost_usd=3, max_seconds=10)
@@ -108,7 +146,7 @@ def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
 
 def test_money_that_is_held_in_fractions_is_all_there_again_afterwards():
     """In floats 0.1 + 0.3 - 0.1 - 0.3 is not 0: a call that takes all the rest waited for ever."""
-    price = TokenPrice(usd_per_million_input_tokens=0.0, usd_per_million_output_tokens=1e5)
+    price = priced(usd_per_million_input_tokens=0.0, usd_per_million_output_tokens=1e5)
 
     async def free(asked):
         await asyncio.sleep(0)
@@ -290,7 +328,7 @@ def test_calls_that_state_no_room_share_what_is_left(limits, rooms):
                 unanswered.pop().set_result(replace(reply(0, 0), text=""))
 
     async def use():
-        price = TokenPrice(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
+        price = priced(usd_per_million_input_tokens=1e3, usd_per_million_output_tokens=1e3)
         client = client_on(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
 
         async def soon(number):
@@ -451,7 +489,7 @@ def test_a_call_that_states_no_room_has_what_the_limits_leave(limits, room):
         sent.append(asked.max_output_tokens)
         return reply(10, 1)
 
-    price = TokenPrice(usd_per_million_input_tokens=10_000, usd_per_million_output_tokens=2_000)
+    price = priced(usd_per_million_input_tokens=10_000, usd_per_million_output_tokens=2_000)
     client = client_on(send, ManualClock(), limits=Limits(**limits), prices={"m": price})
     asyncio.run(client.chat(request(room=None)))
 

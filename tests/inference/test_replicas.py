@@ -61,8 +61,6 @@ CHOICES = {
         (0, "prefix"),
     ),
     "it is left out": ([state(1, is_out=True), state(), state()], (1, "failed over")),
-    "it is down": ([state(1, is_out=True, is_down=True), state(), state()], (1, "failed over")),
-    "all are down": (3 * [state(1, is_out=True, is_down=True)], None),
     "all are left out": (3 * [state(1, is_out=True)], (0, "prefix")),
 }
 
@@ -80,6 +78,12 @@ def test_a_replica_that_failed_a_call_does_not_get_it_again_while_another_may():
         "failed over",
     )
     assert choice((0, 1, 2), states, tried={0, 1, 2}) == (0, "prefix")
+
+
+def test_in_an_outage_no_replica_is_tried_before_its_time():
+    out, due = state(1, is_out=True), state()
+    assert choice((0, 1, 2), [out, due, due], tried={1, 2}, is_down=True) == (1, "failed over")
+    assert choice((0, 1, 2), 3 * [out], is_down=True) is None
 
 
 loads = st.lists(st.builds(ReplicaState, load=st.integers(0, 40)), min_size=1, max_size=6)

@@ -175,13 +175,12 @@ def test_every_repetition_is_an_instant_with_its_reason():
             [5.0, 2.0],
             id="a call's own limit holds for all its attempts",
         ),
-        # The first wait is not in it; the second is, as the call had begun.
         pytest.param(
             [CUT, "A draft."],
             REQUEST,
             {"before": 6},
-            [10.0, 4.0],
-            id="it begins when it is sent, not while it waits for its turn",
+            [10.0, 10.0],
+            id="waits for its turn are no part of it",
         ),
     ],
 )

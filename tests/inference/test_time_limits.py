@@ -19,7 +19,7 @@ async def run(limits, pieces, *, timeout_s=None):
     async with time_limits(endpoint(**limits), timeout_s=timeout_s) as arrived:
         for _ in range(pieces):
             await asyncio.sleep(0)
-            arrived("I am. ")
+            arrived()
         await asyncio.Event().wait()
 
 
@@ -43,7 +43,6 @@ def test_the_limit_that_was_over_names_itself(limits, pieces, of_the_call, limit
     assert (caught.value.limit, caught.value.endpoint) == (limit, "judge")
     has_part = limit == "timeout_s" and pieces > 0
     assert ("about 1 token of it came" in str(caught.value)) == has_part
-    assert ("It begins: 'I am. '" in str(caught.value)) == has_part
 
 
 def test_a_cancellation_is_no_timeout():

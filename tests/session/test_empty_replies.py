@@ -198,7 +198,7 @@ def test_a_client_without_a_run_does_the_same():
     endpoint = Endpoint(tag="m", backend="openai", url="http://127.0.0.1:9/v1", model_id="m")
     writer = ScriptedBackend(["", "Four."])
     tracer = Tracer()
-    line = Route(endpoint=endpoint, backends=(writer,), gate=Gate(tracer=tracer))
+    line = Route(endpoint=endpoint, backends=(writer,), gate=Gate(endpoint=endpoint, tracer=tracer))
     client = Client(routes={"m": line}, tracer=tracer)
     request = ChatRequest(model="m", messages=(Message("user", "?"),))
     assert asyncio.run(client.chat(request)).text == "Four."

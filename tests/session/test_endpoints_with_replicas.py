@@ -192,7 +192,6 @@ def test_each_replica_is_tried_out():
     ("fields", "code"),
     [
         ({"url": "http://h/v1", "urls": ["http://g/v1"]}, "endpoint.url-and-urls"),
-        ({"urls": ["http://h/v1", "http://h"]}, "endpoint.urls-twice"),
         ({"urls": ["http://h/v1", "h"]}, "endpoint.url-invalid"),
         ({"urls": ["http://h", "http://g"], "path": "x.gguf"}, "endpoint.url-and-path"),
         (
@@ -206,3 +205,8 @@ def test_a_mistake_in_the_addresses_is_told(fields, code):
     with pytest.raises(ValidationError) as caught:
         Endpoint.model_validate({"tag": "m", **fields})
     assert code in {problem["ctx"]["error"].code for problem in caught.value.errors()}
+
+
+def test_a_server_that_is_named_twice_is_one():
+    endpoint = Endpoint(tag="m", urls=("http://h/v1", "http://h", "http://g"))
+    assert [*endpoint.replicas] == ["h", "g"]

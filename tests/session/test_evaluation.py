@@ -26,8 +26,8 @@ from session_runs import (
 
 from harness import Run, ScriptedBackend, Verdict, load_rubric
 from harness.errors import ContextOverflow, LimitReached
-from harness.inference import Endpoint
-from harness.inference.charges import token_prices
+from harness.inference import ChatRequest, Endpoint, as_messages
+from harness.inference.charges import Charges
 from harness.rubric import Noise, with_prompts, write_noise
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Calibration, prompts_digest
@@ -306,9 +306,14 @@ def test_what_tokens_cost_is_taken_from_the_settings_where_both_prices_stand():
         tag: Endpoint.model_validate({"tag": tag, "url": "http://127.0.0.1:9/v1", **prices})
         for tag, prices in {"both": usd, "one": one, "none": {}}.items()
     }
-    prices = token_prices(endpoints)
-    assert list(prices) == ["both"]
-    assert prices["both"].of(1_000, 500) == 0.005
+    charges = Charges(endpoints)
+    requests = (
+        ChatRequest(model=tag, messages=as_messages("a"), max_output_tokens=500)
+        for tag in endpoints
+    )
+    most = {request.model: charges.most(request) for request in requests}
+    assert most["both"].cost_usd == (most["both"].input_tokens * 2 + 500 * 6) / 1e6
+    assert most["one"].cost_usd is most["none"].cost_usd is None
 
 
 # --- a verdict without a loop ----------------------------------------------------------------

@@ -441,7 +441,8 @@ def test_an_outage_that_ended_one_run_is_waited_for_anew_by_the_next(settings):
     backend = Down(["good"] * 9)
 
     async def work(session):
-        session._parts.models.client.routes["producer"].gate.max_outage_s = 0.2
+        gate = session._parts.models.client.routes["producer"].gate
+        gate.endpoint = gate.endpoint.model_copy(update={"max_outage_s": 0.2})
         runs = [await session.run(saying, task="one")]
         runs.append(await session.run(saying, task="two"))
         backend.is_back = True

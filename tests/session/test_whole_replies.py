@@ -317,7 +317,6 @@ def test_a_reply_that_goes_on_for_too_long_says_how_to_limit_it_and_its_tokens_c
     message = str(failed.__cause__)
     assert "no whole reply within timeout_s = 0.3 s; about 7 tokens of it came" in message
     assert "max_output_tokens" in message
-    assert """It begins: '["more and more", "more""" in message
     assert failed.result.spent.output_tokens == 7
     (line,) = list_runs(tmp_path / "traces")
     assert line.output_tokens == 7

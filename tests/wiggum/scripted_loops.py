@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clients import in_a_loop
+from clients import in_a_loop, priced
 from manual_clock import ManualClock
 
 from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
 from harness.inference import ChatRequest, Completion, Limits, Message, Usage
-from harness.inference.charges import TokenPrice
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Journal, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode, seal
@@ -42,7 +41,7 @@ SEED_STEP = 1_000
 CUT = StreamCut("after 12 tokens", endpoint="judge")
 TIMEOUT = CallTimeout("30 s without a token", endpoint="writer")
 NO_VERDICT = "I like it."
-PRICE = TokenPrice(usd_per_million_input_tokens=1.0, usd_per_million_output_tokens=5.0)
+PRICE = priced(usd_per_million_input_tokens=1.0, usd_per_million_output_tokens=5.0)
 
 Reply = str | InferenceError | None
 """A text to answer with, an error to raise, or None for no answer ever."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from clients import in_a_loop
+from clients import in_a_loop, priced
 from manual_clock import ManualClock
 
 from harness.errors import (
@@ -18,7 +18,6 @@ from harness.errors import (
     ServerError,
 )
 from harness.inference import ChatRequest, Completion, Limits, Message, Meter, Spent, Usage
-from harness.inference.charges import TokenPrice
 from harness.inference.limits import merged, refusal
 from harness.wiggum import LoopPolicy
 
@@ -65,7 +64,7 @@ def test_a_call_fits_if_it_does_beside_what_is_spent_and_held():
 
 # --- what calls took -----------------------------------------------------------------------------
 
-PRICE = TokenPrice(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
+PRICE = priced(usd_per_million_input_tokens=2.0, usd_per_million_output_tokens=10.0)
 REPLY = Completion(
     text="It is so.",
     reasoning="",

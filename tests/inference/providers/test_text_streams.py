@@ -1,6 +1,7 @@
 """What streams of text are taken apart into: events, thoughts, stop texts."""
 
 import asyncio
+import time
 
 import pytest
 from calls import cut_at
@@ -176,3 +177,28 @@ def test_a_long_word_in_a_call_takes_no_time():
 def test_a_fence_of_json_is_no_name_of_a_tool():
     call = '{"name": "look", "arguments": {"n": 1}}'
     assert calls_in(f"<tool_call>json{call}", ()) == [("look", '{"n": 1}')]
+
+
+@pytest.mark.parametrize("tags", ["<parameter=a>", "<a>", "<arg_key>", "<{}>", "<x parameter={}>"])
+def test_tags_that_are_never_closed_take_no_time(tags):
+    text = "<function=look>" + "".join(tags.format(f"t{number}") for number in range(40_000))
+    began = time.perf_counter()
+    assert calls_in(f"{text}</function>", ()) == [("look", "{}")]
+    for unended in ("<function=", "<invoke name=", "<function=look><parameter=", "<function=f></"):
+        calls_in(unended + "a" * 100_000, ())
+    assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize("words", ["commentary ", "éa_b"])
+def test_words_without_end_take_no_time(words):
+    text = "[TOOL_CALLS]" + words * 20_000
+    began = time.perf_counter()
+    assert calls_in(text, ()) == [("unreadable", text)]
+    assert time.perf_counter() - began < 2
+
+
+def test_tags_within_an_argument_belong_to_its_text():
+    text = '<invoke name="look"><parameter name="page"><b>1</b></parameter></invoke>'
+    assert calls_in(text, ()) == [("look", '{"page": "<b>1</b>"}')]
+    text = '<invoke name="look"><page><b>1</b></page><n>2</n></invoke>'
+    assert calls_in(text, ()) == [("look", '{"page": "<b>1</b>", "n": 2}')]
