@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from harness.compress.condense import MARK
+from harness.compress.condense import LEFT_OUT
 from harness.compress.markdown import (
     BLANK,
     Section,
@@ -91,8 +91,7 @@ def _lines(body: str) -> list[str]:
 def _is_usable(body: str, *, instead_of: str = "") -> bool:
     """Whether `body` has a text, and no more marks for text left out than `instead_of` has."""
     # A further mark was copied from a shortened text.
-    marks = len(MARK.findall(body)) - len(MARK.findall(instead_of))
-    return bool(body.strip(BLANK)) and marks <= 0
+    return bool(body.strip(BLANK)) and body.count(LEFT_OUT) <= instead_of.count(LEFT_OUT)
 
 
 def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bool:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Literal
 
 from harness.compress import edits_in, splice
-from harness.compress.condense import MARK
+from harness.compress.condense import LEFT_OUT
 from harness.compress.markdown import blocks_of
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
@@ -374,7 +374,7 @@ def _shortened(
 def _fitting(reply: str, *, before: str) -> str:
     """The reply; empty if it copied a mark of omitted text, which the prompt may have."""
     # A mark that was in the draft before is a part of its text.
-    return "" if MARK.search(reply) and not MARK.search(before) else reply
+    return "" if LEFT_OUT in reply and LEFT_OUT not in before else reply
 
 
 def _undecided(focus: Sequence[DimensionScore]) -> set[int | None]:

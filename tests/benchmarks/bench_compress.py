@@ -11,8 +11,7 @@ will do), each shortened to the budget:
    that are left in it, beside two peers of equal size: the first 85 % and the last 15 % of the
    document, and all headings with an equal share of the beginning of each section.
 4. Deterministic checks on the shortened against the full text, out of 10. Those that count what is
-   there differ by design, and are listed apart. A mark such as `[table left out, rows: 3]` is no
-   sentence or number of the draft's, and is read as `[…]`.
+   there differ by design, and are listed apart.
 5. The evaluation prompt: drafts made of one sentence from each of up to twelve sections, as they
    are, with every third word left out, and with as many false ones among them (of the next
    document, which this one does not support). How many of the true sentences the shortened source
@@ -44,7 +43,6 @@ from harness.compress import (
     sections_of,
     sentences_of,
 )
-from harness.compress.condense import LEFT_OUT, MARK
 from harness.compress.markdown import blocks_of
 from harness.rubric import Draft, load_rubric
 from harness.rubric.checks import CHECKS, Check
@@ -288,7 +286,7 @@ def check_figures(documents: Sequence[str], budget: int) -> list[Figure]:
         checks = qualities(text)
         # What an evaluator shortens for: the task and the rubric.
         focus = "\n".join([FOCUS, *(check.requirement for check in checks)])
-        short = MARK.sub(LEFT_OUT, condense(text, budget_chars=budget, focus=focus))
+        short = condense(text, budget_chars=budget, focus=focus)
         for results, some in ((compared, checks), (by_design, counts(text))):
             for check in some:
                 full, shown = (

@@ -126,9 +126,7 @@ def test_a_revision_starts_from_the_best_draft_and_what_failed_in_it():
 
 
 @pytest.mark.parametrize("mode", ["sections", "whole"])
-@pytest.mark.parametrize(
-    "written", ["", "# One\n\n[…]\n\n# Two\n\n[…]\n", "# One\n\n[python code left out, lines: 9]\n"]
-)
+@pytest.mark.parametrize("written", ["", "# One\n\n[…]\n\n# Two\n\n[…]\n", "# One\n\n[…]\n"])
 def test_an_empty_or_condensed_text_never_overwrites_the_document(written, mode):
     models = Models([3], [written] * 2)
 
