@@ -13,7 +13,6 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Literal
 
 from harness.compress import edits_in, splice
 from harness.compress.condense import LEFT_OUT
-from harness.compress.markdown import blocks_of
+from harness.compress.markdown import blocks_of, closes_fence
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
 from harness.inference.answer import check_whole
@@ -382,7 +381,6 @@ def _undecided(focus: Sequence[DimensionScore]) -> set[int | None]:
     return {None} if any(score.source == "judged" for score in focus) else set()
 
 
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")
 _PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
 
 
@@ -395,38 +393,16 @@ def without_broken_end(text: str) -> str:
         return text
     last = blocks_of(text)[-1]
     before = text[: len(text) - len(last.text)]
-    if opening := _open_fence(last.text):
-        return before + _with_closed_fence(last.text, *opening)
+    *whole_lines, end = last.text.rstrip().splitlines(keepends=True)
+    if last.fence and not (whole_lines and closes_fence(end, last.fence)):
+        # The last line stays if the code has no other.
+        code = whole_lines if len(whole_lines) > 1 else [*whole_lines, end]
+        return f"{before}{''.join(code).rstrip()}\n{last.fence}"
     if ends_sentence(text):
         return text
-    *whole_lines, broken_line = last.text.rstrip().splitlines(keepends=True)
     if last.kind == "table":
         return (before + "".join(whole_lines)).rstrip()
-    if last.kind not in _PROSE or _FENCE.match(broken_line):
+    if last.kind not in _PROSE:
         return text
     broken_sentence = sentences_of(last.text)[-1]
     return text[: text.rindex(broken_sentence)].rstrip() or text
-
-
-def _with_closed_fence(block: str, start: int, closing: str) -> str:
-    """The block with the fence at `start` closed, and without its last, broken line of code."""
-    lines = block[start:].splitlines(keepends=True)
-    # The line stays if the code has no other.
-    code = lines[:-1] if len(lines) > 2 else lines
-    return f"{block[:start]}{''.join(code).rstrip()}\n{closing}"
-
-
-def _open_fence(text: str) -> tuple[int, str] | None:
-    """The start of a code fence that is never closed, and the line that would close it."""
-    opened: tuple[int, str] | None = None
-    start = 0
-    for line in text.splitlines(keepends=True):
-        if match := _FENCE.match(line):
-            fence, info = match["fence"], match["info"].strip()
-            if opened is None:
-                opened = (start, match["indent"] + fence)
-            # CommonMark: a closing fence is of the same sign, at least as long, and has no label.
-            elif fence.startswith(opened[1].strip()) and not info:
-                opened = None
-        start += len(line)
-    return opened
