@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -452,8 +453,10 @@ class MemoryStore:
         last = self._primary.last_sequence()
         self._lexical.catch_up(until=last)
         self._vector.catch_up(until=last)
-        while self._start_upkeep() and self._upkeep.wait(timeout_s):
-            # Passages that were added as the work ended are left to the next turn.
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        # Passages that were added as the work ended are left to the next turn.
+        while (rest_s := end_s - time.monotonic()) > 0 and self._start_upkeep():
+            self._upkeep.wait(None if timeout_s is None else rest_s)
             self._vector.catch_up()
         return not self._vector.missing
 
