@@ -22,6 +22,7 @@ from harness.errors import HarnessError, InvalidInput, MemoryStoreFailed
 from harness.files import make_private
 from harness.memory.database import Place
 from harness.memory.passage import Passage, amounts_of
+from harness.text_store import switch_to_wal
 
 FILE_NAME = "passages.sqlite"
 
@@ -38,9 +39,6 @@ _WRITER_CACHE_KIB = 65_536
 
 # The most of the write-ahead log that stays on the disk once its pages are in the file.
 _LOG_BYTES = 67_108_864
-
-# How many processes may create one file at once.
-_WAL_TRIES = 100
 
 BUSY = ("memory.store-busy", "another process is writing to it: try again when that is done")
 _DAMAGED = (
@@ -250,29 +248,11 @@ _decoded = partial(str, encoding="utf-8", errors="replace")
 
 
 def _set_up(writer: sqlite3.Connection) -> None:
-    _switch_to_wal(writer)
+    switch_to_wal(writer)
     # FULL, since in WAL mode NORMAL may lose the last commits when the power fails.
     writer.execute("PRAGMA synchronous = FULL")
     writer.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
     writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-
-
-def _switch_to_wal(db: sqlite3.Connection) -> None:
-    """Puts the file into WAL mode for good."""
-    # In this mode readers never wait: each sees what was committed when it began.
-    for _ in range(_WAL_TRIES):
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if _kind(error) != sqlite3.SQLITE_BUSY:
-                raise
-            # Several processes create the file at once. SQLite does not wait here, since each
-            # would wait for the others. An empty transaction does wait for the process that is
-            # first.
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("ROLLBACK")
-    db.execute("PRAGMA journal_mode = WAL")
 
 
 def _kind(error: Exception) -> int:
