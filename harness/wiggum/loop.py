@@ -142,21 +142,14 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
     """Raises `InvalidInput` if a loop with this draft and rubric cannot continue these rounds."""
     if not rounds:
         return
-    if [round_.number for round_ in rounds] != list(range(1, len(rounds) + 1)):
+    is_complete = [round_.number for round_ in rounds] == list(range(1, len(rounds) + 1))
+    has_draft = rounds[0].draft == first_draft.text
+    has_rubric = all(round_.verdict.rubric_sha256 == rubric.sha256 for round_ in rounds)
+    if not (is_complete and has_draft and has_rubric):
         raise InvalidInput(
-            "the earlier rounds must be complete and in order, from round 1 on",
-            code="loop.rounds-out-of-order",
-        )
-    if rounds[0].draft != first_draft.text:
-        raise InvalidInput(
-            "the earlier rounds began with another draft; begin with the draft of round 1",
-            code="loop.other-draft",
-        )
-    if any(round_.verdict.rubric_sha256 != rubric.sha256 for round_ in rounds):
-        raise InvalidInput(
-            f"the earlier rounds were scored by another version of rubric '{rubric.id}'; begin "
-            "the loop again",
-            code="loop.other-rubric",
+            "the earlier rounds are not this loop's; they must be complete, from round 1 on, begin "
+            f"with this loop's draft, and be scored by this version of rubric '{rubric.id}'",
+            code="loop.other-rounds",
         )
 
 
