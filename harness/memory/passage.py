@@ -137,8 +137,8 @@ def _check_metadata(key: object, value: object) -> None:
     # the digits of a number that long.
     if not isinstance(value, Scalar) or not _is_finite(value):
         raise InvalidInput(
-            f"metadata '{key}' is of type {type(value).__name__}; it must be a text, a finite number "
-            "or a boolean",
+            f"metadata '{key}' is of type {type(value).__name__}; it must be a text, a finite "
+            "number or a boolean",
             code="passage.field-type",
         )
     if isinstance(value, str):
@@ -278,8 +278,8 @@ def _check_any(name: str, values: Collection[object]) -> None:
 def _scalar(name: str, value: object) -> Scalar:
     if not isinstance(value, Scalar) or not _is_finite(value):
         raise InvalidInput(
-            f"the filter '{name}' asks for a value of type {type(value).__name__}; it must be a text, "
-            "a finite number or a boolean, or a list of these",
+            f"the filter '{name}' asks for a value of type {type(value).__name__}; it must be a "
+            "text, a finite number or a boolean, or a list of these",
             code="filter.value-type",
         )
     return value
