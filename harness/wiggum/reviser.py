@@ -28,7 +28,7 @@ from harness.inference.request import most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer
-from harness.wiggum.policy import check_choice
+from harness.wiggum.policy import check_choice, check_count
 from harness.wiggum.prompts import (
     FailedDraft,
     RevisionPrompts,
@@ -103,12 +103,8 @@ class Reviser:
         tracer: Tracer | None = None,
     ) -> None:
         check_choice("revise", mode, RevisionMode)
-        for name, value in (("candidates", candidates), ("finalists", finalists)):
-            if type(value) is not int or value < 1:  # True is an int too
-                raise InvalidInput(
-                    f"{name} is {value!r:.80}; give a whole number, 1 or more",
-                    code="loop.number-not-positive",
-                )
+        check_count("candidates", candidates)
+        check_count("finalists", finalists)
         self._ask = ask
         self.candidates = candidates
         self.finalists = finalists

@@ -184,7 +184,7 @@ def test_a_prompt_with_a_mistake_is_refused_before_any_model_is_asked(judged, ru
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        ({"max_rounds": "3"}, "loop.limit-wrong-type"),
+        ({"max_rounds": "3"}, "loop.number-not-positive"),
         ({"max_tokens": "5"}, "loop.limit-wrong-type"),
         ({"revise": "all"}, "loop.choice-unknown"),
         ({"revise_from": "first"}, "loop.choice-unknown"),
