@@ -91,20 +91,9 @@ class PrimaryStore:
         cache: Path | None = None,
         make: bool = True,
     ) -> Self:
-        """Opens the store at a place, or makes one there.
+        """Opens the store at a place, or makes one there, as `MemoryStore.open` does.
 
-        Args:
-            place: A directory, or a url.
-            language: If None: English for a new store, else the store's own.
-            wait_s: How long a write waits for writes of other processes.
-            cache: Where stores with a url have their indexes; `harness/memory` in the user's
-                cache directory if None.
-            make: Whether to make a store where there is none.
-
-        Raises:
-            MemoryStoreFailed: It cannot be made or written, is damaged, or of another version.
-            InvalidInput: It was made with another language, or there is none to open.
-            ConfigurationInvalid: psycopg is not installed.
+        A write waits `wait_s` for writes of other processes.
         """
         if language is not None:
             check_language(language)
