@@ -16,14 +16,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from harness.compress.markdown import (
-    BLANK,
-    Block,
-    Section,
-    blocks_of,
-    lines_of,
-    sections_of,
-)
+from harness.compress.markdown import BLANK, Block, Section, lines_of, sections_of
 from harness.text.sentences import sentence_pieces
 
 
@@ -388,22 +381,10 @@ _MARK = f"\n\n{LEFT_OUT}\n\n"
 def cut_middle(text: str, *, end_of: str, chars: int) -> str:
     """At most `chars` characters: 85 % are the beginning of `text`, the rest the end of `end_of`.
 
-    Between them is a mark. A heading or code that would be cut at the beginning's end is left out.
-    Empty without room for the mark.
+    Between them is a mark. Empty without room for it.
     """
     head_chars = int(_HEAD_SHARE * chars) - len(_MARK)
     if head_chars < 0:
         return ""
     tail_chars = chars - head_chars - len(_MARK)
-    return _head(text, head_chars) + _MARK + end_of[len(end_of) - tail_chars :]
-
-
-def _head(text: str, chars: int) -> str:
-    start = 0
-    for block in blocks_of(text):
-        end = start + len(block.text)
-        if end > chars:
-            # Half a block of these kinds would look like another, or swallow the text after it.
-            return text[: start if block.kind in {"heading", "code", "other"} else chars]
-        start = end
-    return text
+    return text[:head_chars] + _MARK + end_of[len(end_of) - tail_chars :]
