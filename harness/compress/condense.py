@@ -25,16 +25,18 @@ def condense(
     *,
     budget_chars: int,
     focus: str = "",
+    sections: Collection[int] = (),
     keep_tail_chars: int = 300,
     cap_chars: int | None = None,
 ) -> str:
     """The document, shortened to `budget_chars` if it is longer, by leaving parts out.
 
-    All headings stay, in order. Of the rest, the last `keep_tail_chars` characters are kept first.
-    The remaining room goes to the parts that add most for their length: characteristic words of
-    their section, numbers, quotations, and words of `focus`. Sentences of paragraphs are kept one
-    by one; list items, quotes, tables and code whole or not at all, except code in which the tail
-    begins. The mark `[…]` stands for what is left out.
+    All headings stay, in order, and so do the named `sections`, by their indices, even over the
+    budget. Of the rest, the last `keep_tail_chars` characters are kept first. The remaining room
+    goes to the parts that add most for their length: characteristic words of their section,
+    numbers, quotations, and words of `focus`. Sentences of paragraphs are kept one by one; list
+    items, quotes, tables and code whole or not at all, except code in which the tail begins. The
+    mark `[…]` stands for what is left out.
 
     Headings and marks are kept even if they alone are longer than the budget. Only over `cap_chars`
     they are cut: 85 % of that is their beginning, the rest the end of the document.
@@ -48,14 +50,16 @@ def condense(
     if len(markdown) <= budget_chars:
         return markdown
     cut = len(markdown) - keep_tail_chars
-    sections = split_sections(sections_of(markdown))
-    kept_texts: dict[int, str] = {}
+    split = split_sections(sections_of(markdown))
+    kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
 
     # 1. Put the tail back, from its end: it shows whether a draft was cut off.
-    room = budget_chars - sum(len(section.shown({})) for section in sections)
-    for part in reversed([part for section in sections for part in section.parts]):
+    room = budget_chars - sum(len(section.shown(kept_texts)) for section in split)
+    for part in reversed([part for section in split for part in section.parts]):
         if part.end <= cut:
             break
+        if part.start in kept_texts:
+            continue
         text = _tail_of(part, cut)
         takes = added_chars(part, text, kept_texts)
         if takes <= room:
@@ -63,29 +67,13 @@ def condense(
             room -= takes
 
     # 2. Put back the most valuable parts.
-    texts = filled(sections, kept_texts, budget_chars=budget_chars, focus=focus)
+    texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
 
     # 3. In a document of short parts the marks can cost more than they save.
     text = min(markdown, "".join(texts), key=len)
     if cap_chars is not None and len(text) > cap_chars:
         text = cut_middle(text, end_of=markdown, chars=cap_chars)
     return text
-
-
-def condense_around(
-    markdown: str, *, sections: Collection[int], budget_chars: int, focus: str = ""
-) -> str:
-    """The document with some sections whole, and the others condensed.
-
-    The named sections, indices into `sections_of(markdown)`, stay whole even if they alone are over
-    the budget; the others are then only headings and marks. Words of `focus` are preferred.
-    """
-    if len(markdown) <= budget_chars:
-        return markdown
-    split = split_sections(sections_of(markdown))
-    kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
-    texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
-    return min(markdown, "".join(texts), key=len)
 
 
 def filled(

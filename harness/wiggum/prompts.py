@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from harness.compress import Section, condense_around, matter_of, passages_of, sections_of
+from harness.compress import Section, condense, matter_of, passages_of, sections_of
 from harness.inference import Message
 from harness.rubric import DimensionScore, Draft, Finding, Prompts
 from harness.rubric.templates import FIELD, OF_WRITING
@@ -129,8 +129,12 @@ class RevisionPrompts:
 
     def _outline(self, draft: Draft, in_full: Collection[int]) -> str:
         """A long draft with these sections in full, and the others shortened so that it fits."""
-        return condense_around(
-            draft.text, sections=in_full, budget_chars=self.shorten_over, focus=draft.task
+        return condense(
+            draft.text,
+            sections=in_full,
+            budget_chars=self.shorten_over,
+            focus=draft.task,
+            keep_tail_chars=0,
         )
 
     def whole(self, failed: FailedDraft) -> Message:

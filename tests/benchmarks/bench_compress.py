@@ -38,7 +38,6 @@ from markdown_it import MarkdownIt
 from harness.compress import (
     Section,
     condense,
-    condense_around,
     condense_toward,
     sections_of,
     sentences_of,
@@ -98,8 +97,8 @@ def speed_figures(documents: Sequence[str], budget: int) -> list[Figure]:
     parser = MarkdownIt("commonmark").enable("table")
     ways: dict[str, Callable[[str], object]] = {
         "condense": lambda text: condense(text, budget_chars=budget, focus=FOCUS),
-        "condense_around": lambda text: condense_around(
-            text, sections=(1,), budget_chars=REVISER_BUDGET, focus=FOCUS
+        "condense around a section": lambda text: condense(
+            text, sections=(1,), budget_chars=REVISER_BUDGET, focus=FOCUS, keep_tail_chars=0
         ),
         "condense_toward": lambda text: condense_toward(
             [text], draft=text[:REVISER_BUDGET], budget_chars=budget, focus=FOCUS
@@ -134,7 +133,7 @@ def promise_figures(
     """Shares of the documents; of the reviser's view, of every section cited alone."""
     pairs = list(zip(documents, condensed, strict=True))
     around = [
-        (text, index, condense_around(text, sections=(index,), budget_chars=REVISER_BUDGET))
+        (text, index, condense(text, sections=(index,), budget_chars=REVISER_BUDGET))
         for text in documents
         for index in range(len(sections_of(text)))
     ]

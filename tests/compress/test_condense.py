@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from markdown_documents import documents, headings
 
-from harness.compress import condense, condense_around, sections_of
+from harness.compress import condense, sections_of
 from harness.compress.markdown import blocks_of
 
 
@@ -200,8 +200,8 @@ ANIMALS = (
 def check_around(document, named, budget, **options):
     """What holds of any document, whichever sections are named."""
     before = sections_of(document)
-    result = condense_around(document, sections=named, budget_chars=budget, **options)
-    least = condense_around(document, sections=named, budget_chars=0)
+    result = condensed(document, budget, sections=named, **options)
+    least = condensed(document, 0, sections=named)
     code = [
         {block.text.rstrip() for block in blocks_of(text) if block.kind == "code"}
         for text in (result, document)
@@ -245,6 +245,6 @@ AROUND_DOGS = {
 
 @pytest.mark.parametrize(("budget", "focus", "text"), AROUND_DOGS.values(), ids=AROUND_DOGS)
 def test_what_is_around_a_section_is_shortened(budget, focus, text):
-    result = condense_around(ANIMALS, sections=[1], budget_chars=budget, focus=focus)
+    result = condensed(ANIMALS, budget, sections=[1], focus=focus)
 
     assert result == text
