@@ -406,10 +406,10 @@ class MemoryStore:
         except InferenceError as error:
             return None, f"the query cannot be embedded: {error}"
         within = None if where is None else self._primary.tagged(where)
-        cosines = self._vector.search(embedded, limit=depth, including=including, within=within)
-        if cosines is None:
+        matrix = self._vector.matrix
+        if matrix is None:
             return None, self._vector.unavailable or "it is closed"
-        return cosines, None
+        return matrix.search(embedded, limit=depth, including=including, within=within), None
 
     @cached_property
     def _unrelated(self) -> UnrelatedCosines:
@@ -419,15 +419,15 @@ class MemoryStore:
         """The greatest cosine of a passage to a vector (d,) of unit length; -1 without passages."""
         if not vector.any():
             return 1.0  # a text without content is not new
-        cosines = self._vector.search(vector, limit=1)
-        if cosines is None:
+        matrix = self._vector.matrix
+        if matrix is None:
             raise MemoryStoreFailed(
                 "novelty is measured by the vector index, which is unavailable "
                 f"({self._vector.unavailable})",
                 path=str(self._primary.place),
                 code="memory.lane-away",
             )
-        return max(cosines.values(), default=-1.0)
+        return max(matrix.search(vector, limit=1).values(), default=-1.0)
 
     # --- upkeep ------------------------------------------------------------------------------
 
