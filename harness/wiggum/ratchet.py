@@ -82,6 +82,7 @@ class Selection:
     # a single candidate, which is always taken.
     tried: tuple[Tried, ...] = ()
     how: How = "whole"
+    written_in: int | None = None  # id of the span that it was written in, for the trace's arrows
 
     @property
     def best(self) -> Finalist:
