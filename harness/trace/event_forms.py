@@ -143,14 +143,6 @@ class SpanEvent(Event, Interval):
         """The class of the error that ended it; empty without one."""
         return error_class(self.error)
 
-    @property
-    def record(self) -> SpanRecord:
-        """The span that it was read from."""
-        times = self.start_ns, self.end_ns
-        return SpanRecord(
-            self.id, self.parent, self.NAME, *times, self.status, self.error, self.attributes
-        )
-
 
 class InstantEvent(Event):
     """An event at a moment, in the span that it happened in."""
