@@ -230,9 +230,9 @@ class _RunningLoop:
     def _most_tokens(self, step: Revise) -> int:
         """The most that a revision and its evaluation can use."""
         failed = self._failed(step)
-        growth = self.reviser.most_output_tokens(failed)
+        revision, growth = self.reviser.most_tokens(failed)
         evaluation = self.evaluator.most_tokens(lengthened(failed.draft, tokens=growth))
-        return self.reviser.most_tokens(failed) + self.reviser.finalists * evaluation
+        return revision + self.reviser.finalists * evaluation
 
     def _failed(self, step: Revise) -> FailedDraft:
         draft = self._draft(step.base.draft, cut=step.base.cut)

@@ -135,14 +135,12 @@ class Reviser:
                 break
         return selection
 
-    def most_tokens(self, failed: FailedDraft) -> int:
-        """The most that this revision can use."""
-        requests = self._requests(failed)
-        return self.candidates * sum(most_tokens_of(request) for request in requests)
-
-    def most_output_tokens(self, failed: FailedDraft) -> int:
-        """The most output tokens of one candidate, by which the next draft can be longer."""
-        return sum(r.max_output_tokens or 0 for r in self._requests(failed))
+    def most_tokens(self, failed: FailedDraft) -> tuple[int, int]:
+        """The most that this revision can use, and by which the next draft can be longer."""
+        # After edits that cannot be used, the whole is asked for.
+        requests = [place.request for plan in self._plans(failed) for place in plan.places]
+        used = self.candidates * sum(most_tokens_of(request) for request in requests)
+        return used, sum(request.max_output_tokens or 0 for request in requests)
 
     async def sampled(self, places: Sequence[SampledPlace]) -> tuple[Candidate, ...]:
         """The candidates for these places; see `sample`."""
@@ -150,10 +148,6 @@ class Reviser:
         return await sample(places, times=times, at_once=at_once, ask=self._ask, tracer=self.tracer)
 
     # --- what is asked ---------------------------------------------------------------------------
-
-    def _requests(self, failed: FailedDraft) -> list[ChatRequest]:
-        """All that a revision may send."""
-        return [place.request for plan in self._plans(failed) for place in plan.places]
 
     def _plans(self, failed: FailedDraft) -> Iterator[_Plan]:
         """The ways to revise a draft; each but the first is for replies that cannot be used."""
