@@ -120,7 +120,7 @@ class PostgresDatabase:
         self._is_open = False
         self._is_away = False
         self._seen = 0
-        self._lock = threading.Lock()  # of `_is_away` and `_seen`
+        self._lock = threading.Lock()  # of `_seen`
         self._listener: threading.Thread | None = None
         self._is_listening = False
         try:
@@ -270,10 +270,8 @@ class PostgresDatabase:
                 if not self._is_open or time.monotonic() > end_s:
                     raise
                 # Many threads may wait at once, of which only the first logs it.
-                with self._lock:
-                    is_first = not self._is_away
+                if not self._is_away:
                     self._is_away = True
-                if is_first:
                     log_warning(
                         f"the memory store's server is away; waiting up to {RESTART_S:g} s for it",
                         code="memory.server-away",

@@ -91,7 +91,7 @@ class MemoryStore:
         self._embeds_later = bool(getattr(embedder, "in_background", False))
         self._upkeep = Upkeep(self._maintain)
         self._start_upkeep()
-        self._primary.follow(self._read_remote_writes)
+        self._primary.database.follow(self._read_remote_writes)
 
     @classmethod
     def open(
@@ -309,13 +309,13 @@ class MemoryStore:
             dimensions=embedder.dimensions,
             unembedded=self._primary.count_without_vector(embedder),
             vector_bytes=self._vector.resident_bytes,
-            disk_bytes=self._primary.size_bytes() + _bytes_in(self._primary.directory),
+            disk_bytes=self._primary.database.size_bytes() + _bytes_in(self._primary.directory),
         )
 
     @property
     def behind(self) -> int | None:
         """How many known writes the local indexes have not read; None if no server reports it."""
-        last = self._primary.heard_sequence()
+        last = self._primary.database.seen()
         if last is None:
             return None
         return max(0, last - min(self._lexical.position, self._vector.position))

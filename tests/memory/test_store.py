@@ -300,7 +300,7 @@ def test_novelty_is_10_for_what_nobody_said_and_0_for_what_is_there(store, anima
 
 def test_the_statistics_say_what_is_there(place, store, animals):
     stats = store.stats()
-    on_server = store._primary.size_bytes()
+    on_server = store._primary.database.size_bytes()
 
     assert (stats.passages, stats.unembedded, stats.dimensions) == (
         len(animals),
