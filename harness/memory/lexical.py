@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
-from harness.files import path_text
 from harness.memory.passage import Passage, WantedTags
 from harness.memory.primary import PrimaryStore, Progress
 from harness.memory.terms import LexicalSchema, ceiling
@@ -51,9 +50,6 @@ class LexicalIndex:
     def __init__(
         self, directory: Path, primary: PrimaryStore, *, progress: Progress | None = None
     ) -> None:
-        import tantivy  # noqa: PLC0415  # importing harness stays light
-
-        self._tantivy = tantivy
         self._directory = directory
         self._primary = primary
         self._schema = LexicalSchema(primary.language)
@@ -172,7 +168,7 @@ class LexicalIndex:
                 shutil.rmtree(directory, ignore_errors=True)
             try:
                 new.mkdir(mode=0o700)
-                index = self._opened(new)
+                index = self._schema.opened(new)
                 self._write(index, 0, self._primary.last_sequence(), progress)
                 # Renamed in one step: a process that opens a folder while it is emptied would leave
                 # lock files there.
@@ -196,18 +192,8 @@ class LexicalIndex:
         with _translated(self._directory):
             if damaged := damaged_file(self._directory):
                 raise ValueError(f"{damaged.name} is not as it was written")
-            self._index = self._opened(self._directory)
+            self._index = self._schema.opened(self._directory)
         self._refresh()
-
-    def _opened(self, directory: Path) -> tantivy.Index:
-        """The index in a directory, or a new one."""
-        # tantivy reads a path as UTF-8, whatever the locale is.
-        index = self._tantivy.Index(self._schema.fields, path=path_text(directory))
-        index.register_tokenizer(self._schema.tokenizer, self._schema.analyzer)
-        # Otherwise a thread of tantivy's reloads the index twice a second if `meta.json` has
-        # changed, and if a file was truncated meanwhile, the process ends (SIGBUS).
-        index.config_reader(reload_policy="manual")
-        return index
 
     def _agrees(self) -> bool:
         """Whether the index can belong to this store: an index that is ahead of it cannot."""
