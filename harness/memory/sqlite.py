@@ -364,15 +364,16 @@ def _prepare(database: SqliteDatabase) -> None:
             code="memory.foreign-database",
         )
     check_version(version, database.failed)
-    if version == 0:
-        _make_tables(database)
-    elif version < SCHEMA_VERSION:
+    place = _place(database.path)
+    if version < SCHEMA_VERSION:
         with database.writing() as writer:
             if _version(writer) == version:  # no other process was quicker
-                upgrade(writer, version)
+                if version:
+                    upgrade(writer, version)
+                else:
+                    _make_tables(writer, place)
                 writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     # 2. Check the file if it is a copy, which may have been made during a write.
-    place = _place(database.path)
     damage = None
     with database.reading() as db:
         state = db.execute("SELECT place FROM state").fetchone()
@@ -411,15 +412,10 @@ def check_version(version: int, failed: Callable[..., MemoryStoreFailed]) -> Non
         )
 
 
-def _make_tables(database: SqliteDatabase) -> None:
-    with database.writing() as db:
-        if _version(db) == SCHEMA_VERSION:
-            return  # another process was quicker
-        for statement in TABLES:
-            db.execute(statement)
-        values = (DEFAULT_LANGUAGE, _place(database.path))
-        db.execute("INSERT INTO state VALUES (0, ?, ?)", values)
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+def _make_tables(db: sqlite3.Connection, place: str) -> None:
+    for statement in TABLES:
+        db.execute(statement)
+    db.execute("INSERT INTO state VALUES (0, ?, ?)", (DEFAULT_LANGUAGE, place))
 
 
 def _version(db: sqlite3.Connection) -> int:
