@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,9 +23,6 @@ _APPLICATION_ID = int.from_bytes(b"hrnc")
 _VERSION = 1
 # The longest wait for another process that is writing; as long as Python's own default.
 _BUSY_S = 5.0
-
-# How many processes may create one file at once.
-_WAL_TRIES = 100
 
 
 class TextStore:
@@ -169,19 +167,16 @@ def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
 
 def switch_to_wal(db: sqlite3.Connection) -> None:
     """Puts a file into WAL mode for good, in which readers never wait."""
-    for _ in range(_WAL_TRIES):
+    end_s = time.monotonic() + _BUSY_S
+    while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+            # SQLite does not wait for other processes here, whatever the connection's timeout.
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end_s:
                 raise
-            # Several processes create the file at once. SQLite does not wait here, since each
-            # would wait for the others. An empty transaction does wait for the process that is
-            # first.
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("ROLLBACK")
-    db.execute("PRAGMA journal_mode = WAL")
+            time.sleep(0.01)
 
 
 @contextmanager

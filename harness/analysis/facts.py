@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from sys import intern
@@ -159,9 +158,8 @@ class Observed:
             # A span with `waits_for` is a call's wait for a load that has a span of its own.
             if load.waits_for is None:
                 # A load without a model came with a reply: the call around it has the model.
-                completed = copy(load)
-                completed.learn(model=load.model or tags.get(load.parent or 0, ""))
-                yield completed
+                tag = load.model or tags.get(load.parent or 0, "")
+                yield load.with_fields(model=tag)
 
     @cached_property
     def texts(self) -> Mapping[object, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from sys import intern
@@ -106,6 +107,12 @@ class Event:
                 values[name] = value if type(value) is not list else tuple(value)
             elif form.types[name] == (str,) and form.missing[name] is not None:
                 values[name] = str(value)
+        event.learn(**values)
+        return event
+
+    def with_fields(self, **values: object) -> Self:
+        """A copy with these fields."""
+        event = copy(self)
         event.learn(**values)
         return event
 
