@@ -102,10 +102,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, *, max_bytes: int = -1) -> bytes:
-    """The bytes of a file or a pipe, at most `max_bytes` of them if that is not below 0.
-
-    Raises `OSError`.
-    """
+    """The bytes of a file or a pipe, at most `max_bytes` if not below 0. Raises `OSError`."""
     with opened(path) as file:
         return file.read(max_bytes)
 

@@ -160,18 +160,23 @@ def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
         )
     db.execute("COMMIT")
     # Not for network drives, on which SQLite's write-ahead log does not work.
-    deadline_s = time.monotonic() + _BUSY_S
+    switch_to_wal(db)
+    # The last replies may be lost when the power fails; nothing else.
+    db.execute("PRAGMA synchronous = NORMAL")
+
+
+def switch_to_wal(db: sqlite3.Connection) -> None:
+    """Puts a file into WAL mode for good, in which readers never wait."""
+    end_s = time.monotonic() + _BUSY_S
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
-            break
+            return
         except sqlite3.OperationalError as error:
             # SQLite does not wait for other processes here, whatever the connection's timeout.
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end_s:
                 raise
             time.sleep(0.01)
-    # The last replies may be lost when the power fails; nothing else.
-    db.execute("PRAGMA synchronous = NORMAL")
 
 
 @contextmanager

@@ -16,7 +16,6 @@ T = TypeVar("T")
 # process, since a forked child has no threads of its parent.
 @cache
 def _threads(name: str, max_workers: int, _process_id: int) -> ThreadPoolExecutor:
-    """The threads of one kind of work."""
     return ThreadPoolExecutor(max_workers=max_workers, thread_name_prefix=f"harness {name}")
 
 

@@ -159,7 +159,7 @@ class Observed:
             if load.waits_for is None:
                 # A load without a model came with a reply: the call around it has the model.
                 tag = load.model or tags.get(load.parent or 0, "")
-                yield events.LoadEvent.read(load.record, model=tag)
+                yield load.with_fields(model=tag)
 
     @cached_property
     def texts(self) -> Mapping[object, str]:

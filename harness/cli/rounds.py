@@ -17,7 +17,7 @@ from harness.cli.tables import known, plain_table
 from harness.cli.verdicts import points, verdict_as_json, why_not_more, with_scores
 from harness.compress import sections_of
 from harness.trace import Journal
-from harness.wiggum import RecordedLoop, Round, recorded_loops, rounds_from
+from harness.wiggum import RecordedLoop, Round, recorded_loops, rounds_in, texts_of
 
 # Words shown before the first difference of two long texts.
 _WORDS_BEFORE = 4
@@ -114,7 +114,8 @@ def changes(before: str, after: str) -> list[Change]:
 
 def _loops(journal: Journal) -> list[tuple[RecordedLoop, tuple[Round, ...]]]:
     loops = recorded_loops(journal)
-    return [(loop, rounds_from(journal, loop=index)) for index, loop in enumerate(loops)]
+    texts = texts_of(loops, journal)
+    return [(loop, rounds_in(loop, texts, journal)) for loop in loops]
 
 
 def _print_round(round_: Round, rounds: Sequence[Round], console: Console) -> None:

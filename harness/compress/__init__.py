@@ -3,7 +3,7 @@
 Deterministic and pure: no model, no file, no clock. Kept text stays character for character.
 """
 
-from harness.compress.condense import condense, condense_around
+from harness.compress.condense import condense
 from harness.compress.edits import edits_in, splice
 from harness.compress.evidence import condense_toward
 from harness.compress.markdown import Section, matter_of, passages_of, sections_of
@@ -12,7 +12,6 @@ from harness.text.sentences import sentences_of
 __all__ = [
     "Section",
     "condense",
-    "condense_around",
     "condense_toward",
     "edits_in",
     "matter_of",

@@ -16,15 +16,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from harness.compress.markdown import (
-    BLANK,
-    Block,
-    Section,
-    blocks_of,
-    lines_of,
-    sections_of,
-    unpadded,
-)
+from harness.compress.markdown import BLANK, Block, Section, lines_of, sections_of
 from harness.text.sentences import sentence_pieces
 
 
@@ -33,17 +25,18 @@ def condense(
     *,
     budget_chars: int,
     focus: str = "",
+    sections: Collection[int] = (),
     keep_tail_chars: int = 300,
     cap_chars: int | None = None,
 ) -> str:
     """The document, shortened to `budget_chars` if it is longer, by leaving parts out.
 
-    All headings stay, in order. Of the rest, the last `keep_tail_chars` characters are kept first.
-    The remaining room goes to the parts that add most for their length: characteristic words of
-    their section, numbers, quotations, and words of `focus`. Sentences of paragraphs are kept one
-    by one; list items, quotes, tables and code whole or not at all, except code in which the tail
-    begins. A mark stands for what is left out: `[…]`, or a line with the size of the code or table
-    where the budget has room for that.
+    All headings stay, in order, and so do the named `sections`, by their indices, even over the
+    budget. Of the rest, the last `keep_tail_chars` characters are kept first. The remaining room
+    goes to the parts that add most for their length: characteristic words of their section,
+    numbers, quotations, and words of `focus`. Sentences of paragraphs are kept one by one; list
+    items, quotes, tables and code whole or not at all, except code in which the tail begins. The
+    mark `[…]` stands for what is left out.
 
     Headings and marks are kept even if they alone are longer than the budget. Only over `cap_chars`
     they are cut: 85 % of that is their beginning, the rest the end of the document.
@@ -57,49 +50,30 @@ def condense(
     if len(markdown) <= budget_chars:
         return markdown
     cut = len(markdown) - keep_tail_chars
-    sections = split_sections(sections_of(markdown), cut=cut)
-    kept_texts: dict[int, str] = {}
-    bare = _shown_chars(sections)
-    # If headings and marks alone take more than half the budget, short marks leave more for text.
-    if 2 * bare > budget_chars:
-        sections = split_sections(sections_of(markdown), cut=cut, plain=True)
-        bare = _shown_chars(sections)
+    split = split_sections(sections_of(markdown))
+    kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
 
     # 1. Put the tail back, from its end: it shows whether a draft was cut off.
-    room = budget_chars - bare
-    for part in reversed([part for section in sections for part in section.parts]):
+    room = budget_chars - sum(len(section.shown(kept_texts)) for section in split)
+    for part in reversed([part for section in split for part in section.parts]):
         if part.end <= cut:
             break
-        text = tail_of(part, cut)
+        if part.start in kept_texts:
+            continue
+        text = _tail_of(part, cut)
         takes = added_chars(part, text, kept_texts)
         if takes <= room:
             kept_texts[part.start] = text
             room -= takes
 
     # 2. Put back the most valuable parts.
-    texts = filled(sections, kept_texts, budget_chars=budget_chars, focus=focus)
+    texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
 
     # 3. In a document of short parts the marks can cost more than they save.
     text = min(markdown, "".join(texts), key=len)
     if cap_chars is not None and len(text) > cap_chars:
         text = cut_middle(text, end_of=markdown, chars=cap_chars)
     return text
-
-
-def condense_around(
-    markdown: str, *, sections: Collection[int], budget_chars: int, focus: str = ""
-) -> str:
-    """The document with some sections whole, and the others condensed.
-
-    The named sections, indices into `sections_of(markdown)`, stay whole even if they alone are over
-    the budget; the others are then only headings and marks. Words of `focus` are preferred.
-    """
-    if len(markdown) <= budget_chars:
-        return markdown
-    split = split_sections(sections_of(markdown), cut=len(markdown))
-    kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
-    texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
-    return min(markdown, "".join(texts), key=len)
 
 
 def filled(
@@ -114,11 +88,6 @@ def filled(
         for index in {part.section for part in chosen}:
             texts[index] = sections[index].shown(kept_texts)
     return texts
-
-
-def _shown_chars(sections: Sequence[SplitSection]) -> int:
-    """The length of a document with nothing kept but headings and marks."""
-    return sum(len(section.shown({})) for section in sections)
 
 
 # The number of characteristic words of a section; these weigh 1 on average.
@@ -262,9 +231,6 @@ def _content_of(part: Part) -> list[str]:
         words.append(f'"{part.start}')
     elif part.block.kind != "code":
         words += [f'"{quotation}' for quotation in QUOTED.findall(part.text)]
-    if not part.after and part.block.kind == "paragraph" and part.text.rstrip()[-1:].isalnum():
-        # Weighs as a quotation, so that an evaluator sees where a section breaks off.
-        words.append('"breaks off')
     return words
 
 
@@ -276,10 +242,7 @@ def words_in(text: str) -> list[str]:
 # --- parts ---
 
 LEFT_OUT = "[…]"
-"""The mark for prose."""
-
-MARK = re.compile(r"\[…\]|\[(?:[\w+#.-]+ )?(?:code|table) left out, (?:lines|rows): \d+\]")
-"""Finds any mark."""
+"""The mark for what is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,8 +260,6 @@ class Part:
     """The number of parts before it in its section."""
     after: int
     """The number of parts after it in its section."""
-    mark: str
-    """Stands for its whole block."""
 
     @property
     def end(self) -> int:
@@ -326,35 +287,27 @@ class SplitSection:
         body = ""
         # By identity, since two blocks in a row may be equal.
         for _, of_block in groupby(self.parts, key=lambda part: id(part.block)):
-            block_parts = [*of_block]
-            texts = [kept_texts.get(part.start, "") for part in block_parts]
-            mark = block_parts[0].mark
+            texts = [kept_texts.get(part.start, "") for part in of_block]
             # One mark stands for a run of parts.
             is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)
             if any(texts):
                 text = _elided(texts)
                 body += text.removeprefix(f"{LEFT_OUT} ") if is_marked else text
-            elif not (is_marked and mark == LEFT_OUT):
+            elif not is_marked:
                 # A paragraph of its own: otherwise a list or a quote would continue with it.
                 if body and not body.endswith(("\n\n", "\r\n\r\n")):
                     body += "\n"
-                body += f"{mark}\n\n"
+                body += f"{LEFT_OUT}\n\n"
         return self.heading + body
 
 
-def split_sections(
-    sections: Sequence[Section], *, cut: int, plain: bool = False
-) -> list[SplitSection]:
-    """Splits all sections of a text into parts.
-
-    The sentence that holds offset `cut` of the text becomes two, before the word at `cut`. With
-    `plain`, the marks of code and tables do not say what they stand for.
-    """
+def split_sections(sections: Sequence[Section]) -> list[SplitSection]:
+    """Splits all sections of a text into parts."""
     split: list[SplitSection] = []
     start = 0
     for number, section in enumerate(sections):
         start += len(section.heading)
-        pieces = _pieces(section, cut=cut - start)
+        pieces = [(block, text) for block in section.blocks for text in _part_texts(block)]
         parts: list[Part] = []
         for before, (block, text) in enumerate(pieces):
             part = Part(
@@ -364,7 +317,6 @@ def split_sections(
                 section=number,
                 before=before,
                 after=len(pieces) - before - 1,
-                mark=LEFT_OUT if plain else _mark(block),
             )
             parts.append(part)
             start += len(text)
@@ -372,74 +324,39 @@ def split_sections(
     return split
 
 
-def tail_of(part: Part, cut: int) -> str:
-    """The part; code only from the line of the cut, with its fence opened again."""
-    before = lines_of(part.text[: max(cut - part.start, 0)])[:-1]
-    if part.block.kind != "code" or not before:
+def _part_texts(block: Block) -> list[str]:
+    """The sentences of a paragraph; another block whole."""
+    return sentence_pieces(block.text) if block.kind == "paragraph" else [block.text]
+
+
+def _tail_of(part: Part, cut: int) -> str:
+    """The part; of a sentence what is behind offset `cut`, of code the lines from there on."""
+    head = part.text[: max(cut - part.start, 0)]
+    if part.block.kind == "paragraph":
+        word = max(head.rfind(" "), head.rfind("\n")) + 1
+        return f"{LEFT_OUT} {part.text[word:]}" if word else part.text
+    lines_before = lines_of(head)[:-1]
+    if part.block.kind != "code" or not lines_before:
         return part.text
+    # Opened again, or the rest of the document would be code.
     fence = part.block.fence
     opening = f"{fence}{part.block.label}\n{LEFT_OUT}\n" if fence else f"{LEFT_OUT}\n\n"
-    return opening + part.text[len("".join(before)) :]
+    return opening + part.text[len("".join(lines_before)) :]
 
 
 def added_chars(part: Part, text: str, texts: Kept) -> int:
     """The most that the document grows when this text of the part is kept."""
     # The true growth depends on its neighbors, since one mark stands for a run of parts.
-    instead_of = texts.get(part.start, part.mark if part.mark != LEFT_OUT else "")
-    return len(text) - len(instead_of) + _MARKS_CHARS
-
-
-def _pieces(section: Section, *, cut: int) -> list[tuple[Block, str]]:
-    """The texts of a section's parts, each with its block; `cut` is an offset in its body."""
-    pieces: list[tuple[Block, str]] = []
-    for block in section.blocks:
-        pieces += [(block, text) for text in _part_texts(block, cut=cut)]
-        cut -= len(block.text)
-    return pieces
-
-
-def _part_texts(block: Block, *, cut: int) -> list[str]:
-    """The sentences of a paragraph, divided at the cut's word; another block whole."""
-    if block.kind != "paragraph":
-        return [block.text]
-    sentences = sentence_pieces(block.text)
-    if not 0 < cut < len(block.text):
-        return sentences
-    pieces: list[str] = []
-    start = 0
-    for sentence in sentences:
-        within = 0 < cut - start < len(sentence)
-        head = sentence[: cut - start] if within else ""
-        word = max(head.rfind(" "), head.rfind("\n")) + 1
-        pieces += [piece for piece in (sentence[:word], sentence[word:]) if piece]
-        start += len(sentence)
-    return pieces
-
-
-def _mark(block: Block) -> str:
-    if block.kind not in {"code", "table"}:
-        return LEFT_OUT
-    lines = lines_of(unpadded(block.text))
-    if block.kind == "table":
-        # Without the header and the line under it.
-        return f"[table left out, rows: {len(lines) - 2}]"
-    if block.fence:
-        # The document may end inside the fence.
-        closed = not lines[-1].strip(BLANK + block.fence[0])
-        lines = lines[1:-1] if closed else lines[1:]
-    language = re.match(r"[\w+#.-]*", block.label)
-    name = f"{language[0]} code" if language and language[0] else "code"
-    return f"[{name} left out, lines: {len(lines)}]"
+    return len(text) - len(texts.get(part.start, "")) + _MARKS_CHARS
 
 
 def _elided(texts: Sequence[str]) -> str:
     """A block that is kept in part: one mark for every run of sentences left out."""
     elided = ""
+    mark = f"{LEFT_OUT} "
     for text in texts:
-        if text:
-            elided += text
-        elif not elided.endswith(f"{LEFT_OUT} "):
-            elided += f"{LEFT_OUT} "
+        shown = text or mark
+        elided += shown.removeprefix(mark) if elided.endswith(mark) else shown
     return elided if texts[-1] else elided.rstrip(BLANK) + "\n\n"
 
 
@@ -452,22 +369,10 @@ _MARK = f"\n\n{LEFT_OUT}\n\n"
 def cut_middle(text: str, *, end_of: str, chars: int) -> str:
     """At most `chars` characters: 85 % are the beginning of `text`, the rest the end of `end_of`.
 
-    Between them is a mark. A heading or code that would be cut at the beginning's end is left out.
-    Empty without room for the mark.
+    Between them is a mark. Empty without room for it.
     """
     head_chars = int(_HEAD_SHARE * chars) - len(_MARK)
     if head_chars < 0:
         return ""
     tail_chars = chars - head_chars - len(_MARK)
-    return _head(text, head_chars) + _MARK + end_of[len(end_of) - tail_chars :]
-
-
-def _head(text: str, chars: int) -> str:
-    start = 0
-    for block in blocks_of(text):
-        end = start + len(block.text)
-        if end > chars:
-            # Half a block of these kinds would look like another, or swallow the text after it.
-            return text[: start if block.kind in {"heading", "code", "other"} else chars]
-        start = end
-    return text
+    return text[:head_chars] + _MARK + end_of[len(end_of) - tail_chars :]

@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from harness.compress.condense import MARK
+from harness.compress.condense import LEFT_OUT
 from harness.compress.markdown import (
     BLANK,
     Section,
     blocks_of,
+    closes_fence,
     lines_of,
     matter_of,
     sections_of,
@@ -91,8 +92,7 @@ def _lines(body: str) -> list[str]:
 def _is_usable(body: str, *, instead_of: str = "") -> bool:
     """Whether `body` has a text, and no more marks for text left out than `instead_of` has."""
     # A further mark was copied from a shortened text.
-    marks = len(MARK.findall(body)) - len(MARK.findall(instead_of))
-    return bool(body.strip(BLANK)) and marks <= 0
+    return bool(body.strip(BLANK)) and body.count(LEFT_OUT) <= instead_of.count(LEFT_OUT)
 
 
 def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bool:
@@ -304,7 +304,8 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
         return reply
     # The parser cannot find the fence's end: it takes a nested fence of as many backticks for it.
-    closing = [n for n, line in enumerate(lines) if n > start and _closes(line, opening["fence"])]
+    fence = opening["fence"]
+    closing = [n for n, line in enumerate(lines) if n > start and closes_fence(line, fence)]
     end = closing[-1] if closing else len(lines)
     inside = "".join(lines[start + 1 : end])
     outside = "".join([*lines[:start], "\n", *lines[end + 1 :]])
@@ -313,8 +314,3 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     begins = bool(opening["label"]) or plain_title(first) in plain_titles - {""}
     outer_titles = {plain_title(s.title) for s in sections_of(outside) if s.level}
     return inside if begins and plain_titles.isdisjoint(outer_titles) else reply
-
-
-def _closes(line: str, fence: str) -> bool:
-    line = line.strip()
-    return line.startswith(fence) and not line.strip(fence[0])

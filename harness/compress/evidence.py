@@ -63,11 +63,8 @@ def condense_toward(
         return tuple(documents)
     by_document = [sections_of(document) for document in documents]
     document_of = [number for number, sections in enumerate(by_document) for _ in sections]
-    # The sizes of code and tables in marks would take the room of evidence.
     sections = split_sections(
-        [_in_pieces(section) for document in by_document for section in document],
-        cut=sum(map(len, documents)),
-        plain=True,
+        [_in_pieces(section) for document in by_document for section in document]
     )
     kept_texts: dict[int, str] = {}
     shown_sections: set[int] = set()

@@ -102,6 +102,12 @@ def lines_of(text: str) -> list[str]:
     return _LINE.findall(text)
 
 
+def closes_fence(line: str, fence: str) -> bool:
+    """Whether a line closes code that `fence` opened: of its sign, as long at least, no label."""
+    line = line.strip()
+    return line.startswith(fence) and not line.strip(fence[0])
+
+
 def unpadded(text: str) -> str:
     """A text without leading blank lines and trailing white space."""
     lines = lines_of(text.rstrip(BLANK))

@@ -274,7 +274,7 @@ class Outputs:
             if item.parts and item.digest not in self.shared.log.codes:
                 self.shared.log.codes.add(item.digest)
                 self.shared.tracer.instant(events.CodeEvent(code=item.digest, parts=item.parts))
-        self.shared.tracer.output(**record._asdict())
+        self.shared.tracer.output(record)
         await self.shared.tracer.persisted()
 
     async def _find_in_cache(self, call: StepCall) -> Outcome | None:

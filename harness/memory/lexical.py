@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import json
-import re
 import shutil
 import struct
 import time
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
-from harness.files import path_text
 from harness.memory.passage import Passage, WantedTags
 from harness.memory.primary import PrimaryStore, Progress
 from harness.memory.terms import LexicalSchema, ceiling
@@ -53,9 +50,6 @@ class LexicalIndex:
     def __init__(
         self, directory: Path, primary: PrimaryStore, *, progress: Progress | None = None
     ) -> None:
-        import tantivy  # noqa: PLC0415  # importing harness stays light
-
-        self._tantivy = tantivy
         self._directory = directory
         self._primary = primary
         self._schema = LexicalSchema(primary.language)
@@ -159,13 +153,10 @@ class LexicalIndex:
         with self._turn(_TURN_WAIT_S):
             # 2. Read new writes. Another process may have repaired the index meanwhile, too.
             if self._try_load():
-                try:
+                with suppress(_Unreadable):
                     self._advance(progress)
                     if self._agrees():
                         return
-                except _Unreadable as error:
-                    if error.is_of_the_disk:
-                        raise
             # 3. Make it again: it holds nothing that the primary store does not have.
             self._make_again(progress)
 
@@ -177,7 +168,7 @@ class LexicalIndex:
                 shutil.rmtree(directory, ignore_errors=True)
             try:
                 new.mkdir(mode=0o700)
-                index = self._opened(new)
+                index = self._schema.opened(new)
                 self._write(index, 0, self._primary.last_sequence(), progress)
                 # Renamed in one step: a process that opens a folder while it is emptied would leave
                 # lock files there.
@@ -201,18 +192,8 @@ class LexicalIndex:
         with _translated(self._directory):
             if damaged := damaged_file(self._directory):
                 raise ValueError(f"{damaged.name} is not as it was written")
-            self._index = self._opened(self._directory)
+            self._index = self._schema.opened(self._directory)
         self._refresh()
-
-    def _opened(self, directory: Path) -> tantivy.Index:
-        """The index in a directory, or a new one."""
-        # tantivy reads a path as UTF-8, whatever the locale is.
-        index = self._tantivy.Index(self._schema.fields, path=path_text(directory))
-        index.register_tokenizer(self._schema.tokenizer, self._schema.analyzer)
-        # Otherwise a thread of tantivy's reloads the index twice a second if `meta.json` has
-        # changed, and if a file was truncated meanwhile, the process ends (SIGBUS).
-        index.config_reader(reload_policy="manual")
-        return index
 
     def _agrees(self) -> bool:
         """Whether the index can belong to this store: an index that is ahead of it cannot."""
@@ -266,13 +247,7 @@ class LexicalIndex:
     @contextmanager
     def _writer(self, index: tantivy.Index) -> Iterator[tantivy.IndexWriter]:
         """Commits all that is written inside, or nothing if that raises."""
-        try:
-            writer = index.writer(heap_size=_WRITER_HEAP_BYTES, num_threads=1)
-        except ValueError as error:
-            if "LockBusy" not in str(error):
-                raise
-            # Another program holds tantivy's lock, since processes of harness take turns.
-            raise self._busy("program") from error
+        writer = index.writer(heap_size=_WRITER_HEAP_BYTES, num_threads=1)
         try:
             yield writer
             writer.commit()
@@ -302,24 +277,20 @@ class LexicalIndex:
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise self._busy("process") from None
+                        raise _Busy(
+                            "another process is writing to the lexical index; try again when it is "
+                            "done",
+                            path=self._directory.parent,
+                            code="memory.lane-busy",
+                        ) from None
                 time.sleep(_TURN_POLL_S)
             yield
-
-    def _busy(self, writer: str) -> _Busy:
-        return _Busy(
-            f"another {writer} is writing to the lexical index; try again when it is done",
-            path=self._directory.parent,
-            code="memory.lane-busy",
-        )
 
     def _with_repair(self, action: Callable[[], T]) -> T:
         """Calls `action`; if the index is damaged, makes the index again and calls it once more."""
         try:
             return action()
-        except _Unreadable as error:
-            if error.is_of_the_disk:
-                raise
+        except _Unreadable:
             with self._reading:
                 self._prepare(None)
             return action()
@@ -348,8 +319,6 @@ class _Busy(MemoryStoreFailed):
 class _Unreadable(MemoryStoreFailed):
     """There is no index, or a damaged one, or one that may not be read or written."""
 
-    is_of_the_disk = False  # whether it would not help to make the index again
-
 
 @contextmanager
 def _translated(directory: Path) -> Iterator[None]:
@@ -366,25 +335,9 @@ def _translated(directory: Path) -> Iterator[None]:
             f"see that the disk has room and '{directory.name}' may be written; if so, close the "
             f"store and delete '{directory.name}', which is made again from the passages"
         )
-        unreadable = _Unreadable(
+        raise _Unreadable(
             f"{error} ({remedy})", path=directory.parent, code="memory.lane-unreadable"
-        )
-        unreadable.is_of_the_disk = _errno_of(error) in _OF_THE_DISK
-        raise unreadable from error
-
-
-def _errno_of(error: BaseException) -> int | None:
-    if isinstance(error, OSError):
-        return error.errno
-    number = re.search(r"os error (\d+)", str(error))
-    return int(number[1]) if number else None
-
-
-_OF_THE_DISK = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
-}
+        ) from error
 
 
 # --- checksums -------------------------------------------------------------------------------

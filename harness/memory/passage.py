@@ -133,16 +133,13 @@ def _check_metadata(key: object, value: object) -> None:
             code="passage.field-name",
         )
     _check_encodes(key, "metadata")
-    if not isinstance(value, Scalar):
+    # No filter and no JSON can hold other numbers. Not with the value, since Python does not write
+    # the digits of a number that long.
+    if not isinstance(value, Scalar) or not _is_finite(value):
         raise InvalidInput(
-            f"metadata '{key}' is {type(value).__name__}; it must be a text, a number or a boolean",
+            f"metadata '{key}' is of type {type(value).__name__}; it must be a text, a finite "
+            "number or a boolean",
             code="passage.field-type",
-        )
-    if not _is_finite(value):
-        raise InvalidInput(
-            f"metadata '{key}' is not finite, or greater than any float; no filter and no JSON can "
-            "hold that",
-            code="passage.field-not-finite",
         )
     if isinstance(value, str):
         _check_encodes(value, f"metadata '{key}'")
@@ -279,16 +276,11 @@ def _check_any(name: str, values: Collection[object]) -> None:
 
 
 def _scalar(name: str, value: object) -> Scalar:
-    if not isinstance(value, Scalar):
+    if not isinstance(value, Scalar) or not _is_finite(value):
         raise InvalidInput(
-            f"the filter '{name}' asks for {value!r}; a value is a text, a number or a boolean, or "
-            "a list of these",
+            f"the filter '{name}' asks for a value of type {type(value).__name__}; it must be a "
+            "text, a finite number or a boolean, or a list of these",
             code="filter.value-type",
-        )
-    if not _is_finite(value):
-        raise InvalidInput(
-            f"the filter '{name}' asks for a number that is infinite, NaN or too large",
-            code="filter.value-not-finite",
         )
     return value
 

@@ -120,7 +120,7 @@ class PostgresDatabase:
         self._is_open = False
         self._is_away = False
         self._seen = 0
-        self._lock = threading.Lock()  # of `_is_away` and `_seen`
+        self._lock = threading.Lock()  # of `_seen`
         self._listener: threading.Thread | None = None
         self._is_listening = False
         try:
@@ -270,10 +270,8 @@ class PostgresDatabase:
                 if not self._is_open or time.monotonic() > end_s:
                     raise
                 # Many threads may wait at once, of which only the first logs it.
-                with self._lock:
-                    is_first = not self._is_away
+                if not self._is_away:
                     self._is_away = True
-                if is_first:
                     log_warning(
                         f"the memory store's server is away; waiting up to {RESTART_S:g} s for it",
                         code="memory.server-away",
@@ -312,15 +310,29 @@ class PostgresDatabase:
     # --- tables ------------------------------------------------------------------------------
 
     def _prepare(self, *, make: bool) -> None:
-        """Makes schema and tables, or checks their version."""
+        """Makes schema and tables, or checks and raises their version."""
         version = self._version()
         if version == 0 and not make:
             raise no_store(self.place)
-        if version == 0:
-            self._make_tables()
         check_version(version, self.failed)
-        if 0 < version < SCHEMA_VERSION:
-            self._upgrade(version)
+        if version == SCHEMA_VERSION:
+            return
+        with self.reading() as db:
+            db.execute("BEGIN")
+            # Other processes that prepare the schema wait for this.
+            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (self._schema,))
+            if version:
+                # Keeps others from writing meanwhile, since their rows would be of the old version.
+                db.execute("SELECT sequence FROM state FOR UPDATE")
+            else:
+                db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+            if self._version() == version:  # no other process was quicker
+                if version:
+                    upgrade(db, version)
+                else:
+                    _make_tables(db)
+                db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
+            db.execute("COMMIT")
 
     def _version(self) -> int:
         """The version of the tables; 0 if there are none."""
@@ -338,32 +350,11 @@ class PostgresDatabase:
             code="memory.foreign-database",
         )
 
-    def _make_tables(self) -> None:
-        with self._preparing() as db:
-            db.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
-            if self._version() == 0:
-                for statement in TABLES:
-                    db.execute(statement)
-                db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
-                values = (DEFAULT_LANGUAGE, uuid4().hex)
-                db.execute("INSERT INTO state VALUES (0, ?, ?)", values)
 
-    def _upgrade(self, version: int) -> None:
-        with self._preparing() as db:
-            # Keeps others from writing meanwhile, since their rows would be of the old version.
-            db.execute("SELECT sequence FROM state FOR UPDATE")
-            if self._version() == version:
-                upgrade(db, version)
-                db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
-
-    @contextmanager
-    def _preparing(self) -> Iterator[_Statements]:
-        """A transaction, for which other processes that prepare the schema wait."""
-        with self.reading() as db:
-            db.execute("BEGIN")
-            db.execute("SELECT pg_advisory_xact_lock(hashtext(?))", (self._schema,))
-            yield db
-            db.execute("COMMIT")
+def _make_tables(db: _Statements) -> None:
+    for statement in TABLES:
+        db.execute(statement)
+    db.execute("INSERT INTO state VALUES (0, ?, ?)", (DEFAULT_LANGUAGE, uuid4().hex))
 
 
 def _line(error: BaseException) -> str:

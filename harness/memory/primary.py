@@ -70,13 +70,14 @@ class PrimaryStore:
     write lock too long.
 
     Attributes:
+        database: Its tables.
         place: Where the passages are.
         directory: Where the indexes of this machine lie.
         language: The language whose words the lexical index stems.
     """
 
     def __init__(self, database: Database, *, language: str) -> None:
-        self._database = database
+        self.database = database
         self.place = database.place
         self.directory = database.directory
         self.language = language
@@ -91,20 +92,9 @@ class PrimaryStore:
         cache: Path | None = None,
         make: bool = True,
     ) -> Self:
-        """Opens the store at a place, or makes one there.
+        """Opens the store at a place, or makes one there, as `MemoryStore.open` does.
 
-        Args:
-            place: A directory, or a url.
-            language: If None: English for a new store, else the store's own.
-            wait_s: How long a write waits for writes of other processes.
-            cache: Where stores with a url have their indexes; `harness/memory` in the user's
-                cache directory if None.
-            make: Whether to make a store where there is none.
-
-        Raises:
-            MemoryStoreFailed: It cannot be made or written, is damaged, or of another version.
-            InvalidInput: It was made with another language, or there is none to open.
-            ConfigurationInvalid: psycopg is not installed.
+        A write waits `wait_s` for writes of other processes.
         """
         if language is not None:
             check_language(language)
@@ -125,11 +115,7 @@ class PrimaryStore:
 
     def close(self) -> None:
         """Closes the database; every later call raises."""
-        self._database.close()
-
-    def follow(self, notify: Callable[[], None]) -> None:
-        """Calls `notify`, in another thread, soon after another machine has written."""
-        self._database.follow(notify)
+        self.database.close()
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -224,13 +210,13 @@ class PrimaryStore:
                     db.execute("DELETE FROM embedder WHERE number = ?", (number,))
 
         self._write(write)
-        self._database.free()
+        self.database.free()
 
     def _write(self, write: Callable[[_Changes], T]) -> T:
         """Makes a write in a transaction, and up to twice more if the connection was lost in it."""
         for tries_left in (2, 1, 0):
             try:
-                with self._database.writing() as db:
+                with self.database.writing() as db:
                     changes = _Changes(db)
                     result = write(changes)
                     changes.finish()
@@ -246,12 +232,12 @@ class PrimaryStore:
 
     def known(self, passages: Sequence[Passage]) -> dict[str, int]:
         """The sequence numbers of the stored ones among these passages, by id."""
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             return _sequences(db, passages)
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage with this id, None if there is none; raises if it is damaged."""
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             row = _find(db, id)
         return None if row is None else self.whole(row)
 
@@ -261,17 +247,17 @@ class PrimaryStore:
 
     def rows(self, sequences: Iterable[int]) -> dict[int, StoredRow]:
         """The rows of the passages with these numbers that still exist, damaged ones included."""
-        query = f"{_SELECT} WHERE sequence {self._database.among}"
-        with self._database.reading() as db:
-            listed = self._database.listed(int(sequence) for sequence in sequences)
+        query = f"{_SELECT} WHERE sequence {self.database.among}"
+        with self.database.reading() as db:
+            listed = self.database.listed(int(sequence) for sequence in sequences)
             return {row[0]: row for row in db.execute(query, (listed,)).fetchall()}
 
     def whole(self, row: StoredRow) -> Passage:
         """The passage of a row; raises if the row is damaged."""
         passage = _passage_of(row)
         if passage is None:
-            store = f"--store {quote(str(self._database.place))}"
-            raise self._database.failed(
+            store = f"--store {quote(str(self.database.place))}"
+            raise self.database.failed(
                 f"passage '{row[1]}' is damaged; the others are as they were: 'harness memory "
                 f"check {store}' names all that are damaged, and 'harness memory delete {store} "
                 "ID' removes one",
@@ -291,7 +277,7 @@ class PrimaryStore:
 
     def _rows_after(self, last: int) -> list[StoredRow]:
         query = f"{_SELECT} WHERE sequence > ? ORDER BY sequence LIMIT ?"
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             rows: list[StoredRow] = db.execute(query, (last, _ROWS_AT_A_TIME)).fetchall()
         return rows
 
@@ -320,7 +306,7 @@ class PrimaryStore:
 
     def removed_between(self, low: int, high: int) -> list[int]:
         """The numbers that the writes from low (exclusive) to high (inclusive) removed."""
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             rows = db.execute(
                 "SELECT sequence FROM removed WHERE at > ? AND at <= ? ORDER BY at", (low, high)
             )
@@ -329,9 +315,9 @@ class PrimaryStore:
     def tagged(self, where: WantedTags) -> Numbers:
         """The numbers of the passages that satisfy a filter (n,), ascending."""
         # Not one statement for all: SQLite limits the number of names and values.
-        query = f"SELECT sequence FROM tag WHERE tag {self._database.among}"  # noqa: S608  # constants
-        listed = self._database.listed
-        with self._database.reading() as db:
+        query = f"SELECT sequence FROM tag WHERE tag {self.database.among}"  # noqa: S608  # constants
+        listed = self.database.listed
+        with self.database.reading() as db:
             results = [db.execute(query, (listed(tags),)).fetchall() for tags in where]
             if not results:
                 results = [db.execute("SELECT sequence FROM passage").fetchall()]
@@ -344,7 +330,7 @@ class PrimaryStore:
         """The tags of the stored numbers with a name's tag `name` that satisfy all bounds."""
         conditions = "".join(f" AND value {comparison} ?" for comparison, _ in bounds)
         query = f"SELECT tag FROM amount WHERE name = ?{conditions}"  # noqa: S608  # constants
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             rows = db.execute(query, (name, *(value for _, value in bounds))).fetchall()
         return [tag for (tag,) in rows]
 
@@ -353,7 +339,7 @@ class PrimaryStore:
     def vectors_between(self, embedder: Embedder, low: int, high: int) -> tuple[Numbers, Vectors]:
         """Sequence numbers (n,), ascending, with low < number <= high, and their vectors (n, d)."""
         rows: list[tuple[int, bytes]] = []
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             table = _table_of(db, embedder)
             if table is not None:
                 between = "WHERE sequence > ? AND sequence <= ? ORDER BY sequence"
@@ -370,7 +356,7 @@ class PrimaryStore:
     ) -> list[tuple[int, Passage]]:
         """The first `limit` passages beyond `after` without a vector of this embedder."""
         lacking: list[tuple[int, Passage]] = []
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             table = _table_of(db, embedder)
             unembedded = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
             query = f"{_SELECT} WHERE sequence > ?{unembedded} ORDER BY sequence LIMIT ?"
@@ -385,7 +371,7 @@ class PrimaryStore:
 
     def count_without_vector(self, embedder: Embedder) -> int:
         """How many passages have no vector of this embedder."""
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             table = _table_of(db, embedder)
             # A subtraction, since no vector is without its passage.
             vectors = f"(SELECT count(*) FROM {table})" if table else "0"  # noqa: S608  # constants
@@ -393,7 +379,7 @@ class PrimaryStore:
 
     def embedders(self) -> list[Any]:
         """Name and dimensions of each embedder with stored vectors; these objects cannot embed."""
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             rows = db.execute("SELECT name, dimensions FROM embedder ORDER BY number").fetchall()
         return [SimpleNamespace(name=name, dimensions=dimensions) for name, dimensions in rows]
 
@@ -401,30 +387,22 @@ class PrimaryStore:
 
     def seen_sequence(self) -> int:
         """The number of the last write that is known here; in a file, the number of the last."""
-        sequence = self.heard_sequence()
+        sequence = self.database.seen()
         return self.last_sequence() if sequence is None else sequence
-
-    def heard_sequence(self) -> int | None:
-        """As `seen_sequence`, without asking a server; None while the server does not notify."""
-        return self._database.seen()
 
     def last_sequence(self) -> int:
         """The number of the last write; 0 before the first."""
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             return _number(db, "SELECT sequence FROM state")
 
     def extent(self) -> tuple[int, int]:
         """The number of the last write, and how many passages there were after it."""
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             row = db.execute(f"SELECT sequence, ({_COUNT}) FROM state").fetchone()  # noqa: S608  # constants
             return int(row[0]), int(row[1])
 
-    def size_bytes(self) -> int:
-        """The size of the tables that are not in `directory`."""
-        return self._database.size_bytes()
-
     def __len__(self) -> int:
-        with self._database.reading() as db:
+        with self.database.reading() as db:
             return _number(db, _COUNT)
 
 

@@ -22,6 +22,7 @@ from harness.errors import HarnessError, InvalidInput, MemoryStoreFailed
 from harness.files import make_private
 from harness.memory.database import Place
 from harness.memory.passage import Passage, amounts_of
+from harness.text_store import switch_to_wal
 
 FILE_NAME = "passages.sqlite"
 
@@ -38,9 +39,6 @@ _WRITER_CACHE_KIB = 65_536
 
 # The most of the write-ahead log that stays on the disk once its pages are in the file.
 _LOG_BYTES = 67_108_864
-
-# How many processes may create one file at once.
-_WAL_TRIES = 100
 
 BUSY = ("memory.store-busy", "another process is writing to it: try again when that is done")
 _DAMAGED = (
@@ -250,29 +248,11 @@ _decoded = partial(str, encoding="utf-8", errors="replace")
 
 
 def _set_up(writer: sqlite3.Connection) -> None:
-    _switch_to_wal(writer)
+    switch_to_wal(writer)
     # FULL, since in WAL mode NORMAL may lose the last commits when the power fails.
     writer.execute("PRAGMA synchronous = FULL")
     writer.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
     writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-
-
-def _switch_to_wal(db: sqlite3.Connection) -> None:
-    """Puts the file into WAL mode for good."""
-    # In this mode readers never wait: each sees what was committed when it began.
-    for _ in range(_WAL_TRIES):
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if _kind(error) != sqlite3.SQLITE_BUSY:
-                raise
-            # Several processes create the file at once. SQLite does not wait here, since each
-            # would wait for the others. An empty transaction does wait for the process that is
-            # first.
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("ROLLBACK")
-    db.execute("PRAGMA journal_mode = WAL")
 
 
 def _kind(error: Exception) -> int:
@@ -384,15 +364,16 @@ def _prepare(database: SqliteDatabase) -> None:
             code="memory.foreign-database",
         )
     check_version(version, database.failed)
-    if version == 0:
-        _make_tables(database)
-    elif version < SCHEMA_VERSION:
+    place = _place(database.path)
+    if version < SCHEMA_VERSION:
         with database.writing() as writer:
             if _version(writer) == version:  # no other process was quicker
-                upgrade(writer, version)
+                if version:
+                    upgrade(writer, version)
+                else:
+                    _make_tables(writer, place)
                 writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     # 2. Check the file if it is a copy, which may have been made during a write.
-    place = _place(database.path)
     damage = None
     with database.reading() as db:
         state = db.execute("SELECT place FROM state").fetchone()
@@ -431,15 +412,10 @@ def check_version(version: int, failed: Callable[..., MemoryStoreFailed]) -> Non
         )
 
 
-def _make_tables(database: SqliteDatabase) -> None:
-    with database.writing() as db:
-        if _version(db) == SCHEMA_VERSION:
-            return  # another process was quicker
-        for statement in TABLES:
-            db.execute(statement)
-        values = (DEFAULT_LANGUAGE, _place(database.path))
-        db.execute("INSERT INTO state VALUES (0, ?, ?)", values)
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+def _make_tables(db: sqlite3.Connection, place: str) -> None:
+    for statement in TABLES:
+        db.execute(statement)
+    db.execute("INSERT INTO state VALUES (0, ?, ?)", (DEFAULT_LANGUAGE, place))
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -90,7 +91,7 @@ class MemoryStore:
         self._embeds_later = bool(getattr(embedder, "in_background", False))
         self._upkeep = Upkeep(self._maintain)
         self._start_upkeep()
-        self._primary.follow(self._read_remote_writes)
+        self._primary.database.follow(self._read_remote_writes)
 
     @classmethod
     def open(
@@ -308,13 +309,13 @@ class MemoryStore:
             dimensions=embedder.dimensions,
             unembedded=self._primary.count_without_vector(embedder),
             vector_bytes=self._vector.resident_bytes,
-            disk_bytes=self._primary.size_bytes() + _bytes_in(self._primary.directory),
+            disk_bytes=self._primary.database.size_bytes() + _bytes_in(self._primary.directory),
         )
 
     @property
     def behind(self) -> int | None:
         """How many known writes the local indexes have not read; None if no server reports it."""
-        last = self._primary.heard_sequence()
+        last = self._primary.database.seen()
         if last is None:
             return None
         return max(0, last - min(self._lexical.position, self._vector.position))
@@ -405,10 +406,10 @@ class MemoryStore:
         except InferenceError as error:
             return None, f"the query cannot be embedded: {error}"
         within = None if where is None else self._primary.tagged(where)
-        cosines = self._vector.search(embedded, limit=depth, including=including, within=within)
-        if cosines is None:
+        matrix = self._vector.matrix
+        if matrix is None:
             return None, self._vector.unavailable or "it is closed"
-        return cosines, None
+        return matrix.search(embedded, limit=depth, including=including, within=within), None
 
     @cached_property
     def _unrelated(self) -> UnrelatedCosines:
@@ -418,15 +419,15 @@ class MemoryStore:
         """The greatest cosine of a passage to a vector (d,) of unit length; -1 without passages."""
         if not vector.any():
             return 1.0  # a text without content is not new
-        cosines = self._vector.search(vector, limit=1)
-        if cosines is None:
+        matrix = self._vector.matrix
+        if matrix is None:
             raise MemoryStoreFailed(
                 "novelty is measured by the vector index, which is unavailable "
                 f"({self._vector.unavailable})",
                 path=str(self._primary.place),
                 code="memory.lane-away",
             )
-        return max(cosines.values(), default=-1.0)
+        return max(matrix.search(vector, limit=1).values(), default=-1.0)
 
     # --- upkeep ------------------------------------------------------------------------------
 
@@ -452,8 +453,10 @@ class MemoryStore:
         last = self._primary.last_sequence()
         self._lexical.catch_up(until=last)
         self._vector.catch_up(until=last)
-        while self._start_upkeep() and self._upkeep.wait(timeout_s):
-            # Passages that were added as the work ended are left to the next turn.
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        # Passages that were added as the work ended are left to the next turn.
+        while (rest_s := end_s - time.monotonic()) > 0 and self._start_upkeep():
+            self._upkeep.wait(None if timeout_s is None else rest_s)
             self._vector.catch_up()
         return not self._vector.missing
 

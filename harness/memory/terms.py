@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from harness.errors import InvalidInput, did_you_mean
+from harness.files import path_text
 from harness.memory.passage import Passage, WantedTags, tags_of
 from harness.text.folding import folded
 from harness.text.languages import stemmers
@@ -69,29 +71,33 @@ class Clause:
 
 
 class LexicalSchema:
-    """Makes tantivy's documents and queries, for the language of a store.
-
-    Attributes:
-        fields: tantivy's schema of a document.
-        tokenizer: The name under which tantivy looks for the analyzer.
-        analyzer: Makes words of texts.
-    """
+    """Makes tantivy's indexes, documents and queries, for the language of a store."""
 
     def __init__(self, language: str) -> None:
         import tantivy  # noqa: PLC0415  # importing harness stays light
 
         self._tantivy = tantivy
-        self.analyzer = analyzer(language)
+        self._analyzer = analyzer(language)
         self._without_stop_words = analyzer(language, stop_words=False)
-        self.tokenizer = f"{language}-{_FORMAT}"
-        self.fields = (
+        self._tokenizer = f"{language}-{_FORMAT}"
+        self._fields = (
             tantivy.SchemaBuilder()
             .add_unsigned_field("sequence", indexed=True, fast=True)
-            .add_text_field("body", tokenizer_name=self.tokenizer)
-            .add_text_field("title", tokenizer_name=self.tokenizer)
+            .add_text_field("body", tokenizer_name=self._tokenizer)
+            .add_text_field("title", tokenizer_name=self._tokenizer)
             .add_text_field("tag", tokenizer_name="raw", index_option="basic")
             .build()
         )
+
+    def opened(self, directory: Path) -> tantivy.Index:
+        """The index in a directory, or a new one."""
+        # tantivy reads a path as UTF-8, whatever the locale is.
+        index = self._tantivy.Index(self._fields, path=path_text(directory))
+        index.register_tokenizer(self._tokenizer, self._analyzer)
+        # Otherwise a thread of tantivy's reloads the index twice a second if `meta.json` has
+        # changed, and if a file was truncated meanwhile, the process ends (SIGBUS).
+        index.config_reader(reload_policy="manual")
+        return index
 
     # --- documents ---------------------------------------------------------------------------
 
@@ -114,16 +120,16 @@ class LexicalSchema:
 
     def _body_words(self, passage: Passage) -> list[str]:
         # With the filler words, which count in the index too.
-        return self.analyzer.analyze(self._body(passage))
+        return self._analyzer.analyze(self._body(passage))
 
     def _title_words(self, passage: Passage) -> list[str]:
-        return self.analyzer.analyze(spaced(passage.title))
+        return self._analyzer.analyze(spaced(passage.title))
 
     def _body(self, passage: Passage) -> str:
         """The text of a passage, filled up to `_TURN_WORDS` if it is a turn."""
         body = spaced(passage.searchable)
         if passage.turn is not None:
-            body += f" {_FILLER}" * (_TURN_WORDS - len(self.analyzer.analyze(body)))
+            body += f" {_FILLER}" * (_TURN_WORDS - len(self._analyzer.analyze(body)))
         return body
 
     # --- queries -----------------------------------------------------------------------------
@@ -151,7 +157,7 @@ class LexicalSchema:
         return _clauses_of_words(content_words or self._words(words))
 
     def _words(self, text: str) -> tuple[str, ...]:
-        return tuple(self.analyzer.analyze(spaced(text)))
+        return tuple(self._analyzer.analyze(spaced(text)))
 
     def any_of(self, clauses: Iterable[Clause]) -> tantivy.Query:
         """Documents that have any of the clauses: the more, and the rarer, the better."""
@@ -160,26 +166,26 @@ class LexicalSchema:
         for clause in clauses:
             if len(clause.words) == 1:
                 scored = query.term_query(
-                    self.fields, clause.field, clause.words[0], index_option="freq"
+                    self._fields, clause.field, clause.words[0], index_option="freq"
                 )
             else:
-                scored = query.phrase_query(self.fields, clause.field, list(clause.words))
+                scored = query.phrase_query(self._fields, clause.field, list(clause.words))
             weighted = query.boost_query(scored, clause.weight)
             alternatives.append((self._tantivy.Occur.Should, weighted))
         return query.boolean_query(alternatives)
 
     def positions(self) -> tantivy.Query:
         """The document that says how far the index has read."""
-        return self._tantivy.Query.term_query(self.fields, "tag", _POSITION)
+        return self._tantivy.Query.term_query(self._fields, "tag", _POSITION)
 
     def numbered(self, sequences: Iterable[int]) -> tantivy.Query:
         """Passages with these sequence numbers."""
-        return self._tantivy.Query.term_set_query(self.fields, "sequence", list(sequences))
+        return self._tantivy.Query.term_set_query(self._fields, "sequence", list(sequences))
 
     def tagged(self, where: WantedTags) -> tantivy.Query:
         """Passages that satisfy a filter."""
         query, must = self._tantivy.Query, self._tantivy.Occur.Must
-        groups = (query.term_set_query(self.fields, "tag", list(tags)) for tags in where)
+        groups = (query.term_set_query(self._fields, "tag", list(tags)) for tags in where)
         return query.boolean_query([(must, group) for group in groups])
 
     def both(self, scored: tantivy.Query, required: tantivy.Query) -> tantivy.Query:

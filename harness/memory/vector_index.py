@@ -80,22 +80,11 @@ class VectorIndex:
                 # `close` does not wait for this lock, and may have run meanwhile.
                 self.close()
 
-    def search(
-        self,
-        query: Vectors,
-        *,
-        limit: int,
-        including: Collection[int] = (),
-        within: Numbers | None = None,
-    ) -> dict[int, float] | None:
-        """Sequence number to cosine of the best `limit` passages; None if it is unavailable.
-
-        See `Matrix.search`.
-        """
+    @property
+    def matrix(self) -> Matrix | None:
+        """The vectors, for a search; None if it is unavailable."""
         matrix = self._matrix  # taken before the check, since the index may be closed meanwhile
-        if self.unavailable:
-            return None
-        return matrix.search(query, limit=limit, including=including, within=within)
+        return None if self.unavailable else matrix
 
     # --- making what is missing --------------------------------------------------------------
 

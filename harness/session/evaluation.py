@@ -160,7 +160,7 @@ async def run_loop(
     # 2. Get the first draft: the single one of `drafts`, that of an earlier part of the run, the
     #    best of several `drafts`, or a new one.
     first = replace(first, told=reviser.prompts.told)
-    draft_span, selection = None, None
+    selection = None
     if drafts is not None and len(drafts) == 1:
         first = replace(first, text=drafts[0])
     elif rounds:
@@ -170,7 +170,7 @@ async def run_loop(
         selection = best_of(numbered, base=first, check=evaluator.checked, finalists=finalists)
         first = replace(first, text=selection.best.text)
     else:
-        selection, draft_span = await write_first_draft(
+        selection = await write_first_draft(
             first, reviser, evaluator=evaluator, meter=meter, max_rounds=policy.max_rounds
         )
         first = replace(first, text=selection.best.text, cut=selection.best.cut)
@@ -191,7 +191,6 @@ async def run_loop(
             noise=0.0 if noise is None else noise.repeatability,
         ),
         tracer=opened.trace,
-        draft_span=draft_span,
         first_drafts=selection,
         rounds=rounds,
         key=key,

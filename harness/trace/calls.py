@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal, TypeVar
@@ -358,9 +358,21 @@ def cost_of(
 
 def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> dict[int, float]:
     """What calls cost by their tokens, in dollars by span id; without those of unknown price."""
+    usd_of = pricing(endpoints)
+    return {call.id: usd for call in calls if (usd := usd_of(call)) is not None}
+
+
+def pricing(
+    endpoints: Iterable[EndpointEvent],
+) -> Callable[[Request | ReplyAgain], float | None]:
+    """A function for what a call cost by its tokens, in dollars; None if its price is unknown."""
     prices = {price.model: price for price in endpoints}
-    charges = ((call.id, _charge(call, prices.get(call.model))) for call in calls)
-    return {span: charge[1] for span, charge in charges if charge is not None}
+
+    def usd_of(call: Request | ReplyAgain) -> float | None:
+        charge = _charge(call, prices.get(call.model))
+        return None if charge is None else charge[1]
+
+    return usd_of
 
 
 def _model_cost(
@@ -388,17 +400,6 @@ def _model_cost(
         output_tokens=tokens,
         usd_per_million_output_tokens=_per_million(usd, tokens),
     )
-
-
-def charges_of_replies(
-    replies: Iterable[ReplyAgain], endpoints: Iterable[EndpointEvent]
-) -> Iterator[float]:
-    """The cost of the replies that are used again, as in `charges_of`."""
-    prices = {price.model: price for price in endpoints}
-    for reply in replies:
-        charge = _charge(reply, prices.get(reply.model))
-        if charge is not None:
-            yield charge[1]
 
 
 def _charge(

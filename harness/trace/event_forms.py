@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from sys import intern
@@ -109,6 +110,12 @@ class Event:
         event.learn(**values)
         return event
 
+    def with_fields(self, **values: object) -> Self:
+        """A copy with these fields."""
+        event = copy(self)
+        event.learn(**values)
+        return event
+
     def learn(self, **values: object) -> None:
         """Sets fields while the event is being read; `_form` has set the others on the class."""
         missing = _form(cast("Any", type(self))).missing
@@ -142,14 +149,6 @@ class SpanEvent(Event, Interval):
     def error_class(self) -> str:
         """The class of the error that ended it; empty without one."""
         return error_class(self.error)
-
-    @property
-    def record(self) -> SpanRecord:
-        """The span that it was read from."""
-        times = self.start_ns, self.end_ns
-        return SpanRecord(
-            self.id, self.parent, self.NAME, *times, self.status, self.error, self.attributes
-        )
 
 
 class InstantEvent(Event):

@@ -166,20 +166,9 @@ def dump_json(value: object) -> bytes:
         return orjson.dumps(_cleaned(value, ()), option=_OPTIONS)
 
 
-def _cleaned(value: object, containers: tuple[int, ...]) -> object:
+def _cleaned(value: object, containers: tuple[int, ...]) -> object:  # noqa: PLR0911 - a table of kinds
     """A copy that orjson accepts; `containers` has the `id` of every container around the value."""
-    if not isinstance(value, Mapping | list | tuple):
-        return _cleaned_scalar(value)
-    # The value contains itself, or is nested too deeply for a person to read.
-    if id(value) in containers or len(containers) == _DEEPEST:
-        return "…"
-    containers = (*containers, id(value))
-    if isinstance(value, Mapping):
-        return {_cleaned_text(_described(k)): _cleaned(v, containers) for k, v in value.items()}
-    return [_cleaned(item, containers) for item in value]
-
-
-def _cleaned_scalar(value: object) -> object:
+    inside = (*containers, id(value))
     match value:
         case bool() | None | orjson.Fragment():
             return value
@@ -187,12 +176,19 @@ def _cleaned_scalar(value: object) -> object:
             return float(value)
         case int() if -(2**63) <= value < 2**64:
             return int(value)
+        # The value contains itself, or is nested too deeply for a person to read.
+        case Mapping() | list() | tuple() if id(value) in containers or len(inside) > _DEEPEST:
+            return "…"
+        case Mapping():
+            return {_text(name): _cleaned(item, inside) for name, item in value.items()}
+        case list() | tuple():
+            return [_cleaned(item, inside) for item in value]
         case _:
-            return _cleaned_text(_described(value))
+            return _text(value)
 
 
-def _cleaned_text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode("utf-8")
+def _text(value: object) -> str:
+    return _described(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _described(value: object) -> str:

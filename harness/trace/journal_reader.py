@@ -69,19 +69,15 @@ class _Packed(gzip.GzipFile):
 
     _is_damaged = False
 
-    def read(self, size: int | None = -1) -> bytes:
-        if self._is_damaged:
-            return b""
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever holds bytes
+        data = b""
         try:
-            # Unlike `read`, `read1` does not lose the text before the damage.
-            return self.read1(-1 if size is None else size)
+            if not self._is_damaged:
+                # Unlike `read`, `read1` does not lose the text before the damage.
+                data = self.read1(len(buffer))
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self._is_damaged = True
-            return b"\n"
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever holds bytes
-        # From Python 3.14 on, this no longer calls `read` by itself.
-        data = self.read(len(buffer))
+            data = b"\n"
         buffer[: len(data)] = data
         return len(data)
 

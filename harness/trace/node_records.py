@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.trace.calls import PHASES, Call, calls_of, charges_of, charges_of_replies
+from harness.trace.calls import PHASES, Call, calls_of, pricing
 from harness.trace.events import EndpointEvent, NodeAttempt, ReplyAgain, Skip
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
@@ -126,10 +126,9 @@ class RecordedNodes:
         for reply in self._reused_replies:
             if reply.span in self._node_around:
                 nodes[self._node_around[reply.span]].reused_replies.append(reply)
-        endpoints = self._endpoints
-        charges = charges_of(calls, endpoints)
+        usd_of = pricing(self._endpoints)
         return tuple(
-            _record(key, parts, charges, endpoints, since_ns=parts.made_before_ns if latest else 0)
+            _record(key, parts, usd_of, since_ns=parts.made_before_ns if latest else 0)
             for key, parts in nodes.items()
             if not _is_generated(key, nodes)
         )
@@ -186,8 +185,7 @@ def _is_generated(key: _Key, nodes: Mapping[_Key, _NodeParts]) -> bool:
 def _record(
     key: _Key,
     parts: _NodeParts,
-    charges: Mapping[int, float],
-    endpoints: Sequence[EndpointEvent],
+    usd_of: Callable[[Call | ReplyAgain], float | None],
     *,
     since_ns: int,
 ) -> NodeRecord:
@@ -197,8 +195,8 @@ def _record(
     # Without the time before, only the replies that are used again show what they took then.
     replies = [reply for reply in parts.reused_replies if since_ns and reply.time_ns >= since_ns]
     paid = [call for call in calls if since_ns or not call.from_cache]
-    costs_usd = [charges[call.id] for call in paid if call.id in charges]
-    costs_usd += charges_of_replies(replies, endpoints)
+    billed: list[Call | ReplyAgain] = [*paid, *replies]
+    costs_usd = [usd for call in billed if (usd := usd_of(call)) is not None]
     answered: list[Call | ReplyAgain] = [*(call for call in paid if call.status == "ok"), *replies]
     return NodeRecord(
         node=key[0],

@@ -40,7 +40,7 @@ Keep = Literal["failed", "unfinished"]
 
 KeptBecause = Literal["going", "batch", "cannot be read", "failed", "unfinished"]
 """Why a run stays. `going`: it is going, or has just ended. `batch`: a batch goes on from it.
-`cannot be read`: its journal is damaged, or the record whether a batch needs it. Others: `Keep`."""
+`cannot be read`: its journal does not say whether a batch needs it. Others: `Keep`."""
 
 ENDS: dict[Keep, frozenset[str]] = {
     "failed": frozenset({"FAIL", "ERROR", "KILLED"}),
@@ -63,7 +63,6 @@ class StoredRun:
     changed_s: float  # when its journal changed last, in Unix time
     kept: KeptBecause | None = None  # why it stays, whatever its age and size; None if it may go
     batch_state: str | None = None  # the file for whose sake it stays
-    is_readable: bool = True  # whether its journal begins as one; if not, only its age removes it
 
     @property
     def run_id(self) -> str:
@@ -73,9 +72,7 @@ class StoredRun:
     @property
     def journals(self) -> list[Path]:
         """Its journal, and those of further parts."""
-        parts = {path: part_of(path, self.journal) or 0 for path in self.paths}
-        files = [path for path, part in parts.items() if part or path == self.journal]
-        return sorted(files, key=parts.__getitem__)
+        return _journals_among(self.paths, self.journal)
 
 
 def stored_runs(
@@ -84,40 +81,24 @@ def stored_runs(
     """The runs of a directory that have their names from harness; `listed` by `list_runs`."""
     finals = {line.run_id: line.final for line in listed}
     for run_id, paths in _files_by_run(directory).items():
-        journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
-        # The remaining files of a run whose journal is gone count as a run, too.
-        is_remainder = journal not in paths
+        # A file without a name as runs have it is a user's.
+        if not _ID.fullmatch(run_id):
+            continue
         try:
             stats = {path: path.lstat() for path in paths}
-            started = None if is_remainder else beginning_of(journal)
         except OSError:
             continue  # It was just removed.
-        except JournalInvalid as error:
-            if error.code != JournalInvalid.code:
-                continue  # A later version wrote it.
-            started = None
-        # A file without the name of its run, or without a name as runs have it, is a user's.
-        has_name = _ID.fullmatch(run_id) if started is None else started.run_id == run_id
-        if not has_name:
-            continue
-        changes_s = [
-            stat.st_mtime
-            for path, stat in stats.items()
-            if is_remainder or path == journal or part_of(path, journal)
-        ]
+        journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
+        dated_paths = _journals_among(paths, journal) or paths
         run = StoredRun(
             journal=journal,
             final=finals.get(run_id),
             paths=tuple(paths),
             size_bytes=sum(stat.st_size for stat in stats.values()),
-            changed_s=max(changes_s),
-            is_readable=is_remainder or started is not None,
+            changed_s=max(stats[path].st_mtime for path in dated_paths),
         )
-        if is_remainder:
-            yield run
-        else:
-            kept, state = _why_kept(run, keep)
-            yield replace(run, kept=kept, batch_state=state)
+        kept, state = _why_kept(run, keep)
+        yield replace(run, kept=kept, batch_state=state)
 
 
 def runs_to_remove(
@@ -135,14 +116,11 @@ def runs_to_remove(
         is_old = older_s is not None and now_s - run.changed_s > older_s
         if not is_old and (size_bytes is None or total_bytes <= size_bytes):
             continue
-        reason = run.kept
-        if reason is None and not is_old and not run.is_readable:
-            reason = "cannot be read"
-        if reason is None:
+        if run.kept is None:
             removed.append(run)
             total_bytes -= run.size_bytes
         else:
-            kept.append(replace(run, kept=reason))
+            kept.append(run)
     return removed, kept
 
 
@@ -171,7 +149,7 @@ def remove_run(run: StoredRun) -> bool:
 
 def can_pack(run: StoredRun) -> bool:
     """Whether a run ended, and one of its journals is not packed."""
-    is_ended = run.is_readable and run.final not in {"GOING", "KILLED"}
+    is_ended = run.kept != "cannot be read" and run.final not in {"GOING", "KILLED"}
     try:
         return is_ended and any(not is_packed(path) for path in run.journals)
     except OSError:
@@ -222,25 +200,33 @@ def _files_by_run(directory: Path) -> dict[str, list[Path]]:
     return files
 
 
+def _journals_among(paths: Iterable[Path], journal: Path) -> list[Path]:
+    """A run's journal, and those of further parts, in order."""
+    parts = {path: part_of(path, journal) or 0 for path in paths}
+    files = [path for path, part in parts.items() if part or path == journal]
+    return sorted(files, key=parts.__getitem__)
+
+
 def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | None, str | None]:
     """Why a run stays, and the file of the batch that needs it; None for each if it may go."""
+    # What a kill has left of a run.
+    if run.journal not in run.paths:
+        return None, None
     if run.final == "GOING" or (run.final is None and time.time() - run.changed_s < _JUST_ENDED_S):
         return "going", None
     try:
         state = _batch_state(run)
-    except (OSError, ValueError):
-        if run.is_readable:
-            return "cannot be read", None
-        state = ""
+    except (JournalInvalid, OSError, ValueError):
+        return "cannot be read", None
     if _is_needed(state, run.run_id):
         return "batch", state
     # A run without a line in the audit log was probably killed.
-    ending = next((name for name in keep if (run.final or "KILLED") in ENDS[name]), None)
-    return (ending if run.is_readable or ending is None else "cannot be read"), None
+    return next((name for name in keep if (run.final or "KILLED") in ENDS[name]), None), None
 
 
 def _batch_state(run: StoredRun) -> str | None:
     """The file that names the run for its batch; empty if it needs none, None if unknown."""
+    beginning_of(run.journal)
     for path in reversed(run.journals):
         with open_journal(path) as file:
             for line in file:

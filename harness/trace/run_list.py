@@ -253,27 +253,17 @@ def _journal_named(run: str, directory: Path) -> Path:
 def _journal_beside(path: Path) -> Path:
     """The journal of the run that a file is of."""
     endings = [ending for ending, _ in TIMELINES.values()]
-    if path.is_dir():
-        raise InvalidInput(
-            f"a directory; name a run in it: latest --traces {path}, or one of its files",
-            code="run.is-directory",
-            path=path,
-        )
-    if not path.exists():
-        raise InvalidInput("there is no such file", code="run.file-missing", path=path)
     if path.suffix not in {JOURNAL_SUFFIX, *endings}:
         raise InvalidInput(
-            f"not a file of a run; give its journal ({JOURNAL_SUFFIX}) or a timeline "
-            f"({', '.join(endings)})",
+            f"not a file of a run; give its journal ({JOURNAL_SUFFIX}), a timeline "
+            f"({', '.join(endings)}), or of a folder of runs its latest: latest --traces {path}",
             code="run.not-its-file",
             path=path,
         )
     journal = journal_of(path.with_suffix(JOURNAL_SUFFIX))
     if not journal.is_file():
         raise InvalidInput(
-            f"the run's journal, {journal.name}, is not beside it",
-            code="run.journal-missing",
-            path=path,
+            f"there is no journal {journal.name}", code="run.file-missing", path=path
         )
     return journal
 

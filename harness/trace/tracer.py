@@ -168,20 +168,9 @@ class Tracer:
         """A quotation for an attribute; None where the run records no texts."""
         return quotation if self._content == "full" else None
 
-    def output(
-        self,
-        node: str,
-        value: object,
-        *,
-        item: int | None = None,
-        inputs: Mapping[str, str] = _NO_INPUTS,
-        code: str | None = None,
-        skipped: str | None = None,
-        digest: str | None = None,
-        uses: Mapping[str, str] | None = None,
-    ) -> None:
-        """Records what a node returned; see `NodeOutput`."""
-        self._take(NodeOutput(node, item, value, inputs, code, skipped, digest, uses))
+    def output(self, record: NodeOutput) -> None:
+        """Records what a node returned."""
+        self._take(record)
 
     async def listened_to(self) -> None:
         """Waits until there is a run to record."""

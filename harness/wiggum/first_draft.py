@@ -20,8 +20,8 @@ _LEAST_DRAFT_TOKENS = 256
 
 async def write_first_draft(
     empty: Draft, reviser: Reviser, *, evaluator: Evaluator, meter: Meter, max_rounds: int
-) -> tuple[Selection, int]:
-    """Drafts by the reviser's model that the checks rank first, and the id of their span."""
+) -> Selection:
+    """The drafts by the reviser's model that the checks rank first."""
     candidates, finalists = reviser.candidates, reviser.finalists
     request = ChatRequest(
         model=reviser.model,
@@ -72,4 +72,4 @@ async def write_first_draft(
         chosen = Selection(finalists=(Finalist(text=drafts[0].text, cut=drafts[0].cut),))
         if candidates > 1:
             chosen = best_of(drafts, base=empty, check=evaluator.checked, finalists=finalists)
-    return chosen, span.id
+    return replace(chosen, written_in=span.id)

@@ -68,16 +68,14 @@ async def revise_until_met(
     meter: Meter,
     tracer: Tracer,
     policy: LoopPolicy | None = None,
-    draft_span: int | None = None,
     first_drafts: Selection | None = None,
     rounds: Sequence[Round] = (),
     key: str | None = None,
 ) -> WiggumResult:
     """Evaluates, revises what failed, and keeps the best round.
 
-    `draft_span` is the span in which the first draft was written, for the trace's arrows, and
-    `first_drafts` has the candidates that it was chosen from. If the loop was cut off before,
-    `rounds` are its rounds until then, after which it continues. For `key`, see `loop_key`.
+    `first_drafts` has the candidates that the first draft was chosen from. If the loop was cut off
+    before, `rounds` are its rounds until then, after which it continues. For `key`, see `loop_key`.
 
     Raises `InvalidInput` for rounds of another draft or another rubric, and the error of the first
     draft's evaluation, since there is no round to return then.
@@ -105,7 +103,7 @@ async def revise_until_met(
     )
     with tracer.span(begun) as span:
         try:
-            stop = await loop.run(rounds, draft_span, first_drafts)
+            stop = await loop.run(rounds, first_drafts)
         except asyncio.CancelledError:
             loop.record_end(Stop(reason="cancelled"), span)
             raise
@@ -142,21 +140,14 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
     """Raises `InvalidInput` if a loop with this draft and rubric cannot continue these rounds."""
     if not rounds:
         return
-    if [round_.number for round_ in rounds] != list(range(1, len(rounds) + 1)):
+    is_complete = [round_.number for round_ in rounds] == list(range(1, len(rounds) + 1))
+    has_draft = rounds[0].draft == first_draft.text
+    has_rubric = all(round_.verdict.rubric_sha256 == rubric.sha256 for round_ in rounds)
+    if not (is_complete and has_draft and has_rubric):
         raise InvalidInput(
-            "the earlier rounds must be complete and in order, from round 1 on",
-            code="loop.rounds-out-of-order",
-        )
-    if rounds[0].draft != first_draft.text:
-        raise InvalidInput(
-            "the earlier rounds began with another draft; begin with the draft of round 1",
-            code="loop.other-draft",
-        )
-    if any(round_.verdict.rubric_sha256 != rubric.sha256 for round_ in rounds):
-        raise InvalidInput(
-            f"the earlier rounds were scored by another version of rubric '{rubric.id}'; begin "
-            "the loop again",
-            code="loop.other-rubric",
+            "the earlier rounds are not this loop's; they must be complete, from round 1 on, begin "
+            f"with this loop's draft, and be scored by this version of rubric '{rubric.id}'",
+            code="loop.other-rounds",
         )
 
 
@@ -185,9 +176,7 @@ class _RunningLoop:
     # Round → the span of its evaluation, for arrows from there to its revision.
     evaluation_spans: dict[int, int] = field(default_factory=dict)
 
-    async def run(
-        self, earlier: Sequence[Round], draft_span: int | None, first_drafts: Selection | None
-    ) -> Stop:
+    async def run(self, earlier: Sequence[Round], first_drafts: Selection | None) -> Stop:
         """Adds rounds until there is a reason to stop."""
         # 1. Take over the rounds of an earlier part of the run; else evaluate the first draft. An
         #    error there is raised, since there is no round to return.
@@ -195,8 +184,7 @@ class _RunningLoop:
             self._take_over(round_)
         if not self.rounds:
             first = Finalist(text=self.first_draft.text, cut=self.first_draft.cut)
-            first_drafts = first_drafts or Selection(finalists=(first,))
-            await self._evaluate(first_drafts, None, written_in=draft_span)
+            await self._evaluate(first_drafts or Selection(finalists=(first,)), None)
         while True:
             # 2. Decide, from the rounds and the limits alone.
             step = decide(
@@ -209,7 +197,7 @@ class _RunningLoop:
                 return step
             # 3. Revise.
             try:
-                revision, written_in = await self._revise(step)
+                revision = await self._revise(step)
             except HarnessError as error:
                 return _stop_for(error, otherwise="producer_failed")
             if stop := decide_on_draft(revision.best.text, self.rounds, tried=revision.tried):
@@ -217,7 +205,7 @@ class _RunningLoop:
                 return stop
             # 4. Evaluate. If that fails, the rounds so far are the result.
             try:
-                await self._evaluate(revision, step, written_in=written_in)
+                await self._evaluate(revision, step)
             except HarnessError as error:
                 return _stop_for(error, otherwise="evaluator_failed")
 
@@ -242,9 +230,9 @@ class _RunningLoop:
     def _most_tokens(self, step: Revise) -> int:
         """The most that a revision and its evaluation can use."""
         failed = self._failed(step)
-        growth = self.reviser.most_output_tokens(failed)
+        revision, growth = self.reviser.most_tokens(failed)
         evaluation = self.evaluator.most_tokens(lengthened(failed.draft, tokens=growth))
-        return self.reviser.most_tokens(failed) + self.reviser.finalists * evaluation
+        return revision + self.reviser.finalists * evaluation
 
     def _failed(self, step: Revise) -> FailedDraft:
         draft = self._draft(step.base.draft, cut=step.base.cut)
@@ -256,8 +244,8 @@ class _RunningLoop:
         told = (*self.reviser.prompts.told, *dict.fromkeys(findings))
         return replace(self.first_draft, text=text, cut=cut, told=told)
 
-    async def _revise(self, step: Revise) -> tuple[Selection, int]:
-        """The next draft, and the id of the span that it was written in."""
+    async def _revise(self, step: Revise) -> Selection:
+        """The next draft."""
         number = self.rounds[-1].number + 1
         focus = [score.name for score in step.focus]
         begun = events.Revise(f"revise for round {number}", number, step.base.number, focus)
@@ -272,14 +260,12 @@ class _RunningLoop:
                 how=revision.how,
                 candidates=len(revision.tried) or None,
             )
-        return revision, span.id
+        return replace(revision, written_in=span.id)
 
-    async def _evaluate(
-        self, revision: Selection, step: Revise | None, *, written_in: int | None
-    ) -> None:
+    async def _evaluate(self, revision: Selection, step: Revise | None) -> None:
         """Adds the next round: of several finalists, the one with the highest verdict."""
         drafting = self.meter.lap()  # what was spent since the last verdict
-        judged = await self._judged_finalists(revision.finalists, written_in=written_in)
+        judged = await self._judged_finalists(revision)
         best = max(judged, key=lambda judgement: judgement.verdict.rank)  # the earlier of equals
         tried = revision.tried
         # The first finalist is the checks' choice, which `tried` calls taken.
@@ -306,18 +292,16 @@ class _RunningLoop:
         # Before the next round begins, since a killed loop continues from the journal.
         await self.tracer.persisted()
 
-    async def _judged_finalists(
-        self, finalists: Sequence[Finalist], *, written_in: int | None
-    ) -> list[_Judged]:
+    async def _judged_finalists(self, revision: Selection) -> list[_Judged]:
         """The verdicts of finalists, up to one that passes; at least that of the first."""
         earlier = {round_.draft for round_ in self.rounds}
         judged: list[_Judged] = []
-        for number, finalist in enumerate(finalists):
+        for number, finalist in enumerate(revision.finalists):
             # `decide_on_draft` has compared only the first finalist with earlier drafts.
             if number and finalist.text in earlier:
                 continue
             try:
-                judged.append(await self._judged(finalist, written_in=written_in))
+                judged.append(await self._judged(finalist, written_in=revision.written_in))
             except HarnessError:
                 if not judged:
                     raise

@@ -89,17 +89,17 @@ class LoopPolicy:
     revise_from: Literal["best", "last"] = "best"  # the round whose draft is revised
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_rounds, int):
-            raise InvalidInput(
-                f"max_rounds is {self.max_rounds!r:.80}; give a whole number",
-                code="loop.limit-wrong-type",
-            )
-        if self.max_rounds < 1:
-            raise InvalidInput(
-                f"max_rounds is {self.max_rounds}; at least one round is needed",
-                code="loop.rounds-not-positive",
-            )
+        check_count("max_rounds", self.max_rounds)
         check_choice("revise_from", self.revise_from, Literal["best", "last"])
+
+
+def check_count(name: str, value: object) -> None:
+    """Raises `InvalidInput` for what is no whole number from 1 on."""
+    if type(value) is not int or value < 1:  # True is an int too
+        raise InvalidInput(
+            f"{name} is {value!r:.80}; give a whole number, 1 or more",
+            code="loop.number-not-positive",
+        )
 
 
 def check_choice(name: str, value: str, choices: Any) -> None:  # noqa: ANN401 - a Literal

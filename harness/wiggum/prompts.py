@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from harness.compress import Section, condense_around, matter_of, passages_of, sections_of
+from harness.compress import Section, condense, matter_of, passages_of, sections_of
 from harness.inference import Message
 from harness.rubric import DimensionScore, Draft, Finding, Prompts
 from harness.rubric.templates import FIELD, OF_WRITING
@@ -129,8 +128,12 @@ class RevisionPrompts:
 
     def _outline(self, draft: Draft, in_full: Collection[int]) -> str:
         """A long draft with these sections in full, and the others shortened so that it fits."""
-        return condense_around(
-            draft.text, sections=in_full, budget_chars=self.shorten_over, focus=draft.task
+        return condense(
+            draft.text,
+            sections=in_full,
+            budget_chars=self.shorten_over,
+            focus=draft.task,
+            keep_tail_chars=0,
         )
 
     def whole(self, failed: FailedDraft) -> Message:
@@ -181,19 +184,13 @@ def _nearest_sections(failed: FailedDraft, *, room: int) -> tuple[int, ...]:
     Findings cite some; of the others those that share most words with the findings come first.
     """
     sections = failed.draft.sections
+    texts = [section.text for section in sections]
     chosen = list(cited(failed.focus, sections))
-    words = matter_of(" ".join(faults_of(failed.focus)))
-    by_nearness = sorted(
-        range(len(sections)), key=lambda i: len(words & matter_of(sections[i].text)), reverse=True
-    )
-    room -= sum(len(sections[index].text) for index in chosen)
-    for index in by_nearness:
-        length = len(sections[index].text)
-        # At least one section is shown, also if it is longer than there is room.
-        if index not in chosen and (length <= room or not chosen):
-            chosen.append(index)
-            room -= length
-    return tuple(sorted(chosen))
+    room -= sum(len(texts[index]) for index in chosen)
+    order = _by_nearness(texts, to=[" ".join(faults_of(failed.focus))])
+    chosen += _fitting(texts, [index for index in order if index not in chosen], room=room)
+    # At least one section is shown, also if it is longer than there is room.
+    return tuple(sorted(chosen or order[:1]))
 
 
 def _section_sources(failed: FailedDraft, index: int) -> str:
@@ -291,36 +288,34 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     # If all fit, they stay in their order, so that prompts begin alike for a prefix cache.
     if sum(len(source) for source in distinct) <= limit_chars:
         return "\n\n".join(distinct)
-    matters = [matter_of(text) for text in to]
-    by_nearness = sorted(distinct, key=partial(_nearness, matters), reverse=True)
-    chosen: list[str] = []
-    for source in by_nearness:
-        room = limit_chars - sum(len(text) for text in chosen)
-        # Whole sources only: fragments of many mislead a small model more than the whole of one.
-        if len(source) <= room:
-            chosen.append(source)
-        elif not chosen:
-            chosen.append(_nearest_passages(source, matters, limit_chars))
-    return "\n\n".join(chosen)
+    order = _by_nearness(distinct, to=to)
+    nearest = distinct[order[0]]
+    # Whole sources only: fragments of many mislead a small model more than the whole of one.
+    if len(nearest) > limit_chars:
+        distinct[order[0]] = _nearest_passages(nearest, to=to, limit_chars=limit_chars)
+    return "\n\n".join(distinct[index] for index in _fitting(distinct, order, room=limit_chars))
 
 
-def _nearest_passages(source: str, matters: Sequence[frozenset[str]], limit_chars: int) -> str:
+def _nearest_passages(source: str, *, to: Sequence[str], limit_chars: int) -> str:
     """The passages of a source that share the most words with some texts, in their order."""
     most_chars = min(_PASSAGE_CHARS, limit_chars)
-    passages = [passage.text for passage in passages_of(source, max_chars=most_chars)]
-    by_nearness = sorted(
-        range(len(passages)), key=lambda index: _nearness(matters, passages[index]), reverse=True
-    )
-    chosen: list[int] = []
-    for index in by_nearness:
-        # 2 for the blank line between passages.
-        room = limit_chars - sum(len(passages[index]) + 2 for index in chosen)
-        if len(passages[index]) <= room:
+    passages = [f"{passage.text}\n\n" for passage in passages_of(source, max_chars=most_chars)]
+    chosen = _fitting(passages, _by_nearness(passages, to=to), room=limit_chars)
+    return "".join(passages[index] for index in sorted(chosen)).rstrip("\n")
+
+
+def _by_nearness(texts: Sequence[str], *, to: Sequence[str]) -> list[int]:
+    """Indices of the texts, from the one on that shares most words with the texts `to`."""
+    matters = [matter_of(text) for text in to]
+    shared = [[len(words & matter) for matter in matters] for words in map(matter_of, texts)]
+    return sorted(range(len(texts)), key=lambda index: shared[index], reverse=True)
+
+
+def _fitting(texts: Sequence[str], order: Iterable[int], *, room: int) -> list[int]:
+    """Indices in this order, of the texts that fit into so many characters."""
+    chosen = []
+    for index in order:
+        if len(texts[index]) <= room:
             chosen.append(index)
-    return "\n\n".join(passages[index] for index in sorted(chosen))
-
-
-def _nearness(matters: Sequence[frozenset[str]], text: str) -> list[int]:
-    """How many words a text shares with each text of `nearest_sources`, to compare texts by."""
-    words = matter_of(text)
-    return [len(words & matter) for matter in matters]
+            room -= len(texts[index])
+    return chosen

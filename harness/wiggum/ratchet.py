@@ -82,6 +82,7 @@ class Selection:
     # a single candidate, which is always taken.
     tried: tuple[Tried, ...] = ()
     how: How = "whole"
+    written_in: int | None = None  # id of the span that it was written in, for the trace's arrows
 
     @property
     def best(self) -> Finalist:
@@ -118,13 +119,14 @@ def select(
         for place in range(finalists)
     ]
     drafts: dict[str, Finalist] = {}
-    for climb in climbs:
-        if climb.finalist.taken:
+    for finalist, _ in climbs:
+        if finalist.taken:
             # If several climbs make the same text, the best climb's finalist stays.
-            drafts.setdefault(climb.finalist.text, climb.finalist)
+            drafts.setdefault(finalist.text, finalist)
+    _, fates = climbs[0]
     return Selection(
         finalists=tuple(drafts.values()),
-        tried=tuple(_tried(base, candidate, climbs[0]) for candidate in candidates),
+        tried=tuple(_tried(base, candidate, fates[candidate]) for candidate in candidates),
         how=how,
     )
 
@@ -165,7 +167,7 @@ def best_of(
         elif draft == ranked[0]:
             outcome = "taken"
         mean = scores[draft.number].mean if draft.text else None
-        tried.append(_record(draft, outcome=outcome, section=None, checked=mean))
+        tried.append(_tried(base, draft, (outcome, mean)))
     # 2. Mix the best one with sections of the others.
     if ranked:
         best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
@@ -221,13 +223,8 @@ def with_winner(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Climb:
-    finalist: Finalist
-    # (section, number) of a candidate → the checks' mean for the draft with it.
-    means: Mapping[tuple[int | None, int], float]
-    # (section, number) of the candidates that could be taken.
-    gained: Collection[tuple[int | None, int]]
+_Fate = tuple[Outcome, float | None]
+"""What becomes of a candidate, and the checks' mean for the draft with it."""
 
 
 def _climb(
@@ -238,12 +235,13 @@ def _climb(
     check: Callable[[Draft], Checked],
     undecided: Collection[int | None],
     place: int,
-) -> _Climb:
+) -> tuple[Finalist, dict[Candidate, _Fate]]:
     """One draft: at each section the candidate that is best (`place` 0), second-best (1), ..."""
     text, rank = base.text, check(base).rank
     chosen: dict[int | None, Candidate] = {}
-    means: dict[tuple[int | None, int], float] = {}
-    gained: list[tuple[int | None, int]] = []
+    fates: dict[Candidate, _Fate] = {
+        candidate: ("failed" if candidate.error else "unusable", None) for candidate in candidates
+    }
     for section in dict.fromkeys(candidate.section for candidate in candidates):
         better: list[tuple[Rank, Candidate, str]] = []
         # The candidates of earlier sections stay: the rank is that of the draft as a whole.
@@ -256,15 +254,17 @@ def _climb(
             except InvalidInput:
                 continue
             checked = check(replace(base, text=trial, cut=candidate.cut))
-            means[section, candidate.number] = checked.mean
+            fates[candidate] = "no_gain", checked.mean
             if gains(checked, over=rank, undecided=section in undecided and trial != text):
-                gained.append((section, candidate.number))
+                fates[candidate] = "outdone", checked.mean
                 better.append((checked.rank, candidate, trial))
         if better:
             better.sort(key=lambda gain: (gain[0], -gain[1].number), reverse=True)
             # If a section has too few gains for this place, its last one is taken.
-            rank, chosen[section], text = better[min(place, len(better) - 1)]
-    return _Climb(finalist=_finalist(text, chosen.values()), means=means, gained=gained)
+            rank, best, text = better[min(place, len(better) - 1)]
+            chosen[section] = best
+            fates[best] = "taken", fates[best][1]
+    return _finalist(text, chosen.values()), fates
 
 
 def _finalist(text: str, candidates: Iterable[Candidate]) -> Finalist:
@@ -272,28 +272,13 @@ def _finalist(text: str, candidates: Iterable[Candidate]) -> Finalist:
     return Finalist(text=text, taken=chosen, cut=any(candidate.cut for candidate in chosen))
 
 
-def _tried(base: Draft, candidate: Candidate, climb: _Climb) -> Tried:
-    key = candidate.section, candidate.number
-    outcome: Outcome = "no_gain"
-    if candidate in climb.finalist.taken:
-        outcome = "taken"
-    elif candidate.error:
-        outcome = "failed"
-    elif key not in climb.means:
-        outcome = "unusable"
-    elif key in climb.gained:
-        outcome = "outdone"
-    title = None if candidate.section is None else base.sections[candidate.section].title
-    return _record(candidate, outcome=outcome, section=title, checked=climb.means.get(key))
-
-
-def _record(
-    candidate: Candidate, *, outcome: Outcome, section: str | None, checked: float | None
-) -> Tried:
+def _tried(base: Draft, candidate: Candidate, fate: _Fate) -> Tried:
+    outcome, checked = fate
+    index = candidate.section
     return Tried(
         number=candidate.number,
-        section=section,
-        section_index=candidate.section,
+        section=None if index is None else base.sections[index].title,
+        section_index=index,
         seed=candidate.seed,
         outcome=outcome,
         checked=None if checked is None else round(checked, 3),

@@ -13,15 +13,14 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
 from harness.compress import edits_in, splice
-from harness.compress.condense import MARK
-from harness.compress.markdown import blocks_of
+from harness.compress.condense import LEFT_OUT
+from harness.compress.markdown import blocks_of, closes_fence
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
 from harness.inference.answer import check_whole
@@ -29,7 +28,7 @@ from harness.inference.request import most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer
-from harness.wiggum.policy import check_choice
+from harness.wiggum.policy import check_choice, check_count
 from harness.wiggum.prompts import (
     FailedDraft,
     RevisionPrompts,
@@ -63,6 +62,18 @@ _TEMPERATURE = 0.3
 _FREQUENCY_PENALTY = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """One way to make the next draft: what is asked for, and how replies are put into it."""
+
+    how: How
+    places: Sequence[SampledPlace]
+    put: Put = lambda texts: texts[None]
+    # Section → its text, and its findings.
+    criticized: Mapping[int | None, tuple[str, Sequence[str]]] = field(default_factory=dict)
+    undecided: Collection[int | None]  # see `select`
+
+
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
@@ -92,12 +103,8 @@ class Reviser:
         tracer: Tracer | None = None,
     ) -> None:
         check_choice("revise", mode, RevisionMode)
-        for name, value in (("candidates", candidates), ("finalists", finalists)):
-            if type(value) is not int or value < 1:  # True is an int too
-                raise InvalidInput(
-                    f"{name} is {value!r:.80}; give a whole number, 1 or more",
-                    code="loop.number-not-positive",
-                )
+        check_count("candidates", candidates)
+        check_count("finalists", finalists)
         self._ask = ask
         self.candidates = candidates
         self.finalists = finalists
@@ -120,26 +127,20 @@ class Reviser:
         Raises `InferenceError` if the model gave no revision, or failed at one of several sections,
         and `LimitReached` if the loop's limits left no room for it.
         """
-        # 1. By section, if every finding names one.
-        if requests := self._section_requests(failed):
-            return await self._with_sections(failed, requests)
-        # 2. By the edits of one reply. If no candidate gains anything, that is a result too, a
-        #    plateau. Only if no reply can be used, the draft is written again.
-        if self._has_sections(failed.draft):
-            edited = await self._edited(failed)
-            if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
-                return edited
-        # 3. As a whole.
-        return await self._written_anew(failed)
+        selection = Selection(finalists=())
+        for plan in self._plans(failed):
+            selection = await self._chosen(failed.draft, plan)
+            # If no candidate gains anything, that is a result too, a plateau.
+            if selection.best.text or any(trial.outcome == "no_gain" for trial in selection.tried):
+                break
+        return selection
 
-    def most_tokens(self, failed: FailedDraft) -> int:
-        """The most that this revision can use."""
-        requests = self._requests(failed)
-        return self.candidates * sum(most_tokens_of(request) for request in requests)
-
-    def most_output_tokens(self, failed: FailedDraft) -> int:
-        """The most output tokens of one candidate, by which the next draft can be longer."""
-        return sum(r.max_output_tokens or 0 for r in self._requests(failed))
+    def most_tokens(self, failed: FailedDraft) -> tuple[int, int]:
+        """The most that this revision can use, and by which the next draft can be longer."""
+        # After edits that cannot be used, the whole is asked for.
+        requests = [place.request for plan in self._plans(failed) for place in plan.places]
+        used = self.candidates * sum(most_tokens_of(request) for request in requests)
+        return used, sum(request.max_output_tokens or 0 for request in requests)
 
     async def sampled(self, places: Sequence[SampledPlace]) -> tuple[Candidate, ...]:
         """The candidates for these places; see `sample`."""
@@ -148,93 +149,50 @@ class Reviser:
 
     # --- what is asked ---------------------------------------------------------------------------
 
-    def _requests(self, failed: FailedDraft) -> list[ChatRequest]:
-        """All that a revision may send: after edits that cannot be used, the whole is asked for."""
-        if by_section := self._section_requests(failed):
-            return list(by_section.values())
-        whole = self._whole_request(failed)
-        if not self._has_sections(failed.draft):
-            return [whole]
-        return [self._edit_request(failed)[0], whole]
-
-    def _has_sections(self, draft: Draft) -> bool:
-        """Whether it can be revised by section."""
-        by_section = self._mode == "sections" and not draft.cut
-        return by_section and any(section.level for section in draft.sections)
-
-    def _section_requests(self, failed: FailedDraft) -> dict[int, ChatRequest]:
-        """One request for each section with findings; empty if that cannot fix the draft."""
+    def _plans(self, failed: FailedDraft) -> Iterator[_Plan]:
+        """The ways to revise a draft; each but the first is for replies that cannot be used."""
         draft = failed.draft
-        findings = failed.by_section if self._has_sections(draft) else None
-        return {
-            # No more than it needs: a small model fills all the room there is.
-            index: self._request(prompt, failed, room=self._enough(draft.sections[index].body))
-            for index, prompt in self.prompts.sections(failed, findings or {}).items()
-        }
+        by_section = self._mode == "sections" and not draft.cut
+        if by_section and any(section.level for section in draft.sections):
+            if findings := failed.by_section:
+                yield self._section_by_section(failed, findings)
+                return
+            yield self._by_edits(failed)
+        yield self._as_a_whole(failed)
 
-    def _enough(self, *texts: str) -> int:
-        """Tokens to write these texts again, within `max_output_tokens`."""
-        size_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
-        enough = max(size_bytes // _BYTES_PER_TOKEN, _LEAST_TOKENS)
-        return min(enough, self.max_output_tokens or enough)
-
-    def _edit_request(self, failed: FailedDraft) -> tuple[ChatRequest, tuple[int, ...]]:
-        """The request, and the sections that it shows in full: only these may be rewritten."""
-        prompt, in_full = self.prompts.edits(failed)
-        shown = (failed.draft.sections[index].text for index in in_full)
-        room = self.max_output_tokens or self._enough(*shown)
-        return self._request(prompt, failed, room=room), in_full
-
-    def _whole_request(self, failed: FailedDraft) -> ChatRequest:
-        room = self.max_output_tokens or self._enough(failed.draft.text)
-        return self._request(self.prompts.whole(failed), failed, room=room)
-
-    def _request(self, prompt: Message, failed: FailedDraft, *, room: int) -> ChatRequest:
-        next_round = failed.rounds[-1].number + 1
-        return ChatRequest(
-            model=self.model,
-            role="producer",
-            messages=(prompt,),
-            max_output_tokens=room,
-            temperature=_TEMPERATURE,
-            frequency_penalty=_FREQUENCY_PENALTY,
-            # Each round has a seed of its own, which is the same when the loop is resumed.
-            seed=self.first_seed + next_round,
-        )
-
-    # --- what is made of the replies -------------------------------------------------------------
-
-    async def _with_sections(
-        self, failed: FailedDraft, requests: Mapping[int, ChatRequest]
-    ) -> Selection:
-        """The draft with these sections written again; without text if no reply has any."""
-        draft, findings = failed.draft, failed.by_section or {}
-        bodies = {index: draft.sections[index].body for index in requests}
+    def _section_by_section(
+        self, failed: FailedDraft, findings: Mapping[int, Sequence[str]]
+    ) -> _Plan:
+        """A call for each section with findings."""
+        draft = failed.draft
+        bodies = {index: draft.sections[index].body for index in findings}
         judged = [score for score in failed.focus if score.source == "judged"]
-        return await self._chosen(
-            draft,
-            [
-                SampledPlace(
-                    request=request,
-                    read=partial(self._read, text_of=partial(_fitting, before=bodies[index])),
-                    base_seed=request.seed or 0,
-                    section=index,
-                    afresh=self.prompts.afresh(failed, index),
-                )
-                for index, request in requests.items()
-            ],
-            criticized={index: (bodies[index], findings[index]) for index in requests},
-            put=partial(put_sections, draft.text),
+        return _Plan(
             how="sections",
+            places=[
+                self._place(
+                    failed,
+                    prompt,
+                    # No more than it needs: a small model fills all the room there is.
+                    room=self._enough(bodies[index]),
+                    text_of=partial(_fitting, before=bodies[index]),
+                    section=index,
+                )
+                for index, prompt in self.prompts.sections(failed, findings).items()
+            ],
+            put=partial(put_sections, draft.text),
+            criticized={index: (bodies[index], findings[index]) for index in findings},
             # Checks cannot tell whether a section has gained that a model criticized.
             undecided=set(cited(judged, draft.sections)),
         )
 
-    async def _edited(self, failed: FailedDraft) -> Selection:
-        """The draft with the sections of the reply in it; without text if the reply has none."""
-        request, in_full = self._edit_request(failed)
+    def _by_edits(self, failed: FailedDraft) -> _Plan:
+        """One call for the sections that change."""
+        prompt, in_full = self.prompts.edits(failed)
+        shown = (failed.draft.sections[index].text for index in in_full)
 
         def applied(reply: str) -> str:
+            # Only sections that the prompt shows in full may be rewritten.
             edits = edits_in(reply, failed.draft.text, allowed=in_full)
             try:
                 if not edits:
@@ -243,91 +201,112 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        read = partial(self._read, text_of=applied)
-        place = SampledPlace(request=request, read=read, base_seed=request.seed or 0)
-        undecided = _undecided(failed.focus)
-        return await self._chosen(failed.draft, [place], how="edits", undecided=undecided)
+        room = self.max_output_tokens or self._enough(*shown)
+        place = self._place(failed, prompt, room=room, text_of=applied)
+        return _Plan(how="edits", places=[place], undecided=_undecided(failed.focus))
 
-    async def _written_anew(self, failed: FailedDraft) -> Selection:
-        draft, request = failed.draft, self._whole_request(failed)
+    def _as_a_whole(self, failed: FailedDraft) -> _Plan:
+        """One call for the whole draft."""
+        draft = failed.draft
         findings = [finding.message for score in failed.focus for finding in score.findings]
-        read = partial(self._read, text_of=partial(_fitting, before=draft.text))
-        return await self._chosen(
-            draft,
-            [SampledPlace(request=request, read=read, base_seed=request.seed or 0)],
-            criticized={None: (draft.text, findings)},
+        room = self.max_output_tokens or self._enough(draft.text)
+        text_of = partial(_fitting, before=draft.text)
+        return _Plan(
             how="whole",
+            places=[self._place(failed, self.prompts.whole(failed), room=room, text_of=text_of)],
+            criticized={None: (draft.text, findings)},
             undecided=_undecided(failed.focus),
         )
 
-    async def _chosen(
-        self,
-        draft: Draft,
-        places: Sequence[SampledPlace],
-        *,
-        how: How,
-        undecided: Collection[int | None],
-        put: Put = lambda texts: texts[None],
-        criticized: Mapping[int | None, tuple[str, Sequence[str]]] | None = None,
-    ) -> Selection:
-        """Samples candidates for these places, and chooses the next draft among them.
+    def _enough(self, *texts: str) -> int:
+        """Tokens to write these texts again, within `max_output_tokens`."""
+        size_bytes = sum(len(text.encode("utf-8", "replace")) for text in texts)
+        enough = max(size_bytes // _BYTES_PER_TOKEN, _LEAST_TOKENS)
+        return min(enough, self.max_output_tokens or enough)
 
-        `criticized` has section → its text and its findings.
-        """
+    def _place(
+        self,
+        failed: FailedDraft,
+        prompt: Message,
+        *,
+        room: int,
+        text_of: Callable[[str], str],
+        section: int | None = None,
+    ) -> SampledPlace:
+        # Each round has a seed of its own, which is the same when the loop is resumed.
+        seed = self.first_seed + failed.rounds[-1].number + 1
+        request = ChatRequest(
+            model=self.model,
+            role="producer",
+            messages=(prompt,),
+            max_output_tokens=room,
+            temperature=_TEMPERATURE,
+            frequency_penalty=_FREQUENCY_PENALTY,
+            seed=seed,
+        )
+        return SampledPlace(
+            request=request,
+            read=partial(self._read, text_of=text_of),
+            base_seed=seed,
+            section=section,
+            afresh="" if section is None else self.prompts.afresh(failed, section),
+        )
+
+    # --- what is made of the replies -------------------------------------------------------------
+
+    async def _chosen(self, draft: Draft, plan: _Plan) -> Selection:
+        """Samples the candidates of a plan, and chooses the next draft among them."""
         if self.candidates == 1:
-            return await self._only(places, put=put, how=how)
+            return await self._only(plan)
         # If several finalists go to the evaluator, checks alone must not end the sampling.
         may_stop_early = self.finalists == 1
         rank = self._check(draft).rank if may_stop_early else None
-        is_enough = partial(self._is_enough, draft, rank, put, undecided)
-        shortened = [*_shortened(criticized or {}, undecided)]
+        is_enough = partial(self._is_enough, draft, rank, plan)
+        shortened = [*_shortened(plan)]
         # If it is enough to leave the criticized sentences out, the section needs no call.
         done = {candidate.section for candidate in shortened if is_enough(candidate)}
-        sampled = await self.sampled(
-            [replace(place, is_enough=is_enough) for place in places if place.section not in done]
-        )
+        places = [
+            replace(place, is_enough=is_enough)
+            for place in plan.places
+            if place.section not in done
+        ]
         return select(
             draft,
-            [*shortened, *sampled],
-            put=put,
+            [*shortened, *await self.sampled(places)],
+            put=plan.put,
             check=self._check,
-            undecided=undecided,
+            undecided=plan.undecided,
             finalists=self.finalists,
-            how=how,
+            how=plan.how,
         )
 
-    async def _only(self, places: Sequence[SampledPlace], *, put: Put, how: How) -> Selection:
+    async def _only(self, plan: _Plan) -> Selection:
         """The draft made of the only candidate of each place, which no check compares."""
-        sampled = await self.sampled(places)
+        sampled = await self.sampled(plan.places)
         usable = [candidate for candidate in sampled if candidate.text]
         texts = {candidate.section: candidate.text for candidate in usable}
         try:
-            text = put(texts) if texts else ""
+            text = plan.put(texts) if texts else ""
         except InvalidInput as error:
             raise self._misfit(error, texts.values()) from error
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
-        return Selection(finalists=(only,), how=how)
+        return Selection(finalists=(only,), how=plan.how)
 
     def _is_enough(
-        self,
-        draft: Draft,
-        rank: Rank | None,
-        put: Put,
-        undecided: Collection[int | None],
-        candidate: Candidate,
+        self, draft: Draft, rank: Rank | None, plan: _Plan, candidate: Candidate
     ) -> bool:
         """Whether a candidate would raise the `rank`, and its section then satisfies all checks."""
         if rank is None or not candidate.text or candidate.cut:
             return False
         try:
-            trial = replace(draft, text=put({candidate.section: candidate.text}))
+            trial = replace(draft, text=plan.put({candidate.section: candidate.text}))
         except InvalidInput:
             return False
         # In an undecided section the same rank is enough, but an unchanged text is no gain.
         if trial.text == draft.text:
             return False
         checked = self._check(trial)
-        if not gains(checked, over=rank, undecided=candidate.section in undecided):
+        if not gains(checked, over=rank, undecided=candidate.section in plan.undecided):
             return False
         if candidate.section is None:
             return not checked.short
@@ -360,12 +339,10 @@ class Reviser:
         )
 
 
-def _shortened(
-    criticized: Mapping[int | None, tuple[str, Sequence[str]]], undecided: Collection[int | None]
-) -> Iterator[Candidate]:
+def _shortened(plan: _Plan) -> Iterator[Candidate]:
     """Texts without the sentences that checks criticized: candidates that cost no call."""
-    for section, (text, findings) in criticized.items():
-        if section not in undecided:
+    for section, (text, findings) in plan.criticized.items():
+        if section not in plan.undecided:
             remaining = without_criticized(text, findings)
             if remaining and remaining != text.strip():
                 yield Candidate(number=0, section=section, text=remaining)
@@ -374,7 +351,7 @@ def _shortened(
 def _fitting(reply: str, *, before: str) -> str:
     """The reply; empty if it copied a mark of omitted text, which the prompt may have."""
     # A mark that was in the draft before is a part of its text.
-    return "" if MARK.search(reply) and not MARK.search(before) else reply
+    return "" if LEFT_OUT in reply and LEFT_OUT not in before else reply
 
 
 def _undecided(focus: Sequence[DimensionScore]) -> set[int | None]:
@@ -382,7 +359,6 @@ def _undecided(focus: Sequence[DimensionScore]) -> set[int | None]:
     return {None} if any(score.source == "judged" for score in focus) else set()
 
 
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")
 _PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
 
 
@@ -395,38 +371,16 @@ def without_broken_end(text: str) -> str:
         return text
     last = blocks_of(text)[-1]
     before = text[: len(text) - len(last.text)]
-    if opening := _open_fence(last.text):
-        return before + _with_closed_fence(last.text, *opening)
+    *whole_lines, end = last.text.rstrip().splitlines(keepends=True)
+    if last.fence and not (whole_lines and closes_fence(end, last.fence)):
+        # The last line stays if the code has no other.
+        code = whole_lines if len(whole_lines) > 1 else [*whole_lines, end]
+        return f"{before}{''.join(code).rstrip()}\n{last.fence}"
     if ends_sentence(text):
         return text
-    *whole_lines, broken_line = last.text.rstrip().splitlines(keepends=True)
     if last.kind == "table":
         return (before + "".join(whole_lines)).rstrip()
-    if last.kind not in _PROSE or _FENCE.match(broken_line):
+    if last.kind not in _PROSE:
         return text
     broken_sentence = sentences_of(last.text)[-1]
     return text[: text.rindex(broken_sentence)].rstrip() or text
-
-
-def _with_closed_fence(block: str, start: int, closing: str) -> str:
-    """The block with the fence at `start` closed, and without its last, broken line of code."""
-    lines = block[start:].splitlines(keepends=True)
-    # The line stays if the code has no other.
-    code = lines[:-1] if len(lines) > 2 else lines
-    return f"{block[:start]}{''.join(code).rstrip()}\n{closing}"
-
-
-def _open_fence(text: str) -> tuple[int, str] | None:
-    """The start of a code fence that is never closed, and the line that would close it."""
-    opened: tuple[int, str] | None = None
-    start = 0
-    for line in text.splitlines(keepends=True):
-        if match := _FENCE.match(line):
-            fence, info = match["fence"], match["info"].strip()
-            if opened is None:
-                opened = (start, match["indent"] + fence)
-            # CommonMark: a closing fence is of the same sign, at least as long, and has no label.
-            elif fence.startswith(opened[1].strip()) and not info:
-                opened = None
-        start += len(line)
-    return opened

@@ -11,8 +11,7 @@ will do), each shortened to the budget:
    that are left in it, beside two peers of equal size: the first 85 % and the last 15 % of the
    document, and all headings with an equal share of the beginning of each section.
 4. Deterministic checks on the shortened against the full text, out of 10. Those that count what is
-   there differ by design, and are listed apart. A mark such as `[table left out, rows: 3]` is no
-   sentence or number of the draft's, and is read as `[…]`.
+   there differ by design, and are listed apart.
 5. The evaluation prompt: drafts made of one sentence from each of up to twelve sections, as they
    are, with every third word left out, and with as many false ones among them (of the next
    document, which this one does not support). How many of the true sentences the shortened source
@@ -39,12 +38,10 @@ from markdown_it import MarkdownIt
 from harness.compress import (
     Section,
     condense,
-    condense_around,
     condense_toward,
     sections_of,
     sentences_of,
 )
-from harness.compress.condense import LEFT_OUT, MARK
 from harness.compress.markdown import blocks_of
 from harness.rubric import Draft, load_rubric
 from harness.rubric.checks import CHECKS, Check
@@ -100,8 +97,8 @@ def speed_figures(documents: Sequence[str], budget: int) -> list[Figure]:
     parser = MarkdownIt("commonmark").enable("table")
     ways: dict[str, Callable[[str], object]] = {
         "condense": lambda text: condense(text, budget_chars=budget, focus=FOCUS),
-        "condense_around": lambda text: condense_around(
-            text, sections=(1,), budget_chars=REVISER_BUDGET, focus=FOCUS
+        "condense around a section": lambda text: condense(
+            text, sections=(1,), budget_chars=REVISER_BUDGET, focus=FOCUS, keep_tail_chars=0
         ),
         "condense_toward": lambda text: condense_toward(
             [text], draft=text[:REVISER_BUDGET], budget_chars=budget, focus=FOCUS
@@ -136,7 +133,7 @@ def promise_figures(
     """Shares of the documents; of the reviser's view, of every section cited alone."""
     pairs = list(zip(documents, condensed, strict=True))
     around = [
-        (text, index, condense_around(text, sections=(index,), budget_chars=REVISER_BUDGET))
+        (text, index, condense(text, sections=(index,), budget_chars=REVISER_BUDGET))
         for text in documents
         for index in range(len(sections_of(text)))
     ]
@@ -288,7 +285,7 @@ def check_figures(documents: Sequence[str], budget: int) -> list[Figure]:
         checks = qualities(text)
         # What an evaluator shortens for: the task and the rubric.
         focus = "\n".join([FOCUS, *(check.requirement for check in checks)])
-        short = MARK.sub(LEFT_OUT, condense(text, budget_chars=budget, focus=focus))
+        short = condense(text, budget_chars=budget, focus=focus)
         for results, some in ((compared, checks), (by_design, counts(text))):
             for check in some:
                 full, shown = (

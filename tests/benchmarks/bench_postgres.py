@@ -78,7 +78,7 @@ def measured(url: str, folder: Path, count: int, adds: int) -> dict[str, float]:
     source, target = PrimaryStore.open(folder / "m"), PrimaryStore.open(place_of(url), cache=folder)
     copy(source, target, lambda *_: None)
     rows["server: copied with vectors, passages/s"] = count / (time.perf_counter() - began)
-    rows["server: bytes a passage"] = target.size_bytes() / count
+    rows["server: bytes a passage"] = target.database.size_bytes() / count
     source.close()
     target.close()
     # 2. Opening, the second time.

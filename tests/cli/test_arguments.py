@@ -55,7 +55,7 @@ def test_a_file_of_a_run_stands_for_it(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInput) as caught:
         find_journal(str(part), None)
-    assert (caught.value.code, caught.value.path) == ("run.journal-missing", part)
+    assert (caught.value.code, caught.value.path) == ("run.file-missing", part)
     for file in (journal, part, journal.with_suffix(".pftrace")):
         file.touch()
         assert find_journal(str(file), None) == journal
@@ -76,7 +76,7 @@ def test_a_file_is_found_whatever_stands_in_the_settings(
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        pytest.param("there/", "run.is-directory", id="slash"),
+        pytest.param("there/", "run.not-its-file", id="slash"),
         pytest.param("notes.txt", "run.not-its-file", id="text"),
         pytest.param("away.jsonl", "run.file-missing", id="no such file"),
         pytest.param("2026", "run.ambiguous", id="two runs"),

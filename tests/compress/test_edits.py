@@ -216,7 +216,7 @@ def test_what_comes_back_is_matched_by_its_headings(reply, allowed, expected):
 NO_EDITS = {
     "empty": "## Notes\n",
     "mark of sentences": "## Notes\n\nOne. […]\n",
-    "of code": "## Notes\n\n[python code left out, lines: 3]\n",
+    "mark of a block": "## Notes\n\n[…]\n",
 }
 
 

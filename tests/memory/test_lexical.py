@@ -238,21 +238,6 @@ def test_only_what_is_ones_own_is_worth_waiting_for(tmp_path, index, primary, mo
     assert index.search("plums", limit=1)
 
 
-def test_an_index_that_another_program_writes_fails_and_is_not_thrown_away(
-    tmp_path, index, primary
-):
-    add(primary, "purple plums")
-    files = set((tmp_path / "lexical").iterdir())
-    writer = tantivy.Index.open(str(tmp_path / "lexical")).writer(15_000_000, 1)
-
-    with failing(MemoryStoreFailed, "memory.lane-busy"):
-        LexicalIndex(tmp_path / "lexical", primary)
-    assert files <= set((tmp_path / "lexical").iterdir())
-
-    writer.wait_merging_threads()
-    assert LexicalIndex(tmp_path / "lexical", primary).search("plum", limit=10)
-
-
 @pytest.mark.slow
 def test_an_index_that_is_made_again_is_never_there_in_part(tmp_path, index):
     # tantivy makes an empty index where it finds a directory without one.

@@ -38,8 +38,8 @@ REFUSED = {
     "a quality that is no number": ({"quality": float("nan")}, "quality-out-of-range"),
     "blank": ({"text": " \n"}, "empty"),
     "half a pair in the text": ({"text": "abc\ud83d"}, "not-encodable"),
-    "metadata: not a number": ({"metadata": {"n": float("nan")}}, "field-not-finite"),
-    "metadata: beyond any float": ({"metadata": {"n": -(10**5000)}}, "field-not-finite"),
+    "metadata: not a number": ({"metadata": {"n": float("nan")}}, "field-type"),
+    "metadata: beyond any float": ({"metadata": {"n": -(10**5000)}}, "field-type"),
     "metadata: a list": ({"metadata": {"n": []}}, "field-type"),
     "metadata: a name of ours": ({"metadata": {"title": "x"}}, "field-name"),
     "a zone that is nowhere": ({"created": datetime(2026, 1, 2, tzinfo=Nowhere())}, "no-time-zone"),
@@ -113,8 +113,8 @@ UNSATISFIABLE = {
     "none": ({"topic": None}, "value-type"),
     "a list in a list": ({"topic": [["a"]]}, "value-type"),
     "no values": ({"topic": []}, "no-value"),
-    "not a number": ({"share": float("nan")}, "value-not-finite"),
-    "beyond any float": ({"share": 10**400}, "value-not-finite"),
+    "not a number": ({"share": float("nan")}, "value-type"),
+    "beyond any float": ({"share": 10**400}, "value-type"),
 }
 
 
@@ -129,7 +129,7 @@ RANGES = {
     "a text": ({">": "a"}, "range"),
     "a boolean": ({">": True}, "range"),
     "no comparison": ({"$gt": 1}, "range"),
-    "not a number": ({">": float("nan")}, "value-not-finite"),
+    "not a number": ({">": float("nan")}, "value-type"),
 }
 
 

@@ -78,7 +78,7 @@ def test_a_search_asks_the_server_once(url, tmp_path, monkeypatch):
     with MemoryStore.open(url, embedder=Letters(), cache=tmp_path) as store:
         store.add([Passage(text=f"An otter swims, {n}.") for n in range(40)])
         assert store.wait(10)
-        until(lambda: store._primary._database.seen() == 40)
+        until(lambda: store._primary.database.seen() == 40)
         execute, asked = _Statements.execute, []
 
         def heard(*call):
@@ -150,7 +150,7 @@ def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(
             own_server.start()
             store.add([Passage(text=f"after {how.name}", id=how.name)])
             assert store.get(how.name)
-        until(lambda: store._primary._database.seen() == 3)
+        until(lambda: store._primary.database.seen() == 3)
         assert len(store) == 3
     own_server.stop()
     with failing(MemoryStoreFailed, "memory.server-unreachable"):
@@ -298,7 +298,7 @@ def test_a_writer_that_hangs_or_a_slow_server_is_no_endless_wait(url, postgres_s
 
 def test_a_writer_that_was_cut_off_is_told_that_its_connection_is_lost(url):
     primary = PrimaryStore.open(place_of(url))
-    with failing(MemoryStoreFailed, "memory.server-lost"), primary._database.writing() as db:
+    with failing(MemoryStoreFailed, "memory.server-lost"), primary.database.writing() as db:
         db.execute("SET LOCAL idle_in_transaction_session_timeout = 1")
         assert select.select([db.connection], [], [], 10)[0]
         db.execute("SELECT 1")
@@ -311,7 +311,7 @@ def test_a_notification_of_another_program_is_not_heeded(url, postgres_server, t
         MemoryStore.open(url, embedder=Letters(), cache=tmp_path / "b") as writer,
         postgres_server.connect() as other,
     ):
-        database = store._primary._database
+        database = store._primary.database
         until(lambda: database.seen() == 0)
         other.execute("SELECT pg_notify(%s, 'hello')", (database._channel,))
         writer.add([Passage(text="one")])

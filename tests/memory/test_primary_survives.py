@@ -74,7 +74,7 @@ def test_what_may_not_be_written_is_refused(closed_off):
 
 def test_a_full_disk_stores_nothing_and_loses_nothing(made):
     primary = PrimaryStore.open(made)
-    with primary._database.writer() as db:
+    with primary.database.writer() as db:
         (pages,) = db.execute("PRAGMA page_count").fetchone()
         db.execute(f"PRAGMA max_page_count = {pages + 4}")
 
@@ -83,7 +83,7 @@ def test_a_full_disk_stores_nothing_and_loses_nothing(made):
     assert primary.extent() == (1, 1)
     assert primary.get("two") is None
 
-    with primary._database.writer() as db:
+    with primary.database.writer() as db:
         db.execute("PRAGMA max_page_count = 1000000")
     put(primary, "two", "x" * 50_000)
     assert primary.extent() == (3, 3)

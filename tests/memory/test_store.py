@@ -19,8 +19,10 @@ from stored import Letters, failing
 from structlog.testing import capture_logs
 
 from harness.errors import EndpointUnreachable, InvalidInput, MemoryStoreFailed
-from harness.memory import MemoryStore, Mode, Passage, StoreUrl, Turn
+from harness.memory import MemoryStore, Mode, Passage, PrimaryStore, StoreUrl, Turn
+from harness.memory.lexical import LexicalIndex
 from harness.memory.upkeep import Upkeep
+from harness.memory.vector_index import VectorIndex
 
 MODES = ("hybrid", "lexical", "vector")
 HIDDEN = "invoice\u202efdp.exe"
@@ -298,7 +300,7 @@ def test_novelty_is_10_for_what_nobody_said_and_0_for_what_is_there(store, anima
 
 def test_the_statistics_say_what_is_there(place, store, animals):
     stats = store.stats()
-    on_server = store._primary.size_bytes()
+    on_server = store._primary.database.size_bytes()
 
     assert (stats.passages, stats.unembedded, stats.dimensions) == (
         len(animals),
@@ -429,6 +431,23 @@ def test_novelty_is_refused_while_passages_have_no_vectors(place, store):
         assert not other.wait(30)
         with failing(MemoryStoreFailed, "memory.lane-away"):
             other.novelty(["x"])
+
+
+class NeverDone(VectorIndex):
+    """Each turn of the work ends at once, and leaves a passage to the next."""
+
+    def embed_missing(self, *, stop, **_options):
+        stop.wait(0.001)
+
+
+def test_a_wait_has_one_time_limit_for_all_turns_of_the_work(tmp_path):
+    embedder, primary = Compass(), PrimaryStore.open(tmp_path)
+    primary.add([(Passage(text="far"), None)], embedder=None)
+    lexical = LexicalIndex(tmp_path / "lexical", primary)
+    vector = NeverDone(primary, embedder)
+    options = {"embedder": embedder, "merge": True, "guard": None, "progress": None}
+    with MemoryStore(primary, lexical, vector, **options) as store:
+        assert not store.wait(0.05)
 
 
 # --- threads ---------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def open_index(primary):
 
 
 def nearest(index, query, *, limit=1):
-    found = index.search(query, limit=limit)
+    found = index.matrix.search(query, limit=limit)
     return None if found is None else list(found)
 
 
@@ -43,9 +43,9 @@ def nearest(index, query, *, limit=1):
 
 def test_it_catches_up_from_where_it_was(primary, open_index):
     unread = VectorIndex(primary, FLAT)
-    assert (unread.unavailable, unread.search(X, limit=1)) == (None, {})
+    assert (unread.unavailable, unread.matrix.search(X, limit=1)) == (None, {})
     index = open_index()
-    assert (index.unavailable, index.search(X, limit=4)) == (None, {})
+    assert (index.unavailable, index.matrix.search(X, limit=4)) == (None, {})
     add(primary, [X], FLAT)
     index.catch_up()
     add(primary, [Y, Z, X], FLAT)
@@ -54,8 +54,8 @@ def test_it_catches_up_from_where_it_was(primary, open_index):
     index.catch_up()
 
     assert len(index) == 4
-    assert index.search(Y, limit=1) == {2: 1.0}
-    assert index.search(X, limit=4, within=np.array([2, 4])) == {4: 1.0, 2: 0.0}
+    assert index.matrix.search(Y, limit=1) == {2: 1.0}
+    assert index.matrix.search(X, limit=4, within=np.array([2, 4])) == {4: 1.0, 2: 0.0}
 
 
 def test_what_is_deleted_is_not_found_any_more(primary, open_index):
@@ -65,8 +65,8 @@ def test_what_is_deleted_is_not_found_any_more(primary, open_index):
     primary.delete(["p1", "p2"])
     (last,) = add(primary, [Z], FLAT)
     index.catch_up()
-    assert index.search(X, limit=9).keys() == {3, last}
-    assert index.search(X, limit=9, including=[1, 2, 3]).keys() == {3, last}
+    assert index.matrix.search(X, limit=9).keys() == {3, last}
+    assert index.matrix.search(X, limit=9, including=[1, 2, 3]).keys() == {3, last}
     assert nearest(index, Z, limit=2) == [3, last]
 
 
@@ -88,7 +88,7 @@ def test_a_changed_embedder_embeds_anew_and_is_away_meanwhile(primary, open_inde
     add(primary, [X, Y, Z], FLAT)
     index, theirs = open_index(OTHER), open_index(OTHER)
     assert index.unavailable == "3 passages are still to be embedded"
-    assert index.search(X, limit=1) is None
+    assert index.matrix is None
 
     # What is stopped goes on where it was.
     stop, told = Event(), []
@@ -160,7 +160,7 @@ def test_searches_go_on_while_it_is_written_to(primary, open_index):
         while not done.is_set() or not answered:
             for number, first in best.items():
                 index.catch_up()
-                found = index.search(many[number], limit=3, including=[7])
+                found = index.matrix.search(many[number], limit=3, including=[7])
                 if found is not None:
                     answered += 1
                     assert next(iter(found)) == next(iter(first))

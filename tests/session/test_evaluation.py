@@ -184,7 +184,7 @@ def test_a_prompt_with_a_mistake_is_refused_before_any_model_is_asked(judged, ru
 @pytest.mark.parametrize(
     ("given", "code"),
     [
-        ({"max_rounds": "3"}, "loop.limit-wrong-type"),
+        ({"max_rounds": "3"}, "loop.number-not-positive"),
         ({"max_tokens": "5"}, "loop.limit-wrong-type"),
         ({"revise": "all"}, "loop.choice-unknown"),
         ({"revise_from": "first"}, "loop.choice-unknown"),
@@ -429,5 +429,5 @@ def test_a_loop_goes_on_from_the_rounds_of_an_earlier_runs_journal(judged, rubri
     assert (loop.stop_reason, loop.text) == ("passed", GOOD)
     assert loop.rounds[0] == first.loops[0].rounds[0]
     assert len(judged.backends["strict"].requests) == 1, "what was judged is not judged again"
-    with refused("loop.other-draft"):
+    with refused("loop.other-rounds"):
         raise judged(looping(rubric, draft=GOOD, rounds=rounds), strict=judge(4), fails=True)

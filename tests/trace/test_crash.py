@@ -146,7 +146,7 @@ def test_in_step_with_the_disk_every_record_is_in_the_file_once_it_is_made(tmp_p
             assert (type(last()), last().id, last().attributes) == (SpanStarted, 1, {"n": 1})
             trace.counter("queue", 3, unit="calls")
             assert last().value == 3
-            trace.output("plan", ["a"])
+            trace.output(NodeOutput("plan", None, ["a"]))
             assert last() == NodeOutput("plan", None, ["a"])
             trace.flow("draft", source=node.id, target=2)
             assert last() == Flow("draft", 1, 2)
@@ -213,7 +213,7 @@ def test_a_run_outlives_a_file_that_may_not_grow(tmp_path, durability):
 FORKS = """
 import asyncio, os, signal, sys, threading
 from pathlib import Path
-from harness.trace import RunTrace, TraceOptions
+from harness.trace import NodeOutput, RunTrace, TraceOptions
 
 def busy():
     while not over.is_set():
@@ -226,7 +226,7 @@ def in_child(way):
         for _ in range(1000):
             trace.instant("in the child")
         asyncio.run(trace.persisted())
-    trace.output("child", way)
+    trace.output(NodeOutput("child", None, way))
     if way == "leaves the block":
         raise SystemExit(0)
     if way == "closes it":
@@ -251,7 +251,7 @@ with RunTrace(directory, name="forks", options=TraceOptions(durability=durabilit
     over.set()
     for thread in threads:
         thread.join()
-    trace.output("parent", None)
+    trace.output(NodeOutput("parent", None, None))
 """
 
 

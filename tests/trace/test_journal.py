@@ -259,7 +259,7 @@ def test_making_a_record_may_make_another(tmp_path):
 def test_everything_so_far_is_in_the_file_once_it_is_persisted_in_whatever_event_loop(tmp_path):
     async def wait(trace, name):
         for number in range(5):
-            trace.output(name, number)
+            trace.output(NodeOutput(name, None, number))
             await trace.persisted()
             outputs = [r for r in whole_lines(trace.journal_path) if isinstance(r, NodeOutput)]
             assert NodeOutput(name, None, number) in outputs

@@ -220,33 +220,26 @@ def test_a_damaged_beginning_keeps_a_run(tmp_path):
     assert stored(tmp_path)[name(1)].kept == "cannot be read"
 
 
-@pytest.mark.parametrize("damage", ["packed and cut", "garbage", "empty"])
-def test_a_run_that_cannot_be_read_goes_by_its_age_unless_it_is_to_be_kept(tmp_path, damage):
-    journal = store(tmp_path, 1, ended=False)
+@pytest.mark.parametrize("damage", ["packed and cut", "garbage", "of a later version"])
+def test_a_run_that_cannot_be_read_stays(tmp_path, damage):
+    journal = store(tmp_path, 1, ended=False, age_s=2 * DAY_S)
+    later = sealed(STARTED._replace(schema=99))
     packed = gzip.compress(journal.read_bytes())[:30]
-    data = {"packed and cut": packed, "garbage": b"\xff\x00 no\n{}\n", "empty": b""}[damage]
-    journal.write_bytes(data)
-    (tmp_path / f"{name(2)}.jsonl").write_bytes(sealed(STARTED._replace(schema=99)))  # of later
+    data = {"packed and cut": packed, "garbage": b"\xff\x00 no\n{}\n", "of a later version": later}
+    journal.write_bytes(data[damage])
     os.utime(journal, (time.time() - 2 * DAY_S,) * 2)
-    for beside in tmp_path.glob(f"{name(1)}.*.jsonl"):
-        os.utime(beside, (time.time() - 2 * DAY_S,) * 2)
+    (run,) = stored(tmp_path, ["failed"]).values()
+    assert (run.kept, can_pack(run)) == ("cannot be read", False)
 
-    def chosen(*keep, **limits):
-        runs = stored(tmp_path, keep).values()
-        return runs_to_remove(
-            [*runs], **{"older_s": None, "size_bytes": None, "now_s": time.time(), **limits}
-        )
 
-    assert [(run.run_id, run.kept) for run in chosen(size_bytes=0)[1]] == [
-        (name(1), "cannot be read")
-    ]
-    for keep in ("failed", "unfinished"):
-        removed, kept = chosen(keep, older_s=DAY_S)
-        assert (removed, [run.kept for run in kept]) == ([], ["cannot be read"])
-    assert chosen(older_s=3 * DAY_S) == ([], [])
-    (run,), _ = chosen(older_s=DAY_S)
+def test_a_run_that_was_killed_before_its_first_record_goes_like_any_other(tmp_path):
+    store(tmp_path, 1, ended=False, age_s=2 * DAY_S).write_bytes(b"")
+    os.utime(tmp_path / f"{name(1)}.jsonl", (time.time() - 2 * DAY_S,) * 2)
+    (run,) = stored(tmp_path).values()
+    assert run.kept is None
     assert remove_run(run)
-    assert [path.name for path in tmp_path.iterdir()] == [f"{name(2)}.jsonl"]
+    assert not list(tmp_path.iterdir())
+    assert [*stored_runs(tmp_path, [], keep=())] == []
 
 
 def run_of(number, *, size_bytes, changed_s, kept=None):

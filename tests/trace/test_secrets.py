@@ -304,8 +304,9 @@ def plant(trace, secret):
         trace.counter(secret, 1, unit=secret)
         trace.counter("queue", 1, unit="calls", track=secret)
         trace.flow(secret, source=span.id, target=span.id)
-        trace.output(secret, {secret: [secret, {"key": secret}], "request": request})
-        trace.output("plan", secret, item=1)
+        value = {secret: [secret, {"key": secret}], "request": request}
+        trace.output(NodeOutput(secret, None, value))
+        trace.output(NodeOutput("plan", 1, secret))
         trace.completed_span(secret, start_ns=1, end_ns=2, key=secret)
         trace.instant("kept", draft_sha256=trace.content(f"a draft\n{secret}"))
         trace.instant("made", draft_sha256=trace.content(lambda: request))
@@ -364,7 +365,7 @@ def chat(trace):
     with trace.span("chat", prompt_sha256=prompt, query=trace.excerpt(PROMPT), n=7) as span:
         span.set(reply_sha256=trace.content(REPLY))
         trace.instant("kept", draft_sha256=trace.content(REPLY))
-        trace.output("plan", {"text": OUTPUT})
+        trace.output(NodeOutput("plan", None, {"text": OUTPUT}))
         raise ValueError(f"cannot parse: {REPLY}")
 
 

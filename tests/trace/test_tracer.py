@@ -320,7 +320,7 @@ def test_what_is_recorded_of_texts_is_a_choice(content, attributes, error, excer
     ):
         raise ValueError("a prompt: bad")
     made_of = {"inputs": {"task": "d16e"}, "code": "c0de", "digest": "7e87"}
-    tracer.output("a/b", "text", item=1, skipped="when: 'a text'", **made_of)
+    tracer.output(NodeOutput("a/b", 1, "text", skipped="when: 'a text'", **made_of))
 
     assert records.begun("chat").attributes == attributes
     assert records.ended("chat").error == error
@@ -341,7 +341,7 @@ def test_a_tracer_without_a_sink_records_nothing_and_makes_no_text():
         tracer.counter("queue", 1, unit="calls")
         tracer.flow("draft", source=span.id, target=span.id)
         tracer.completed_span("decode", start_ns=1, end_ns=2)
-        tracer.output("plan", "text")
+        tracer.output(NodeOutput("plan", None, "text"))
         assert tracer.current_id == span.id
     asyncio.run(tracer.persisted())
     Tracer([].append, content="none").instant("kept", draft_sha256=tracer.content(make))

@@ -30,11 +30,11 @@ from harness.wiggum import LoopPolicy
         (Limits, {"max_tokens": 0}, "loop.limit-not-positive"),
         (Limits, {"max_cost_usd": -1.5}, "loop.limit-not-positive"),
         (Limits, {"max_seconds": math.nan}, "loop.limit-not-positive"),
-        (LoopPolicy, {"max_rounds": 0}, "loop.rounds-not-positive"),
+        (LoopPolicy, {"max_rounds": 0}, "loop.number-not-positive"),
         (LoopPolicy, {"revise_from": "first"}, "loop.choice-unknown"),
         (Limits, {"max_tokens": "5"}, "loop.limit-wrong-type"),
         (Limits, {"max_calls": True}, "loop.limit-wrong-type"),
-        (LoopPolicy, {"max_rounds": "3"}, "loop.limit-wrong-type"),
+        (LoopPolicy, {"max_rounds": "3"}, "loop.number-not-positive"),
     ],
 )
 def test_limits_that_leave_nothing_to_be_done_are_refused(kind, limits, code):

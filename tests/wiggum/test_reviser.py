@@ -412,8 +412,7 @@ def test_what_a_revision_takes_at_most_is_what_its_calls_take_at_most(text, focu
 
     rounds = rounds_of(text)
     failed_draft = FailedDraft(draft(text), [focus], rounds)
-    most = reviser.most_tokens(failed_draft)
-    written = reviser.most_output_tokens(failed_draft)
+    most, written = reviser.most_tokens(failed_draft)
     assert backend.requests == []
     asyncio.run(reviser.revise(failed_draft))
 
