@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import sys
 import threading
 import time
@@ -28,15 +27,12 @@ CallStatus = NodeStatus | Literal["running"]
 
 # The most loops that are shown, open ones first; as many ended ones are kept.
 _LOOPS = 4
-# Lines below the nodes and loops: the summary, the models, and a free one.
-_BESIDE_NODES = 3
+# Of more nodes, only the running and failed ones are shown.
+_MOST_NODES = 20
 # The most lines that show what was printed and has no line end yet.
 _UNFINISHED_LINES = 3
-
-# Without a terminal: the most lines of progress, and the fewest calls for which there are any.
-_LINES = 20
-# After so long without a line, progress is printed although no call ended.
-_SILENT_S = {"text": 30.0, "json": 5.0}
+# Without a terminal, a line of progress is printed so often.
+_PERIOD_S = {"text": 30.0, "json": 5.0}
 
 _DETAILS: dict[CallStatus, str] = {
     "failed": "failed",
@@ -61,8 +57,6 @@ class Progress:
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
         self._state = RunState(nodes)
         self._node = node
-        self._printed_part = 0  # of `_LINES`, how many parts of the calls the last line had
-        self._printed_s = time.monotonic()
         self._is_over = threading.Event()
         # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
@@ -75,19 +69,21 @@ class Progress:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._is_terminal = console.is_terminal
+        self._console = console
         self._above = _Above(console)
         self._redirected = ExitStack()
 
     def __enter__(self) -> Progress:
-        if self._is_terminal:
+        if self._console.is_terminal:
             self._redirected.callback(self._above.end)
             self._redirected.enter_context(redirect_stderr(self._above))
             self._redirected.enter_context(redirect_stdout(self._above))
-            self._live.start()
+            self._redirected.enter_context(self._live)
         else:
             # Standard output is for the result, so what nodes print goes to standard error.
             self._redirected.enter_context(redirect_stdout(sys.stderr))
+            if isinstance(sys.stderr, JsonLines):
+                self._redirected.callback(sys.stderr.flush, of_all=True)
             self._is_over.clear()
             watch = threading.Thread(target=self._watch, daemon=True)
             watch.start()
@@ -96,10 +92,6 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_terminal:
-            self._live.stop()
-        if isinstance(sys.stderr, JsonLines):
-            sys.stderr.flush(of_all=True)
         self._redirected.close()
 
     @contextmanager
@@ -115,70 +107,45 @@ class Progress:
         """Takes one record of the run."""
         with self._lock:
             self._state.take(record)
-            if type(record) is SpanEnded and not self._is_terminal:
-                self._print_line()
 
     def _watch(self) -> None:
-        # So that a slow run does not look dead, a line is printed while nothing ends, too.
-        silent_s = _SILENT_S["json" if isinstance(sys.stderr, JsonLines) else "text"]
-        left_s = silent_s
-        while not self._is_over.wait(left_s):
-            with self._lock:
-                left_s = self._printed_s + silent_s - time.monotonic()
-                if left_s <= 0:
-                    self._print_line(is_silent=True)
-                    left_s = silent_s
+        # By the clock and not as calls end: a slow run must not look dead.
+        is_for_program = isinstance(sys.stderr, JsonLines)
+        while not self._is_over.wait(_PERIOD_S["json" if is_for_program else "text"]):
+            self._print_line()
+        if is_for_program:
+            self._print_line()
 
-    def _print_line(self, *, is_silent: bool = False) -> None:
-        """Prints a line if a further part of the calls has ended, or if it `is_silent`."""
+    def _print_line(self) -> None:
         out, state = sys.stderr, self._state
-        if self._node is None and not isinstance(out, JsonLines):
-            return
-        nodes = [*state.nodes.values()] if self._node is None else [state.nodes[self._node]]
-        total = sum(max(1, node.total) for node in nodes)
-        if total < _LINES and not isinstance(out, JsonLines):
-            return
-        ended = sum(node.ended - node.counts["skipped"] for node in nodes)
-        part = ended * min(_LINES, total) // max(1, total)
-        if part <= self._printed_part and not is_silent:
-            return
-        self._printed_part = part
-        self._printed_s = time.monotonic()
-        if isinstance(out, JsonLines):
-            out.flush()
-            out.emit("progress", state.figures)
-        else:
-            details = _details(nodes[0], skipped="not begun").plain
-            parts = [f"{self._node} {_count(nodes[0])}", details, _pace(nodes[0])]
-            say("  ".join(filter(None, [*parts, _calls_line(state)])), err=True)
+        with self._lock:
+            if isinstance(out, JsonLines):
+                out.flush()
+                out.emit("progress", state.figures)
+            elif self._node is not None:
+                node = state.nodes[self._node]
+                count = f"{self._node} {_count(node)}"
+                parts = [count, _details(node).plain, _pace(node), _calls_line(state)]
+                say("  ".join(filter(None, parts)), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The picture at this moment."""
+        """The picture at this moment; `Live` cuts what does not fit the terminal."""
         with self._lock:
-            height = options.height or console.size.height
-            width = console.size.width
-            rows = min(_UNFINISHED_LINES, height // 10)
-            if rows and (unfinished := Text.from_ansi(self._above.unfinished)[-rows * width :]):
+            most_chars = _UNFINISHED_LINES * console.size.width
+            if unfinished := Text.from_ansi(self._above.unfinished)[-most_chars:]:
                 yield unfinished
-                height -= math.ceil(len(unfinished) / width)
-            yield self._picture(height)
+            yield self._picture()
 
-    def _picture(self, height: int) -> RenderableType:
+    def _picture(self) -> RenderableType:
         state = self._state
         loops = sorted(state.loops.values(), key=lambda loop: loop.is_over)[:_LOOPS]
-        room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
-        nodes = list(state.nodes.items())
-        # Of many nodes, the running and failed ones are shown, and the others counted.
-        if len(nodes) > room:
-            urgent = [row for row in nodes if row[1].counts["running"] or row[1].counts["failed"]]
-            nodes = urgent[: room - 1]
-        for name, node in nodes:
-            mark = self._mark(node)
-            table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
+        for name, node in state.nodes.items():
+            is_urgent = node.counts["running"] or node.counts["failed"]
+            if is_urgent or len(state.nodes) <= _MOST_NODES:
+                mark = self._mark(node)
+                table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
         lines: list[RenderableType] = [table]
-        if hidden := [node for name, node in state.nodes.items() if name not in dict(nodes)]:
-            lines.append(Text(_summary(hidden), style="dim"))
         lines += [Text(_loop_line(loop)) for loop in loops]
         lines.append(Text(_calls_line(state), style="dim"))
         if state.resident:
@@ -229,10 +196,10 @@ def _count(node: NodeState) -> str:
     return f"{done:,}/{node.total:,}" if node.total > 1 else ""
 
 
-def _details(node: NodeState, *, skipped: str = "skipped") -> Text:
+def _details(node: NodeState) -> Text:
     text = ", ".join(
         f"{node.counts[status]:,} {words}"
-        for status, words in (_DETAILS | {"skipped": skipped}).items()
+        for status, words in _DETAILS.items()
         if node.counts[status]
     )
     style = "red" if node.counts["failed"] else "dim"
@@ -255,11 +222,6 @@ def _pace(node: NodeState) -> str:
         if left_s >= 2 * size_s:
             return f"{pace}, {left_s / size_s:.0f} {unit} left"
     return f"{pace}, {left_s:.0f} s left"
-
-
-def _summary(nodes: list[NodeState]) -> str:
-    over = sum(node.is_over for node in nodes)
-    return f"{over} other nodes done, {len(nodes) - over} to come"
 
 
 def _loop_line(loop: LoopState) -> str:
@@ -336,11 +298,6 @@ class NodeState:
             return None
         rate = made / self.seconds
         return rate, (self.total - self.ended) / rate
-
-    @property
-    def is_over(self) -> bool:
-        """Whether any calls are done, reused or skipped."""
-        return any(self.counts[status] for status in ("done", "reused", "skipped"))
 
     @property
     def total(self) -> int:
