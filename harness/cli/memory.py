@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
@@ -24,7 +25,6 @@ from harness.cli.consoles import (
     Group,
     Shown,
     clean,
-    failures_told,
     json_object,
     results,
     say,
@@ -35,7 +35,7 @@ from harness.cli.passage_files import ENDINGS, Defaults, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.cli.run_result import command_here
-from harness.errors import HarnessError, InvalidInput
+from harness.errors import InvalidInput
 from harness.memory import (
     Hits,
     MemoryStore,
@@ -128,65 +128,35 @@ def add(
 
     Markdown and text are split at their headings. A line of JSON Lines is a passage: "text", and
     optionally "_id", "title", "source", "quality", "created", "metadata". Stored passages stay as
-    they are, so an interrupted command can be run again.
+    they are, so a command that failed or was interrupted can be run again.
     """
     counts = dict.fromkeys(("new", "known", "merged"), 0)
     refused: list[Refusal] = []
-    report: dict[str, object] = {}
-    with failures_told(as_json=as_json, fields=report) as interrupts:
-        defaults = Defaults(metadata=read_metadata(pairs), **fields)
-        paths = files_named(files, endings=ENDINGS)
-        with (
-            progress_bars() as progress,
-            open_store(_settings(store, config), progress=progress) as opened,
-        ):
-            failure = None
-            try:
-                for batch in _batches(passages_in(paths, defaults, jsonl=jsonl)):
-                    added = opened.add(batch)
-                    for outcome in counts:
-                        counts[outcome] += len(getattr(added, outcome))
-                    refused += added.refused
-                # Otherwise the next command would have to embed what this one added.
-                opened.wait()
-            except KeyboardInterrupt:
-                # Without the counts, which may lack a batch that was stored just now.
-                say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
-                sys.exit(interrupts.exit_code)
-            except HarnessError as error:
-                failure = error
-            # Passages stored before a failure stay, and are reported too.
-            for refusal in refused:
+    defaults = Defaults(metadata=read_metadata(pairs), **fields)
+    passages = passages_in(files_named(files, endings=ENDINGS), defaults, jsonl=jsonl)
+    with (
+        progress_bars() as progress,
+        open_store(_settings(store, config), progress=progress) as opened,
+    ):
+        while batch := [*islice(passages, _BATCH)]:
+            added = opened.add(batch)
+            for outcome in counts:
+                counts[outcome] += len(getattr(added, outcome))
+            for refusal in added.refused:
                 say(f"harness: refused '{refusal.title or refusal.id}': {refusal.reason}", err=True)
-            if not as_json and (failure is None or refused or any(counts.values())):
-                outcomes = {**counts, "refused": len(refused)}.items()
-                parts = [f"{count:,} {outcome}" for outcome, count in outcomes if count]
-                summary = ", ".join(parts) or "nothing to add"
-                say(f"{summary}; {len(opened):,} passages in the store")
-            report |= {**counts, "refused": [*map(asdict, refused)], "passages": len(opened)}
-            if failure:
-                raise failure
+            refused += added.refused
+        # Otherwise the next command would have to embed what this one added.
+        opened.wait()
+        stored = len(opened)
     if as_json:
-        write_json(json_object(report))
+        outcomes = {**counts, "refused": [*map(asdict, refused)], "passages": stored}
+        write_json(json_object(outcomes))
+    else:
+        numbers = {**counts, "refused": len(refused)}
+        parts = [f"{count:,} {outcome}" for outcome, count in numbers.items() if count]
+        say(f"{', '.join(parts) or 'nothing to add'}; {stored:,} passages in the store")
     if refused:
         sys.exit(FAILED)
-
-
-def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    batch: list[Passage] = []
-    try:
-        for passage in passages:
-            batch.append(passage)
-            if len(batch) == _BATCH:
-                yield batch
-                batch = []
-    except HarnessError:
-        # What was read before the error is stored all the same.
-        if batch:
-            yield batch
-        raise
-    if batch:
-        yield batch
 
 
 @memory.command()
