@@ -13,9 +13,9 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 import click
 import orjson
@@ -245,13 +245,6 @@ def _is_object(text: str) -> bool:
     return False
 
 
-def say_failure(message: str, *, code: str) -> None:
-    """Prints why a command ends, on standard error."""
-    note_end(message, code=code)
-    if not isinstance(sys.stderr, JsonLines):
-        say(message, err=True)
-
-
 def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "error") -> None:
     """Prints why a command ends only for programs; people read it in the command's result."""
     if isinstance(sys.stderr, JsonLines):
@@ -300,7 +293,7 @@ def _shown_event(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 class Command(click.Command):
-    """A command that logs to standard error, and whose errors `failures_told` reports.
+    """A command that logs to standard error, and turns errors and Ctrl-C into words and exit codes.
 
     Its parameters `as_json` and `log_format`, if it has them, are those of the report.
     """
@@ -310,13 +303,39 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""
         log_to_stderr(ctx.params.get("log_format", "text"))
-        as_json = ctx.params.get("as_json", False)
-        with failures_told(as_json=as_json, arguments_are_journals=self.arguments_are_journals):
+        interrupts = Interrupts()
+        try:
             super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            self._end("interrupted", interrupt, interrupts.exit_code, ctx)
+        except HarnessError as error:
+            is_users_mistake = self.arguments_are_journals and isinstance(error, JournalInvalid)
+            exit_code = UNUSABLE if is_users_mistake else exit_code_of(error)
+            self._end(f"harness: {error}", error, exit_code, ctx)
+        except OSError as error:
+            if not self.arguments_are_journals:
+                raise
+            place = f"{error.filename}: " if error.filename else ""
+            say(f"harness: {place}{error.strerror}", err=True)
+            sys.exit(UNUSABLE)
+
+    def _end(
+        self, message: str, error: BaseException, exit_code: int, ctx: click.Context
+    ) -> NoReturn:
+        note_end(message, code=code_of(error))
+        if not isinstance(sys.stderr, JsonLines):
+            say(message, err=True)
+        if ctx.params.get("as_json", False):
+            write_json(_error_as_json(error, error_fields(ctx)))
+        sys.exit(exit_code)
 
 
 class JournalCommand(Command):
-    """A command whose arguments name journals, or runs."""
+    """A command whose arguments name journals, or runs.
+
+    The user has to mend a journal that cannot be read and a file that cannot be written: both exit
+    with `UNUSABLE`.
+    """
 
     arguments_are_journals = True
 
@@ -328,39 +347,10 @@ class Group(Command, LazyGroup):
     command_class = Command
 
 
-@contextmanager
-def failures_told(
-    *,
-    as_json: bool = False,
-    arguments_are_journals: bool = False,
-    fields: Mapping[str, object] | None = None,
-) -> Iterator[Interrupts]:
-    """Turns an error or Ctrl-C in the block into the command's message and exit code.
-
-    With `as_json`, standard output gets a `HarnessError` and Ctrl-C too, with `fields`, which are
-    read only then; an `OSError` writes no JSON. With `arguments_are_journals`, the user has to mend
-    a journal that cannot be read and a file that cannot be written: both exit with `UNUSABLE`.
-    """
-    interrupts = Interrupts()
-    try:
-        yield interrupts
-    except KeyboardInterrupt as interrupt:
-        say_failure("interrupted", code=code_of(interrupt))
-        if as_json:
-            write_json(error_as_json(interrupt, fields=fields))
-        sys.exit(interrupts.exit_code)
-    except HarnessError as error:
-        say_failure(f"harness: {error}", code=error.code)
-        if as_json:
-            write_json(error_as_json(error, fields=fields))
-        is_users_mistake = arguments_are_journals and isinstance(error, JournalInvalid)
-        sys.exit(UNUSABLE if is_users_mistake else exit_code_of(error))
-    except OSError as error:
-        if not arguments_are_journals:
-            raise
-        place = f"{error.filename}: " if error.filename else ""
-        say(f"harness: {place}{error.strerror}", err=True)
-        sys.exit(UNUSABLE)
+def error_fields(ctx: click.Context | None = None) -> dict[str, object]:
+    """What the JSON of a command's error has beside it: the command adds what it knows by then."""
+    fields: dict[str, object] = (ctx or click.get_current_context()).meta.setdefault(__name__, {})
+    return fields
 
 
 def exit_code_of(error: HarnessError) -> int:
@@ -373,25 +363,18 @@ def exit_code_of(error: HarnessError) -> int:
     return UNUSABLE if is_input else FAILED
 
 
-def error_as_json(
-    error: BaseException, *, run_id: str | None = None, fields: Mapping[str, object] | None = None
-) -> bytes:
-    """Why a command failed, as one JSON object; `run_id` is None if no run had begun.
-
-    The error is a `KeyboardInterrupt` if a user ended the run, a `SystemExit` if a node did.
-    """
+def _error_as_json(error: BaseException, fields: Mapping[str, object]) -> bytes:
+    """Why a command failed, as one JSON object; `run_id` is None if no run had begun."""
     message, status = str(error), "failed"
     if isinstance(error, KeyboardInterrupt):
         message, status = "interrupted", "cancelled"
     about = {"type": type(error).__name__, "code": code_of(error), "message": message}
-    return json_object({"error": about, "run_id": run_id, "status": status, **(fields or {})})
+    return json_object({"error": about, "run_id": None, "status": status, **fields})
 
 
 def code_of(error: BaseException) -> str:
-    """The stable code of an error, also of one that is none of harness's."""
-    if isinstance(error, HarnessError):
-        return error.code
-    return "run.interrupted" if isinstance(error, KeyboardInterrupt) else "run.left"
+    """The stable code of an error, or of Ctrl-C."""
+    return error.code if isinstance(error, HarnessError) else "run.interrupted"
 
 
 def json_object(value: object) -> bytes:
