@@ -294,7 +294,7 @@ def test_a_run_that_is_told_to_end_is_closed_as_far_as_it_came(project: Path) ->
     assert record.ended.status == "cancelled"
     assert journal.with_suffix(".pftrace").is_file()
     assert "CancelledError" in (project / "traces/runs.jsonl").read_text()
-    assert f"resume {journal.stem}" in done.stderr
+    assert f"resume traces/{journal.stem}" in done.stderr
     (project / "go").touch()
     resumed = harness("resume", "latest", "--json", cwd=project).json
     assert (resumed["result"], resumed["reused"]) == ("done at last", ["first"])
