@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
-import orjson
-from pydantic import TypeAdapter, ValidationError
 
 from harness.cli.arguments import config_option, read_pairs, role_option, together
 from harness.cli.batch_command import bad_rows_option, max_failures_option, run_batch
@@ -20,7 +18,7 @@ from harness.errors import InferenceError, InvalidInput
 from harness.files import read_text
 from harness.rows import Row, check_output, read_rows
 from harness.rubric import ChosenRubric, Draft, Rubric, Verdict, at_any_threshold
-from harness.rubric.calibration.labels import is_label, labels_in
+from harness.rubric.calibration.labels import labels_in
 from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
@@ -185,19 +183,12 @@ class ScoredDrafts:
 
     source: ScoreSource
     result: BatchResult
+    rows: Mapping[str, Mapping[str, Any]]
+    """Draft's id → its row in the output, for drafts with a verdict, in the drafts' order."""
+    verdicts: Mapping[str, Verdict]
+    """Draft's id → its verdict."""
     decided: bool
     """Whether passing is known: no dimension still needs an evaluator."""
-
-    @cached_property
-    def rows(self) -> Mapping[str, Mapping[str, Any]]:
-        """Draft's id → its row in the output, for drafts with a verdict, in the drafts' order."""
-        outputs = self.result.outputs
-        return {id_: outputs[id_] for id_ in self.source.rows.drafts if id_ in outputs}
-
-    @cached_property
-    def verdicts(self) -> Mapping[str, Verdict]:
-        """Draft's id → its verdict."""
-        return {id_: verdict_in(row, Path()) for id_, row in self.rows.items()}
 
     @property
     def evaluator(self) -> str:
@@ -222,12 +213,13 @@ def score_drafts(
     rubric, has_evaluator = source.rubric, source.has_evaluator
     if output is not None:
         check_output(output, {".csv", ".jsonl"})
+    form = _ScoreForm(rubric, source.rows)
     batch = Batch(
         source.rows,
         name=f"{verb} {rubric.id}",
         settings=source.settings,
         output=output,
-        form=_ScoreForm(rubric, source.rows),
+        form=form,
         max_failures=source.max_failures,
         rubric=source.chosen,
         samples=samples,
@@ -242,8 +234,15 @@ def score_drafts(
         # If no draft could be scored, the server is to blame, and not the drafts.
         if isinstance(error, InferenceError):
             raise error
-    decided = has_evaluator or all(dimension.optional for dimension in rubric.judged)
-    return ScoredDrafts(source=source, result=result, decided=decided)
+    outputs = result.outputs
+    rows = {id_: outputs[id_] for id_ in source.rows.drafts if id_ in outputs}
+    return ScoredDrafts(
+        source=source,
+        result=result,
+        rows=rows,
+        verdicts={id_: form.verdicts[id_] for id_ in rows},
+        decided=has_evaluator or all(dimension.optional for dimension in rubric.judged),
+    )
 
 
 class _ScoreForm(OutputForm):
@@ -251,6 +250,7 @@ class _ScoreForm(OutputForm):
 
     def __init__(self, rubric: Rubric, rows: DraftRows) -> None:
         super().__init__(rows)
+        self.verdicts: dict[str, Verdict] = {}  # draft's id → the verdict of its last line
         self._drafts = rows
         self._rubric = rubric
         # Scores do not depend on the threshold.
@@ -276,6 +276,7 @@ class _ScoreForm(OutputForm):
             if passed is not None:
                 passed = passes_at(verdict, self._rubric.pass_at)
             verdict = replace(verdict, rubric_sha256=self._rubric.sha256)
+        self.verdicts[draft] = replace(verdict, passed=bool(passed))
         scores: dict[str, object] = dict(verdict.vector)
         # Labels have each sample in a cell, of which `tune` takes the mean.
         if judges is not None and judges.each and scored.samples:
@@ -302,32 +303,6 @@ class _ScoreForm(OutputForm):
         """See `OutputForm.passed`; a draft without a verdict has not passed."""
         yield from (line["passed"] for line in self.in_order if line["passed"] is not None)
         yield from (False for _ in self.failures)
-
-
-_TEXT_COLUMNS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator", "outdated"}
-_VERDICT = TypeAdapter(Verdict)
-
-
-def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
-    """The verdict in a row of an output of `harness rubric score`; `path` is for the error."""
-    try:
-        # In a CSV file every cell is a text: JSON, but for names and what people wrote.
-        if isinstance(row["composite"], str):
-            row = {
-                column: cell
-                if not cell or column in _TEXT_COLUMNS or is_label(column)
-                else orjson.loads(cell)
-                for column, cell in row.items()
-            }
-        return _VERDICT.validate_python(
-            {**row, "passed": bool(row.get("passed")), "judges": row.get("judges") or None}
-        )
-    except (orjson.JSONDecodeError, ValidationError) as error:
-        raise InvalidInput(
-            f"the row of '{row['id']}' has been changed; delete it to score the draft again",
-            code="row.output-changed",
-            path=path,
-        ) from error
 
 
 _LISTED = 10

@@ -397,15 +397,10 @@ def labels_in(row: Row) -> dict[str, str | float | bool]:
     labels = {}
     for place, column in _places_in(row).items():
         name = ".".join(place).rstrip(".")
-        if is_label(name):
+        if place[0] in _LABELS:
             value = row.fields[column]
             labels[name] = value if isinstance(value, str | int | float) else str(value)
     return labels
-
-
-def is_label(column: str) -> bool:
-    """Whether a column has what people say of drafts."""
-    return column.partition(".")[0] in _LABELS
 
 
 def _places_in(row: Row) -> dict[_Place, str]:
