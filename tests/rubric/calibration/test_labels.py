@@ -153,10 +153,10 @@ def test_all_mistakes_are_told_at_once_with_line_and_column(tmp_path):
     )
 
     assert mistakes(tmp_path, text) == [
-        ("row.cells", 3, None),
         ("labels.unknown-dimension", 1, "score.clera"),
-        ("labels.duplicate-id", 4, "id"),
         ("labels.not-yes-or-no", 2, "accept"),
+        ("row.cells", 3, None),
+        ("labels.duplicate-id", 4, "id"),
         ("labels.not-a-number", 5, "human.clear"),
         ("labels.off-scale", 5, "score.clear"),
         ("labels.not-a-number", 6, "score.clear"),
