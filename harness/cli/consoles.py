@@ -53,11 +53,6 @@ _HARMFUL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
 # JSON escapes the other controls itself.
 _HARMFUL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
 
-# A traceback is printed line by line. After it, that of the exception which it caused may follow.
-_TRACEBACK = re.compile(r"\s*(\+ Exception Group )?(Traceback \(most recent|Exception in thread )")
-_MORE = re.compile(r"\s*$|\s+(\||\+-)|\s*(During handling of the above|The above exception was) ")
-_GROUP_END = re.compile(r"\s*\+-+")
-
 _hidden: set[str] = set()
 
 
@@ -179,7 +174,7 @@ class JsonLines(io.TextIOBase):
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._lock = threading.RLock()
-        # Thread → what it has printed and may continue: a line without its end, or a traceback.
+        # Thread → what it has printed of a line that has no end yet.
         self._pending: dict[threading.Thread, str] = {}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - see `TextIOWrapper`
@@ -196,8 +191,6 @@ class JsonLines(io.TextIOBase):
         frame = inspect.currentframe()
         caller = frame and frame.f_back
         with self._lock:
-            if _is_whole(self._pending.get(thread, "")) and not _MORE.match(text):
-                self.flush()
             # A line of harness's own log is an object already.
             if _is_object(text.strip()):
                 self._file.write(f"{text.strip()}\n")
@@ -205,18 +198,17 @@ class JsonLines(io.TextIOBase):
                 # The level is known only in this frame, whatever handlers a node has set up.
                 self.emit(text.strip(), {}, level=caller.f_locals["record"].levelname.lower())
             else:
-                pending = self._pending.get(thread, "") + text
-                self._pending[thread] = pending
-                if text.endswith("\n") and not _TRACEBACK.match(pending):
+                self._pending[thread] = self._pending.get(thread, "") + text
+                if text.endswith("\n"):
                     self.flush()
         return len(text)
 
     def flush(self, *, of_all: bool = False) -> None:
-        """Writes what this thread and ended threads have printed, and whole tracebacks; or all."""
+        """Writes what this thread and ended threads have printed; or all."""
         own = threading.current_thread()
         with self._lock:
             for thread in [*self._pending]:
-                is_over = thread is own or not thread.is_alive() or _is_whole(self._pending[thread])
+                is_over = thread is own or not thread.is_alive()
                 if (of_all or is_over) and (text := self._pending.pop(thread).strip()):
                     self.emit(text, {})
             # As a program ends, Python closes streams in any order, and this one flushes then.
@@ -230,13 +222,6 @@ class JsonLines(io.TextIOBase):
         with self._lock:
             self._file.write(clean_json(dump_json(line)).decode().strip() + "\n")
             self._file.flush()
-
-
-def _is_whole(traceback: str) -> bool:
-    """Whether its last line is the exception's, or the end of an exception group."""
-    last = traceback.rstrip().rpartition("\n")[2]
-    is_within = last[:1].isspace() or _TRACEBACK.match(last) or _MORE.match(last)
-    return traceback.endswith("\n") and (not is_within or _GROUP_END.fullmatch(last) is not None)
 
 
 def _is_object(text: str) -> bool:
