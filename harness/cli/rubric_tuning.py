@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from harness.rubric.calibration.calibration_files import (
 )
 from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import labeled_by
-from harness.rubric.calibration.tuning import Tuning, tune
+from harness.rubric.calibration.tuning import Tuning
 from harness.version import __version__
 
 _SHOWN_STEPS = 10
@@ -180,7 +180,7 @@ def tune_rubric(
         problem = f"no row has split '{split}'; {near}"
         raise InvalidInput(problem, code="labels.no-split", path=labels)
     before = Calibration.read(file.rubric, directory)
-    tuning = tune(
+    tuning = Tuning(
         drafts,
         file.rubric,
         RiskAim(target=target, risk=risk, confidence=confidence),
@@ -461,6 +461,13 @@ def _about_disagreements(tuning: Tuning) -> Iterator[str]:
         yield f"  {draft.labeled.id}: {draft.composite:g}, {people}  {excerpt}".rstrip()
 
 
+# Of `Tuning`. Drafts have texts, which may be long: the JSON counts or names them.
+_FIELDS = (
+    *("aim", "own", "own_bound", "named", "missing", "left_out", "steps", "held_back", "grouped"),
+    *("dropped", "agreements", "discrimination", "accept_at", "outdated", "uneven", "samples"),
+)
+
+
 def _as_json(
     rubric: Rubric,
     tuning: Tuning,
@@ -469,15 +476,12 @@ def _as_json(
     *,
     origin: dict[str, str],
 ) -> dict[str, object]:
-    # Drafts have texts, which may be long: the JSON counts some, and names the others.
-    left_out = {"counted", "attempts", "disagreements"}
-    names = [field.name for field in fields(tuning) if field.name not in left_out]
     return {
         "rubric": rubric.id,
         "rubric_sha256": rubric.sha256,
         "drafts": len(tuning.counted),
         "origin": origin,
-        **{name: getattr(tuning, name) for name in names},
+        **{name: getattr(tuning, name) for name in _FIELDS},
         "ignored_columns": labels.ignored,
         "unreadable": labels.unreadable,
         "off_scale": labels.off_scale,

@@ -159,7 +159,7 @@ def compare(
 ) -> Comparison:
     """How the sides differ; and, with earlier looks at their labels, which agrees with people.
 
-    The arguments are as for `paired` and `tune`.
+    The arguments are as for `paired` and `Tuning`.
     """
     # Each resample holds both sides: what makes a draft hard for both does not widen the interval
     # of their difference.

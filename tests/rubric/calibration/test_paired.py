@@ -10,7 +10,7 @@ from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import Labeled
 from harness.rubric.calibration.paired import compare, paired
-from harness.rubric.calibration.tuning import tune
+from harness.rubric.calibration.tuning import Tuning
 
 pytest.importorskip("scipy", reason="scipy is not installed")
 
@@ -142,7 +142,7 @@ def test_thresholds_of_both_share_what_may_go_wrong():
     first, second = drawn(300, 0.5, 0.6)
     found = compared(first, second)
     both = [
-        tune(
+        Tuning(
             drafts,
             RUBRIC,
             RiskAim(),
