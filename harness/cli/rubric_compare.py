@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -93,14 +92,18 @@ def compare_scores(
     """
     ours = read_pairs(columns, option="--columns", form="ours=theirs")
     files = [_read(path, ours) for path in (first, second)]
-    are_evaluations = [is_evaluation(file.fields) for file in files]
-    if rubric is None and all(are_evaluations):
+    others = [file for file in files if not is_evaluation(file.fields)]
+    if rubric is None and not others:
         noun, sides, about_scores = "rows", [str(first), str(second)], list[str]()
         comparison = _by_rows(files, reduce, confidence=confidence)
     else:
-        if rubric is None and any(are_evaluations):
-            for file in files:
-                _check_scored(file)
+        if rubric is None and len(others) == 1:
+            raise InvalidInput(
+                "its rows are none of an evaluation, as the other's are; give two evaluations, or "
+                "add --rubric NAME",
+                code="compare.not-evaluation",
+                path=others[0].path,
+            )
         directory = own_rubrics(config)
         names = rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])
         chosen = [read_named(name, directory) for name in names]
@@ -220,14 +223,8 @@ def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
         empty = InvalidInput("it has no rows", code="compare.no-scores", path=path)
         raise next((entry for entry in entries if isinstance(entry, InvalidInput)), empty)
     if rows[0].line is None:
-        reason = ""
-        if path.suffix.lower() == ".json":
-            try:
-                json.loads(path.read_bytes())
-            except ValueError as error:
-                reason = f" ({error})"
         raise InvalidInput(
-            f"it is no table, nor a whole result of Inspect AI or promptfoo{reason}; give scores",
+            "it is no table, nor a whole result of Inspect AI or promptfoo; give scores",
             code="compare.no-scores",
             path=path,
         )
@@ -237,17 +234,6 @@ def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
         # Again: under other names, other empty cells count.
         entries = list(read_rows([str(path)], columns=columns, empty={"score"}))
     return _ScoreFile(path=path, rows=entries, columns=columns, fields=fields)
-
-
-def _check_scored(file: _ScoreFile) -> None:
-    """Raises if a file has neither a rubric's scores nor an evaluation's."""
-    if "rubric" not in file.fields and not is_evaluation(file.fields):
-        raise InvalidInput(
-            f"its rows are none of an evaluation, as the other's are ({listed(file.fields)}); give "
-            "two evaluations, or add --rubric NAME",
-            code="compare.not-evaluation",
-            path=file.path,
-        )
 
 
 def _rubric_of(file: _ScoreFile) -> str:
