@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from harness.cli.arguments import config_option, read_pairs, role_option, together
-from harness.cli.batch_command import bad_rows_option, max_failures_option, run_batch
+from harness.cli.batch_command import max_failures_option, run_batch
 from harness.cli.project_files import refusal_after_asking, settings_for_calls
 from harness.cli.verdicts import passes_at, verdict_as_json
 from harness.errors import InferenceError, InvalidInput
@@ -23,7 +23,7 @@ from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
 from harness.session.batch_files import SCORED, SCORES, Line, Made, OutputForm
-from harness.session.batch_rows import DraftRows, mistakes_in, refusal_of
+from harness.session.batch_rows import DraftRows, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
@@ -57,7 +57,6 @@ _scoring_options = together(
         help="Drafts judged at once.",
     ),
     max_failures_option,
-    bad_rows_option("skip"),
     config_option,
     role_option,
 )
@@ -72,7 +71,6 @@ class ScoreSource:
     rows: DraftRows
     max_parallel: int
     max_failures: float
-    task: str
 
     @property
     def rubric(self) -> Rubric:
@@ -97,16 +95,12 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
         chosen = choose_rubric(name, rubrics=rubrics, refuse=refusal_after_asking)
         texts = {option: options.pop(option) for option in ("task", "sources", "columns")}
         rows = drafts_in(options.pop("drafts"), **texts)
-        if options.pop("bad_rows") == "stop" and rows.refused:
-            count = len(rows.rows) + len(rows.refused)
-            raise mistakes_in(rows.refused, of=count, what="are no drafts")
         source = ScoreSource(
             settings=settings,
             chosen=chosen,
             rows=rows,
             max_parallel=options.pop("max_parallel"),
             max_failures=options.pop("max_failures"),
-            task=task_in(texts["task"]),
         )
         command(source=source, **options)
 
@@ -225,7 +219,7 @@ def score_drafts(
         samples=samples,
         checks_only=bool(rubric.checked) and not has_evaluator,
         # The same command continues with the same judge of a pool.
-        pool_seed=source.task or (f"{rubric.id} {output}" if output else None),
+        pool_seed=f"{rubric.id} {output}" if output else None,
         max_parallel=source.max_parallel,
     )
     result = run_batch(batch, yes=yes)

@@ -23,8 +23,7 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
-from harness.cli.tables import table
-from harness.cli.verdicts import decision, print_scores, print_summary, remarks, with_scores
+from harness.cli.verdicts import decision, print_scores, print_summary, remarks
 from harness.errors import InvalidInput
 from harness.rubric import Verdict
 from harness.session.settings import EvaluationSettings
@@ -107,8 +106,6 @@ def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbo
             for line in remarks(verdict, rubric, unasked=unasked):
                 console.print(line)
             console.print()
-        if len(verdicts) > 1:
-            console.print(with_scores(table("Side by side", "draft"), verdicts))
     if len(verdicts) > _SHOWN:
         print_summary(verdicts, rubric, console, decided=scored.decided)
         if not verbose:
