@@ -153,8 +153,6 @@ def new(name: str, base: str | None, config: Path | None) -> None:
         path.with_name("rubric.schema.json").write_bytes(json_object(rubric_schema()))
     origin = f"a copy of '{base}'" if base else "a small rubric with comments"
     say(f"{path}: {origin}; next: harness rubric check {quote(str(path))}")
-    if extends := source.rubric.extends:
-        say(f"What it does not say is taken from '{extends}', which it extends.")
     if path.parent == directory and path.stem in known_rubrics(directories(directory)[1:]):
         say(f"From now on, '{path.stem}' means this one and not the one that ships.")
 

@@ -19,7 +19,7 @@ from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.tables import listed, percent, table
 from harness.cli.tuning_report import write_report
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import InvalidInput
 from harness.files import shipped_directory
 from harness.rubric import Rubric, RubricFile, load_rubric
 from harness.rubric.calibration.agreement import Estimate
@@ -123,7 +123,6 @@ def about_reading(labels: Labels) -> Iterator[str]:
     show_default=True,
     help="What the error rate is a share of: accepted drafts, drafts that people reject, or all.",
 )
-@click.option("--split", metavar="NAME", help="Use only rows with this value in column 'split'.")
 @click.option(
     "--evaluator", metavar="TAG", help="The evaluator that gave the scores, if no column names it."
 )
@@ -147,7 +146,6 @@ def tune_rubric(
     risk: Risk,
     confidence: float,
     columns: tuple[str, ...],
-    split: str | None,
     accept_at: float | None,
     unreadable: Unreadable,
     off_scale: OffScale,
@@ -174,14 +172,9 @@ def tune_rubric(
     labeled = read(labels, columns=ours)
     if scores is not None:
         labeled = _with_scores(labeled, read(scores, columns={}, need="scores"))
-    drafts = [draft for draft in labeled.drafts if split in (None, draft.split)]
-    if not drafts:
-        near = did_you_mean(str(split), {draft.split for draft in labeled.drafts})
-        problem = f"no row has split '{split}'; {near}"
-        raise InvalidInput(problem, code="labels.no-split", path=labels)
     before = Calibration.read(file.rubric, directory)
     tuning = Tuning(
-        drafts,
+        labeled.drafts,
         file.rubric,
         RiskAim(target=target, risk=risk, confidence=confidence),
         accept_at=accepted_from(accept_at, before, file.rubric),
@@ -192,7 +185,7 @@ def tune_rubric(
     # Each look is recorded: after several at the same labels, a claim needs more evidence.
     tuning.attempts.write(file.rubric, directory)
     if not as_json:
-        _print(tuning, before, labeled)
+        _print(tuning, labeled)
     origin = _origin(file.rubric, tuning, labeled, evaluator)
     if report is not None:
         write_report(
@@ -200,7 +193,7 @@ def tune_rubric(
             tuning,
             file.rubric,
             origin=origin,
-            claim=(*_about_own(tuning, before), *_about_claim(tuning)),
+            claim=(*_about_own(tuning), *_about_claim(tuning)),
             remarks=(*_about_labels(tuning, labeled), *_about_agreement(tuning)),
             tables=(_thresholds(tuning), _agreements(tuning)),
         )
@@ -278,11 +271,10 @@ def _calibrated(
     )
 
 
-def _print(tuning: Tuning, before: Calibration | None, labels: Labels) -> None:
+def _print(tuning: Tuning, labels: Labels) -> None:
     console = results()
-    for line in (*_about_labels(tuning, labels), "", *_about_own(tuning, before)):
-        console.print(line, soft_wrap=True)
-    for line in (*_about_claim(tuning), ""):
+    above = (*_about_labels(tuning, labels), "", *_about_own(tuning), *_about_claim(tuning), "")
+    for line in above:
         console.print(line, soft_wrap=True)
     console.print(_thresholds(tuning))
     if tuning.agreements:
@@ -326,21 +318,15 @@ def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
         )
 
 
-def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
+def _about_own(tuning: Tuning) -> Iterator[str]:
     aim, current = tuning.aim, tuning.own
     if aim.risk != "accepted":
         yield f"pass_at {_rate(current, replace(aim, risk='accepted'))}."
     yield f"pass_at {_rate(current, aim)}."
-    is_by_these_labels = before is not None and (
-        before.at.threshold == current.threshold and before.labels_sha256 == tuning.labels_sha256
+    yield (
+        f"  At most {percent(tuning.own_bound)} are, {percent(aim.confidence)} sure, if it was "
+        "chosen before these labels were seen."
     )
-    if is_by_these_labels:
-        yield "  It was set by these labels: what was claimed then is all that can be."
-    else:
-        yield (
-            f"  At most {percent(tuning.own_bound)} are, {percent(aim.confidence)} sure, if it "
-            "was chosen before these labels were seen."
-        )
 
 
 def _about_claim(tuning: Tuning) -> Iterator[str]:

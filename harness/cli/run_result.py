@@ -26,7 +26,7 @@ from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult
 from harness.trace import CallGroup, events
-from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
+from harness.wiggum import STOPPED_SINCE, WiggumResult
 
 # Title → the command that shows it.
 _NEXT = {
@@ -50,8 +50,6 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
     if result.status == "finished" or result.result is not None:
         _print_output(result.result, out)
         console.print()
-    for earlier in result.earlier_loops:
-        print_line(_earlier_line(earlier), console)
     for loop in result.loops:
         _print_loop(loop, console)
     _print_end(result, console)
@@ -91,12 +89,10 @@ def print_to_do(result: RunResult, console: Console) -> None:
             resume += f" --{FIELD_OF[result.command_limit].replace('_', '-')} …"
         print_line(f"{purpose} {resume}", console)
     elif result.questions:
-        questions = result.questions[:_MOST_LINES]
-        if len(questions) > 1:
-            answers = [f"{shlex.quote(q.key)}={_example_answer(q)}" for q in questions]
-        else:
-            answers = [_example_answer(questions[0])]
-        options = " ".join(f"--answer {answer}" for answer in answers)
+        answers = [f"{shlex.quote(q.key)}={_example_answer(q)}" for q in result.questions]
+        if len(answers) == 1:
+            answers = [_example_answer(result.questions[0])]
+        options = " ".join(f"--answer {answer}" for answer in answers[:_MOST_LINES])
         print_line(f"To answer: {resume} {options}", console)
 
 
@@ -200,14 +196,6 @@ def _answered(use: CallGroup) -> str:
     return f"{use.name} ({', '.join(map(str, counts))})" if counts else ""
 
 
-def _earlier_line(loop: RecordedLoop) -> str:
-    scores = " → ".join(str(score) for score in loop.composites)
-    return (
-        f"Before the run was resumed, a loop by rubric '{loop.rubric}' ended: {scores}; "
-        f"{loop.stop_reason}, round {loop.best_round} is returned."
-    )
-
-
 def _print_loop(loop: WiggumResult, console: Console) -> None:
     verdict = loop.best.verdict
     if loop.best is not loop.rounds[0]:
@@ -219,12 +207,6 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
         f"by rubric '{loop.rubric.id}'.",
         highlight=False,
     )
-    if tried := [candidate for round_ in loop.rounds for candidate in round_.tried]:
-        count = sum(candidate.outcome == "taken" for candidate in tried)
-        console.print(f"{count} of {len(tried)} candidates were taken.", highlight=False)
-    panels = [round_.verdict.judges for round_ in loop.rounds]
-    if again := sum(len(panel.composites) - 1 for panel in panels if panel):
-        console.print(f"Near {loop.rubric.pass_at:g}, drafts were judged {again} more times.")
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)
     for line in remarks(verdict, loop.rubric):
