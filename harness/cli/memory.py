@@ -14,10 +14,7 @@ from shlex import quote
 from typing import Any, get_args
 
 import click
-from rich import progress as bars_of
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import config_option, json_option, read_filter, read_metadata
@@ -35,6 +32,7 @@ from harness.cli.passage_files import ENDINGS, Defaults, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.cli.run_result import command_here
+from harness.cli.tables import UNKNOWN, print_line
 from harness.errors import InvalidInput
 from harness.memory import (
     Hits,
@@ -135,7 +133,7 @@ def add(
     defaults = Defaults(metadata=read_metadata(pairs), **fields)
     passages = passages_in(files_named(files, endings=ENDINGS), defaults, jsonl=jsonl)
     with (
-        progress_bars() as progress,
+        _shown_progress() as progress,
         open_store(_settings(store, config), progress=progress) as opened,
     ):
         while batch := [*islice(passages, _BATCH)]:
@@ -271,7 +269,7 @@ def rebuild(*, store: MemoryStore) -> None:
 
     Nothing is lost, and it is seldom needed: a damaged index is noticed and rebuilt.
     """
-    with progress_bars() as progress:
+    with _shown_progress() as progress:
         store.rebuild(progress)
         store.wait()
     say(f"made again from {len(store):,} passages")
@@ -297,7 +295,7 @@ def copy_store(*, source: Place, target: Place, config: Path | None) -> None:
     FROM and TO are directories or PostgreSQL urls. Passages that TO has stay as they are, so an
     interrupted command can be run again.
     """
-    with progress_bars() as progress, ExitStack() as stack:
+    with _shown_progress() as progress, ExitStack() as stack:
         cache = _settings(None, config).memory.cache
         origin = stack.enter_context(closing(PrimaryStore.open(source, cache=cache, make=False)))
         opened = PrimaryStore.open(target, language=origin.language, cache=cache)
@@ -310,35 +308,20 @@ def _settings(store: Place | None, config: Path | None) -> Settings:
 
 
 def _print_stats(figures: Stats, console: Console) -> None:
-    table = Table(show_header=False)
     for name, value in asdict(figures).items():
-        text = f"{value:,}" if isinstance(value, int) else value or "-"
-        table.add_row(name.replace("_", " "), Text(str(text)))
-    console.print(table)
+        text = f"{value:,}" if isinstance(value, int) else value or UNKNOWN
+        print_line(f"{name.replace('_', ' '):<14}{text}", console)
 
 
 def _print_hits(hits: Hits, console: Console) -> None:
-    table = Table(show_lines=True)
-    table.add_column("", justify="right")
-    table.add_column("score", justify="right")
-    table.add_column("passage", overflow="fold")
     for hit in hits:
-        table.add_row(
-            str(hit.rank),
-            f"{hit.score:.2f}",
-            Text.assemble(
-                _excerpt(hit.passage),
-                (f"\n{hit.passage.source}" if hit.passage.source else "", "dim"),
-                (f"\n{hit.id}", "dim"),
-            ),
-        )
-    console.print(table)
-
-
-def _excerpt(passage: Passage) -> Text:
-    text = clean(" ".join(passage.text.split()))
-    excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
-    return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", excerpt)
+        passage = hit.passage
+        text = clean(" ".join(passage.text.split()))
+        excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
+        console.print(Text(f"{hit.rank}. {passage.title}".rstrip(), style="bold"))
+        console.print(Text(excerpt))
+        origin = f"{passage.source}, " if passage.source else ""
+        console.print(Text(f"{hit.id}, {origin}score {hit.score:.2f}", style="dim"))
 
 
 def _hits_as_json(hits: Hits) -> dict[str, object]:
@@ -359,23 +342,11 @@ def _passage_as_json(passage: Passage) -> dict[str, object]:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
-    """Shows progress on a terminal while the block runs, a bar for each kind of work."""
-    console = Shown(stderr=True)
-    bars: dict[str, TaskID] = {}
-    with bars_of.Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
+def _shown_progress() -> Iterator[Progress]:
+    """Shows on a terminal how far the work is while the block runs."""
+    with Shown(stderr=True).status("") as status:
 
         def update(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
-            progress.update(bars[what], completed=done, total=total)
+            status.update(Text(f"{what}: {done:,} of {total:,}"))
 
         yield update
