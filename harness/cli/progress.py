@@ -7,9 +7,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
 from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -25,7 +27,7 @@ from harness.trace.records import joined, node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
-# The most loops that are shown, open ones first; as many ended ones are kept.
+# The most loops that are shown.
 _LOOPS = 4
 # Of more nodes, only the running and failed ones are shown.
 _MOST_NODES = 20
@@ -138,7 +140,6 @@ class Progress:
 
     def _picture(self) -> RenderableType:
         state = self._state
-        loops = sorted(state.loops.values(), key=lambda loop: loop.is_over)[:_LOOPS]
         table = Table.grid(padding=(0, 2))
         for name, node in state.nodes.items():
             is_urgent = node.counts["running"] or node.counts["failed"]
@@ -146,7 +147,7 @@ class Progress:
                 mark = self._mark(node)
                 table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
         lines: list[RenderableType] = [table]
-        lines += [Text(_loop_line(loop)) for loop in loops]
+        lines += [Text(_loop_line(loop)) for loop in islice(state.loops.values(), _LOOPS)]
         lines.append(Text(_calls_line(state), style="dim"))
         if state.resident:
             models = f"in memory: {', '.join(state.resident)}"
@@ -218,16 +219,12 @@ def _pace(node: NodeState) -> str:
         return ""
     rate, left_s = node.pace
     pace = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
-    for unit, size_s in (("h", 3600), ("min", 60)):
-        if left_s >= 2 * size_s:
-            return f"{pace}, {left_s / size_s:.0f} {unit} left"
-    return f"{pace}, {left_s:.0f} s left"
+    return f"{pace}, {timedelta(seconds=round(left_s))} left"
 
 
 def _loop_line(loop: LoopState) -> str:
     scores = " → ".join(str(score) for score in loop.composites) or "…"
-    ended = f" ({loop.stop_reason})" if loop.stop_reason else ""
-    return f"  {loop.node}: round {max(1, len(loop.composites))}, scores {scores}{ended}"
+    return f"  {loop.node}: round {max(1, len(loop.composites))}, scores {scores}"
 
 
 def _calls_line(state: RunState) -> str:
@@ -251,9 +248,8 @@ def _calls_line(state: RunState) -> str:
 class NodeState:
     """One node's calls so far: of all its items, also if its pipeline is called several times."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self.counts: Counter[CallStatus] = Counter()
-        self._clock = clock
         # (path of the node, item) → status of the latest attempt.
         self._calls: dict[tuple[str, int | None], CallStatus] = {}
         self._items = 0  # done or to come
@@ -271,7 +267,7 @@ class NodeState:
             self.counts[before] -= 1
         self._calls[call] = status
         self.counts[status] += 1
-        self._changed_s = self._clock()
+        self._changed_s = time.monotonic()
         if status == "running" and self._began_s is None:
             self._began_s = self._changed_s
 
@@ -309,33 +305,29 @@ class NodeState:
         """From the first call's start to now, or to the last call's end; None before."""
         if self._began_s is None:
             return None
-        return (self._clock() if self.counts["running"] else self._changed_s) - self._began_s
+        until_s = time.monotonic() if self.counts["running"] else self._changed_s
+        return until_s - self._began_s
 
 
 @dataclass
 class LoopState:
-    """A revise loop in a call of a node."""
+    """An open revise loop in a call of a node."""
 
     node: str
     composites: list[float] = field(default_factory=list)
-    stop_reason: str | None = None
-    is_over: bool = False
 
 
 class RunState:
     """A run so far.
 
     `nodes` is path → state, with nodes of nested pipelines as `rows/answer`. `loops` is span's id →
-    state, for open loops and the last that are over. `resident` has the models that it loaded.
+    state, for open loops. `resident` has the models that it loaded.
     """
 
-    def __init__(
-        self, nodes: Iterable[str], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._clock = clock
+    def __init__(self, nodes: Iterable[str]) -> None:
         self._open: dict[int, SpanStarted] = {}
         self.run_id = ""
-        self.nodes = {name: NodeState(clock) for name in nodes}
+        self.nodes = {name: NodeState() for name in nodes}
         self.loops: dict[int, LoopState] = {}
         self.calls = 0
         self.retries = 0
@@ -396,12 +388,8 @@ class RunState:
             self.input_tokens += call.input_tokens or 0
             self.output_tokens += call.output_tokens or 0
             self.cost_usd += call.cost_usd or 0.0
-        elif loop := events.LoopEvent.of(span):
-            self.loops[span.id].is_over = True
-            self.loops[span.id].stop_reason = loop.stop_reason
-            over = [number for number, loop in self.loops.items() if loop.is_over]
-            for number in over[:-_LOOPS]:
-                del self.loops[number]
+        elif events.LoopEvent.of(span):
+            self.loops.pop(span.id, None)
         elif (load := events.LoadEvent.of(span)) and load.model and load.status == "ok":
             self.resident[load.model] = None
         elif unload := events.UnloadEvent.of(span):
@@ -427,7 +415,7 @@ class RunState:
         self._node(call.node).set((call.node, call.item), status)
 
     def _node(self, path: str) -> NodeState:
-        return self.nodes.setdefault(node_of_all(path), NodeState(self._clock))
+        return self.nodes.setdefault(node_of_all(path), NodeState())
 
     def _node_around(self, span: SpanStarted) -> str:
         """The label of the node's call in which a span lies."""
