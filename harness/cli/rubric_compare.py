@@ -10,7 +10,6 @@ from math import isnan
 from pathlib import Path
 
 import click
-import numpy as np
 from rich.table import Table
 
 from harness.cli.arguments import config_option, read_pairs
@@ -153,8 +152,6 @@ def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> 
         sides,
         Reducer.named(reduce, epochs=epochs),
         confidence=confidence,
-        # Seeded: the same scores have the same intervals each time.
-        generator=np.random.default_rng(0),
     )
 
 
@@ -185,7 +182,6 @@ def _by_drafts(
         rubrics,
         aim,
         attempts=looks if any(draft.people or draft.accept for draft in first) else None,
-        generator=np.random.default_rng(0),
     )
     if comparison.people is not None:
         for rubric, folder in both:

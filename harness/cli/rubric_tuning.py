@@ -179,8 +179,6 @@ def tune_rubric(
         RiskAim(target=target, risk=risk, confidence=confidence),
         accept_at=accepted_from(accept_at, before, file.rubric),
         attempts=Attempts.beside(file.rubric, directory),
-        # Seeded: the same labels give the same figures each time.
-        generator=np.random.default_rng(0),
     )
     # Each look is recorded: after several at the same labels, a claim needs more evidence.
     tuning.attempts.write(file.rubric, directory)

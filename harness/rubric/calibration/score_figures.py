@@ -183,7 +183,7 @@ def summaries(
     has_groups = any(row.first.group for row in rows)
     clusters = np.array([row.first.cluster for row in rows])
     categories = np.array([row.first.category for row in rows])
-    resamples = Resamples(clusters.tolist(), np.random.default_rng(0))
+    resamples = Resamples(clusters.tolist())
     is_scored = ~np.isnan(scores)
     sums = resamples.sums(np.hstack([np.where(is_scored, scores, 0.0), is_scored]))
     with np.errstate(invalid="ignore"):

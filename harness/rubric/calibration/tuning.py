@@ -78,7 +78,6 @@ class Tuning:
         *,
         accept_at: float,
         attempts: Attempts,
-        generator: np.random.Generator,
     ) -> None:
         self._drafts = drafts
         self._rubric = rubric
@@ -120,7 +119,7 @@ class Tuning:
 
         # 4. How well the evaluator agrees: in each dimension, and by the area under the ROC curve
         # of the composite against people's decision.
-        resamples = Resamples([draft.group for draft in rated], generator)
+        resamples = Resamples([draft.group for draft in rated])
         self.agreements = tuple(_agreements(rated, rubric, resamples, aim.confidence))
         composites = np.array([math.nan if draft.lacks else draft.composite for draft in rated])
         accepted = np.array([draft.accept for draft in rated])

@@ -47,7 +47,6 @@ def compared(first, second, rubrics=(RUBRIC, RUBRIC), *, attempts=None, **aim):
         rubrics,
         RiskAim(**aim),
         attempts=attempts or Attempts(),
-        generator=np.random.default_rng(0),
     )
 
 
@@ -55,7 +54,7 @@ def test_each_side_has_the_statistics_that_it_has_alone():
     first, second = drawn(150, 0.6, 1.2)
     found = compared(first, second).people.agreement
     accepted = np.array([one.accept[""] for one in first])
-    resamples = Resamples([one.id for one in first], np.random.default_rng(0))
+    resamples = Resamples([one.id for one in first])
     for side, drafts in (("first", first), ("second", second)):
         scores = np.array([round(one.scores["clear"][0], 2) for one in drafts])
         alone = agreement(
@@ -148,7 +147,6 @@ def test_thresholds_of_both_share_what_may_go_wrong():
             RiskAim(),
             accept_at=6,
             attempts=found.people.attempts,
-            generator=np.random.default_rng(0),
         )
         for drafts in (first, second)
     ]

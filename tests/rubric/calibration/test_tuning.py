@@ -40,7 +40,6 @@ def tuned(drafts, using=RUBRIC, *, attempts=None, **aim):
         RiskAim(**aim),
         accept_at=7,
         attempts=attempts or Attempts(),
-        generator=np.random.default_rng(0),
     )
 
 
