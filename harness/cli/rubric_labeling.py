@@ -21,8 +21,10 @@ from harness.cli.consoles import JournalCommand, results, say
 from harness.cli.rubric_batch import drafts_in, of_texts
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.errors import InvalidInput
-from harness.rows import Row, RowFile, read_rows
+from harness.rows import RowFile
 from harness.rubric import Draft, Rubric
+from harness.rubric.calibration.labels import read_labels
+from harness.rubric.calibration.tuning import scored_drafts
 from harness.session.batch_rows import DraftRows
 from harness.trace import Journal
 from harness.trace.run_list import journals_in
@@ -115,26 +117,19 @@ def _with_scores(
     table: DraftRows, rubric: Rubric, path: Path | None
 ) -> Iterator[tuple[str, _Item]]:
     """Pairs of a draft's id and the draft, with its scores if the file at `path` has them."""
-    score_rows: dict[object, Row] = {}  # by the draft's SHA-256
-    for row in read_rows([str(path)]) if path else ():
-        if isinstance(row, InvalidInput):
-            raise row
-        if row.fields.get("rubric_sha256") == rubric.sha256 and "outdated" not in row.fields:
-            score_rows[row.fields.get("sha256")] = row
+    drafts = read_labels(path, rubric, columns={}, need="scores").drafts if path else ()
+    rated_by_digest = {
+        rated.labeled.content: rated
+        for rated in scored_drafts(drafts, rubric, accept_at=rubric.pass_at)
+        if rated.labeled.rubric_sha256 == rubric.sha256
+    }
     for id_, draft in table.drafts.items():
         fields = table.rows[id_].fields
         columns = {name: fields[name] for name in ("group", "split") if name in fields}
         reached = None
-        if score_row := score_rows.get(draft.sha256):
-            scored = score_row.fields
-            names = [dimension.name for dimension in rubric.dimensions]
-            # A score is a list if the draft was judged several times.
-            columns["score"] = {n: scored[f"score.{n}"] for n in names if f"score.{n}" in scored}
-            columns["evaluator"] = scored.get("evaluator")
-            stops = (scored.get(name) for name in ("below_floor", "gates", "missing"))
-            # In a CSV file, an empty list is the text `[]`.
-            is_stopped = any(stop not in (None, "", "[]", []) for stop in stops)
-            reached = -inf if is_stopped else float(scored["composite"])
+        if rated := rated_by_digest.get(draft.sha256):
+            columns |= {"score": rated.labeled.scores, "evaluator": rated.labeled.evaluator}
+            reached = rated.reached
         yield id_, _Item(draft=draft, columns=columns, reached=reached)
 
 
