@@ -40,7 +40,7 @@ _OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _YES = {"yes", "y", "true", "t", "on", "1", "1.0", "accept", "pass"}
 _NO = {"no", "n", "false", "f", "off", "0", "0.0", "reject", "fail"}
-_SHOWN_OF_A_KIND = 3
+_MOST_SHOWN = 20
 
 Unreadable = Literal["drop", "lowest"]
 """How a judgement without a score, which is null in a file, counts: not, or as the lowest score."""
@@ -55,8 +55,7 @@ class Labeled(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     id: str
-    named: bool = True
-    """Whether the file gives the id; else the id is the draft's place in the file."""
+    """As the file gives it; else the draft's place in the file."""
     draft: str | None = None
     task: str = ""
     sources: tuple[str, ...] = ()
@@ -78,8 +77,8 @@ class Labeled(BaseModel):
     """How often it was judged; empty if the file does not say, or if that was not fixed."""
     sha256: str = ""
     """Digest of text, task and sources, if the file gives it in their place."""
-    among: str = ""
-    """Digest of all labels in its file, by which drafts with only a line number are told apart."""
+    place: str = ""
+    """If it has no id: the digest of all labels in its file, and its line."""
 
     @property
     def text(self) -> Draft | None:
@@ -95,12 +94,8 @@ class Labeled(BaseModel):
 
     @property
     def digest(self) -> str:
-        """The digest by which looks at the draft's label are remembered, in any file.
-
-        It is of text, task and sources; without a text, of the id.
-        """
-        number = self.id.rpartition(":")[2]
-        identity = self.content or (self.id if self.named else f"{self.among} {number}")
+        """The digest by which looks at the draft's label are remembered, in any file."""
+        identity = self.content or self.place or self.id
         return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
     @property
@@ -176,8 +171,8 @@ class _LabelTable:
     off_scale: OffScale
     unreadable_counts: Counter[str] = field(default_factory=Counter)
     off_scale_counts: Counter[str] = field(default_factory=Counter)
-    mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
-    """Each with the name of its column in the file."""
+    without_id: set[str] = field(default_factory=set)
+    mistakes: list[InvalidInput] = field(default_factory=list)
 
     def labels(self, table_rows: Iterable[Row | InvalidInput]) -> Labels:
         rows: list[Row] = []
@@ -190,7 +185,7 @@ class _LabelTable:
                 # Not a row's mistake: the file cannot be read.
                 if mistake.line is None:
                     raise
-                self.mistakes.append(("row", mistake))
+                self.mistakes.append(mistake)
         columns = dict.fromkeys(column for row in rows for column in row.fields)
         column_by_kind = {column.partition(".")[0]: column for column in columns}
         self._check_columns(columns, column_by_kind.keys())
@@ -199,9 +194,13 @@ class _LabelTable:
         drafts = [_labeled(cells) for cells in by_draft.values()]
         people = sorted(draft.model_dump_json(include={"people", "accept"}) for draft in drafts)
         among = hashlib.sha256("".join(people).encode()).hexdigest()
+        for number, draft in enumerate(drafts):
+            if draft.id in self.without_id:
+                place = f"{among} {draft.id.rpartition(':')[2]}"
+                drafts[number] = draft.model_copy(update={"place": place})
         return Labels(
             path=self.path,
-            drafts=tuple(draft.model_copy(update={"among": among}) for draft in drafts),
+            drafts=tuple(drafts),
             ignored=tuple(column for kind, column in column_by_kind.items() if kind not in _KNOWN),
             unreadable=self.unreadable_counts,
             off_scale=self.off_scale_counts,
@@ -243,40 +242,32 @@ class _LabelTable:
                 self._wrong(_Cell(row, "id", row.id), problem, code="labels.duplicate-id")
                 continue
             # In a file of scores, a draft without an id has its place in a file, such as `a.csv:3`.
-            is_place = "sha256" in row.fields and re.search(r":\d+$", row.id)
-            is_named = "id" in row.fields and not is_place
-            cells = by_draft.setdefault(row.id, {})
-            cells.setdefault(("id",), _Cell(row, "id", row.id))
-            cells.setdefault(("named",), _Cell(row, "id", is_named))
+            if "id" not in row.fields or ("sha256" in row.fields and re.search(r":\d+$", row.id)):
+                self.without_id.add(row.id)
+            cells = by_draft.setdefault(row.id, {("id",): _Cell(row, "id", row.id)})
             try:
                 for place, cell in self._cells_of(row):
                     value = self._value_of(cell, place)
                     if value is not None:
                         self._add(place, replace(cell, value=value), cells)
             except InvalidInput as error:  # of the draft or its sources
-                self.mistakes.append(("draft", error))
+                self.mistakes.append(error)
         return by_draft
 
     def raise_mistakes(self) -> None:
-        """Raises all mistakes at once; of each kind, the message has the first few."""
-        kinds = Counter[tuple[str, str]]()
-        lines = []
-        self.mistakes.sort(key=lambda pair: pair[1].line or 0)
-        for column, mistake in self.mistakes:
-            kinds[column, mistake.code] += 1
-            if kinds[column, mistake.code] <= _SHOWN_OF_A_KIND:
-                lines.append(str(mistake))
-        for (column, _), count in kinds.items():
-            if count > _SHOWN_OF_A_KIND:
-                lines.append(f"{self.path}: {column}: {count - _SHOWN_OF_A_KIND} more like it")
-        if lines:
-            raise LabelsInvalid("\n".join(lines), problems=[m for _, m in self.mistakes])
+        """Raises all mistakes at once; the message has the first ones."""
+        if self.mistakes:
+            self.mistakes.sort(key=lambda mistake: mistake.line or 0)
+            lines = [str(mistake) for mistake in self.mistakes[:_MOST_SHOWN]]
+            if (rest := len(self.mistakes) - _MOST_SHOWN) > 0:
+                lines.append(f"{self.path}: {rest} more")
+            raise LabelsInvalid("\n".join(lines), problems=self.mistakes)
 
     def _wrong(self, cell: _Cell, message: str, *, code: str) -> None:
         column = self.columns.get(cell.column, cell.column)
         # In a spreadsheet, lines are hard to count where texts have several.
         draft = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
-        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{draft}", code=code)))
+        self.mistakes.append(cell.row.refusal(f"{column}: {message}{draft}", code=code))
 
     def _cells_of(self, row: Row) -> Iterator[tuple[_Place, _Cell]]:
         """The cells of a row that say something of its draft, by their places."""

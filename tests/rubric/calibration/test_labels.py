@@ -204,8 +204,7 @@ def test_many_mistakes_of_a_kind_are_summed_up(tmp_path):
         read(tmp_path, "id,accept\n" + "".join(f"{n},perhaps\n" for n in range(50)))
 
     assert len(caught.value.problems) == 50
-    assert len(str(caught.value).splitlines()) == 4
-    assert "47 more" in str(caught.value)
+    assert str(caught.value).splitlines()[-1].endswith("labels.csv: 30 more")
 
 
 @pytest.mark.parametrize(
