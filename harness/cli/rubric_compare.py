@@ -42,9 +42,6 @@ from harness.rubric.calibration.paired import (
 )
 from harness.rubric.calibration.score_figures import Reducer
 
-# Intervals by resampling fewer groups than this are too narrow.
-_FEW_GROUPS = 10
-
 
 @click.command(name="compare", cls=Command)
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
@@ -291,8 +288,6 @@ def _about(comparison: Comparison, noun: str) -> Iterator[str]:
             ("first", "second"), comparison.people.own, comparison.people.named, strict=True
         ):
             yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(current)}"
-    if comparison.groups < _FEW_GROUPS:
-        yield f"Few as they are, {comparison.groups} groups of drafts show next to nothing."
 
 
 def _rate(step: AtThreshold) -> str:

@@ -147,13 +147,10 @@ def meaning(noise: Noise, rubric: Rubric) -> Iterator[str]:
         )
         return
     if noise.between is not None and noise.between <= deviation:
-        # Asked for one dimension a call, it is split already.
-        is_joint = rubric.judge == "joint" and len(rubric.judged) > 1
-        split = ", ask with 'judge: split'," if is_joint else ""
         yield (
             f"The drafts' own means differ by no more than that ({noise.between:.2f}): by this "
-            "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors"
-            f"{split} or choose another model."
+            "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors, or "
+            "choose another model."
         )
     if deviation == 0:
         yield "All judgements of a draft were equal: one is enough."
