@@ -57,12 +57,6 @@ _MISSING_DRAFTS: dict[Risk, str] = {
 }
 
 
-def _page(_: click.Context, __: click.Parameter, page: Path | None) -> Path | None:
-    if page is not None and page.suffix.lower() not in {".html", ".htm"}:
-        raise click.BadParameter("it is a page; give a name that ends in .html")
-    return page
-
-
 of_labels = together(
     click.option(
         "--target", default="10%", show_default=True, callback=parsed_by(share), help="Error rate."
@@ -129,7 +123,6 @@ def about_reading(labels: Labels) -> Iterator[str]:
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
-    callback=_page,
     help="Write the results to this .html file, with the texts of the worst disagreements.",
 )
 @click.option(
@@ -292,28 +285,20 @@ def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
     for reason, ids in tuning.dropped.items():
         yield f"{len(ids)} left out of thresholds, {reason}: {listed(ids)}"
     if tuning.outdated:
-        yield (
-            f"{len(tuning.outdated)} have scores by another version of the rubric, which this one "
-            f"may not give: {listed(tuning.outdated)}"
-        )
+        count = len(tuning.outdated)
+        yield f"{count} have scores by another version of the rubric: {listed(tuning.outdated)}"
     if tuning.uneven:
-        yield (
-            f"{len(tuning.uneven)} were scored without --samples. Those near the threshold were "
-            "judged more often, which moves their scores away from it: score them again with it."
-        )
+        # Those near the threshold were judged more often, which moves their scores away from it.
+        yield f"{len(tuning.uneven)} were scored without --samples: score them again with it."
     if tuning.left_out:
-        yield (
-            f"No evaluator scored {listed(tuning.left_out)}, so composites are of the rest: the "
-            "threshold holds for runs without one."
-        )
+        names = listed(tuning.left_out)
+        yield f"No evaluator scored {names}: the threshold holds for runs without one."
     yield from about_reading(labels)
     if labels.ignored:
         yield f"Columns that mean nothing here: {listed(labels.ignored)}"
     if (looks := tuning.aim.looks) > 1:
-        yield (
-            f"{looks} looks at these labels, by other scores or with fewer drafts, share what may "
-            f"go wrong: each must be {percent(1 - tuning.aim.error)} sure. New labels are free."
-        )
+        sure = percent(1 - tuning.aim.error)
+        yield f"{looks} looks at these labels share what may go wrong: each must be {sure} sure."
 
 
 def _about_own(tuning: Tuning) -> Iterator[str]:
