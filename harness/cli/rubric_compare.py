@@ -20,13 +20,14 @@ from harness.cli.rubric_tuning import (
     accepted_from,
     figure,
     of_labels,
+    rate,
     records_directory,
 )
 from harness.cli.tables import listed, percent, table
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
 from harness.rubric import Rubric
-from harness.rubric.calibration.bounds import AtThreshold, RiskAim
+from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
 from harness.rubric.calibration.labels import Labeled, Labels, OffScale, Unreadable, read_labels
@@ -287,9 +288,5 @@ def _about(comparison: Comparison, noun: str) -> Iterator[str]:
         for side, current, named in zip(
             ("first", "second"), comparison.people.own, comparison.people.named, strict=True
         ):
-            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(current)}"
-
-
-def _rate(step: AtThreshold) -> str:
-    accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
-    return f"{accepts}, {step.wrong} of them wrong"
+            yield f"  {side}: pass_at {rate(current, aim)}"
+            yield f"  {side}: {f'threshold {rate(named, aim)}' if named else 'no threshold'}"

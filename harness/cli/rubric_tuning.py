@@ -304,8 +304,8 @@ def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
 def _about_own(tuning: Tuning) -> Iterator[str]:
     aim, current = tuning.aim, tuning.own
     if aim.risk != "accepted":
-        yield f"pass_at {_rate(current, replace(aim, risk='accepted'))}."
-    yield f"pass_at {_rate(current, aim)}."
+        yield f"pass_at {rate(current, replace(aim, risk='accepted'))}."
+    yield f"pass_at {rate(current, aim)}."
     yield (
         f"  At most {percent(tuning.own_bound)} are, {percent(aim.confidence)} sure, if it was "
         "chosen before these labels were seen."
@@ -316,7 +316,7 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
     aim, named = tuning.aim, tuning.named
     claim = _claim(aim)
     if named is not None:
-        yield f"Threshold {_rate(named, aim)}."
+        yield f"Threshold {rate(named, aim)}."
         yield f"  Claim: {claim} ({_METHODS[aim.risk]})."
         return
     yield f"No threshold allows the claim: {claim}."
@@ -358,7 +358,8 @@ def _claim(aim: RiskAim) -> str:
     return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
-def _rate(step: AtThreshold, aim: RiskAim) -> str:
+def rate(step: AtThreshold, aim: RiskAim) -> str:
+    """What a threshold does: how many drafts it accepts, and the error rate."""
     trials = step.trials(aim.risk)
     share = f" ({percent(step.wrong / trials)})" if trials else ""
     accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
