@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
-from rich.text import Text
 
 from harness.cli.consoles import Command, json_object, results, write_json
 from harness.cli.process import FAILED
@@ -20,7 +19,7 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
-from harness.cli.tables import table
+from harness.cli.tables import print_line
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput, RunLimitReached
 from harness.rubric import Noise, Rubric, measured_noise, write_noise
 
@@ -116,15 +115,11 @@ def _print(
     scored: ScoredDrafts, composites: Mapping[str, Sequence[float]], measured: Noise, file: Path
 ) -> None:
     result, rubric, console = scored.result, scored.source.rubric, results()
-    rows = table("Composites of each judgement", "draft", "composites", "mean", "deviation")
     for name, values in composites.items():
-        rows.add_row(
-            Text(name),
-            "  ".join(map(str, values)),
-            f"{statistics.fmean(values):.2f}",
-            f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-",
-        )
-    console.print(rows)
+        composites_shown = "  ".join(map(str, values))
+        spread = f", deviation {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        mean = f"mean {statistics.fmean(values):.2f}"
+        print_line(f"{name}: {composites_shown} ({mean}{spread})", console)
     for line in not_judged(result.failures):
         console.print(line, style="yellow")
     for line in meaning(measured, rubric):
