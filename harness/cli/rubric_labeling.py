@@ -18,8 +18,8 @@ from rich.text import Text
 
 from harness.cli.arguments import config_option, find_journal, traces_directory, traces_option
 from harness.cli.consoles import JournalCommand, results, say
-from harness.cli.rubric_batch import drafts_in, of_texts
 from harness.cli.rubric_command import own_rubrics, read_named
+from harness.cli.rubric_scoring import drafts_in, of_texts
 from harness.errors import InvalidInput
 from harness.rows import RowFile
 from harness.rubric import Draft, Rubric

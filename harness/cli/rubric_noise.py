@@ -11,7 +11,7 @@ import click
 
 from harness.cli.consoles import Command, json_object, results, write_json
 from harness.cli.process import FAILED
-from harness.cli.rubric_batch import (
+from harness.cli.rubric_scoring import (
     ScoredDrafts,
     ScoreSource,
     name_of,

@@ -9,8 +9,8 @@ import click
 
 from harness.cli.arguments import config_option
 from harness.cli.consoles import Command, say
-from harness.cli.rubric_batch import task_in
 from harness.cli.rubric_command import own_rubrics, read_named
+from harness.cli.rubric_scoring import task_in
 from harness.files import read_text, writing
 from harness.inference import Message
 from harness.rubric import DimensionScore, Draft, Finding, Rubric, RubricFile, reach_verdict
