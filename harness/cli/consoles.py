@@ -236,19 +236,11 @@ def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "e
         sys.stderr.emit(message, {"code": code}, level=level)
 
 
-def log_to_stderr(log_format: LogFormat = "text", *, reported: list[str] | None = None) -> None:
+def log_to_stderr(log_format: LogFormat = "text") -> None:
     """Sends warnings to standard error.
 
-    With `json`, for programs, all that is printed there from now on becomes one object a line. If
-    there is a list `reported`, it gets the warnings that a run's report prints, not the log.
+    With `json`, for programs, all that is printed there from now on becomes one object a line.
     """
-
-    def take_reported(_logger: object, _method: str, event: EventDict) -> EventDict:
-        if event.pop("in_result", False) and reported is not None:
-            reported.append(event["event"])
-            raise structlog.DropEvent
-        return event
-
     render: list[structlog.typing.Processor] = [
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     ]
@@ -263,7 +255,7 @@ def log_to_stderr(log_format: LogFormat = "text", *, reported: list[str] | None 
         ]
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[take_reported, structlog.processors.add_log_level, _shown_event, *render],
+        processors=[structlog.processors.add_log_level, _shown_event, *render],
         # Looked up for each warning: while progress is drawn, `sys.stderr` prints above it.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

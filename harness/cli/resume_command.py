@@ -91,7 +91,7 @@ def resume(
     are those of harness run.
     """
     options = RunOptions.taken_from(arguments)
-    with failures_of_run(options, has_report=not dry_run) as started:
+    with failures_of_run(options) as started:
         directory = traces
         if directory is None and config is not None:
             directory = load_settings(config, environment={}).traces

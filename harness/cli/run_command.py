@@ -31,7 +31,6 @@ from harness.cli.consoles import (
     exit_code_of,
     is_attended,
     json_object,
-    log_to_stderr,
     note_end,
     say,
     write_json,
@@ -240,21 +239,12 @@ class StartedRun:
 
 
 @contextmanager
-def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator[StartedRun]:
-    """Adds what is known of the run to an error in the block, which `Command` tells.
-
-    With `has_report`, warnings that the run's report prints are kept out of the log.
-    """
-    reported: list[str] = []
-    is_for_people = not options.as_json and options.log_format == "text"
-    log_to_stderr(options.log_format, reported=reported if has_report and is_for_people else None)
+def failures_of_run(options: RunOptions) -> Iterator[StartedRun]:
+    """Adds what is known of the run to an error in the block, which `Command` tells."""
     started = StartedRun()
     try:
         yield started
-    except BaseException as error:
-        # There will be no report, and the log does not have these.
-        for warning in reported:
-            say(f"Warning: {warning}", err=True)
+    except (HarnessError, KeyboardInterrupt) as error:
         if isinstance(error, HarnessError) and options.with_traceback:
             say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
         if started.journal is not None:
@@ -270,7 +260,7 @@ def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator
 def _print_end(error: BaseException, journal: Path | None, *, as_json: bool) -> None:
     if isinstance(error, NodeFailed) and error.result is not None and not as_json:
         print_failure(error.result, Shown(stderr=True))
-    if journal is not None and isinstance(error, KeyboardInterrupt | HarnessError):
+    if journal is not None:
         # What cannot be used fails a resumed run in the same way.
         is_input = isinstance(error, HarnessError) and exit_code_of(error) == UNUSABLE
         purpose = "Once that is mended, to" if is_input else "To"

@@ -53,8 +53,6 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
     for loop in result.loops:
         _print_loop(loop, console)
     _print_end(result, console)
-    for warning in result.warnings:
-        print_line(f"Warning: {warning}", console, "yellow")
     print_line(spent_line(result), console)
     files = result.files
     if files.journal.is_file():
