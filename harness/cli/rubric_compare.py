@@ -96,8 +96,8 @@ def compare_scores(
     else:
         if rubric is None and len(others) == 1:
             raise InvalidInput(
-                "its rows are none of an evaluation, as the other's are; give two evaluations, or "
-                "add --rubric NAME",
+                "it has no rows of an evaluation, as the other has; give two evaluations, or whole "
+                "results of Inspect AI or promptfoo, or add --rubric NAME",
                 code="compare.not-evaluation",
                 path=others[0].path,
             )
@@ -216,12 +216,6 @@ def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
     if not rows:
         empty = InvalidInput("it has no rows", code="compare.no-scores", path=path)
         raise next((entry for entry in entries if isinstance(entry, InvalidInput)), empty)
-    if rows[0].line is None:
-        raise InvalidInput(
-            "it is no table, nor a whole result of Inspect AI or promptfoo; give scores",
-            code="compare.no-scores",
-            path=path,
-        )
     fields = {name: row.fields[name] for row in reversed(rows) for name in row.fields}
     columns = {mine: theirs for mine, theirs in ours.items() if theirs in fields}
     if columns:
