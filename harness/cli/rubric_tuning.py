@@ -118,9 +118,6 @@ def about_reading(labels: Labels) -> Iterator[str]:
     help="What the error rate is a share of: accepted drafts, drafts that people reject, or all.",
 )
 @click.option(
-    "--evaluator", metavar="TAG", help="The evaluator that gave the scores, if no column names it."
-)
-@click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the results to this .html file, with the texts of the worst disagreements.",
@@ -142,7 +139,6 @@ def tune_rubric(
     accept_at: float | None,
     unreadable: Unreadable,
     off_scale: OffScale,
-    evaluator: str | None,
     report: Path | None,
     write: bool,
     config: Path | None,
@@ -177,7 +173,7 @@ def tune_rubric(
     tuning.attempts.write(file.rubric, directory)
     if not as_json:
         _print(tuning, labeled)
-    origin = _origin(file.rubric, tuning, labeled, evaluator)
+    origin = _origin(file.rubric, tuning, labeled)
     if report is not None:
         write_report(
             report,
@@ -191,7 +187,7 @@ def tune_rubric(
     written = None
     if write:
         load = partial(load_rubric, directory=rubrics, refuse=refusal_after_asking)
-        written = _calibrated(file, tuning, evaluator, load=load)
+        written = _calibrated(file, tuning, load=load)
         written.write(file.rubric, directory)
     if as_json:
         write_json(json_object(_as_json(file.rubric, tuning, labeled, written, origin=origin)))
@@ -232,19 +228,16 @@ def records_directory(file: RubricFile, rubrics: Path) -> Path:
     return rubrics if ships else file.written.path.parent
 
 
-def _calibrated(
-    file: RubricFile, tuning: Tuning, evaluator: str | None, *, load: Callable[[Path], Rubric]
-) -> Calibration:
+def _calibrated(file: RubricFile, tuning: Tuning, *, load: Callable[[Path], Rubric]) -> Calibration:
     at = tuning.named
-    evaluators = tuning.evaluators or evaluator
     if at is None:
         raise InvalidInput(
             "no threshold supports the claim, so none is written", code="tune.none-named"
         )
-    if evaluators is None and tuning.samples:
+    if tuning.evaluators is None and tuning.samples:
         raise InvalidInput(
-            "a threshold holds for one evaluator, and the scores do not name theirs; add "
-            "--evaluator TAG, or a column 'evaluator'",
+            "a threshold holds for one evaluator, and the scores do not name theirs; add a column "
+            "'evaluator'",
             code="tune.no-evaluator",
         )
     # First, since `rubric_sha256` is that of the file with its new threshold.
@@ -252,7 +245,7 @@ def _calibrated(
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
-        evaluator=evaluators,
+        evaluator=tuning.evaluators,
         samples=tuning.samples,
         labels_sha256=tuning.labels_sha256,
         at=at,
@@ -326,9 +319,7 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
         yield f"  At the least {count} more are missing: {drafts}."
 
 
-def _origin(
-    rubric: Rubric, tuning: Tuning, labels: Labels, evaluator: str | None
-) -> dict[str, str]:
+def _origin(rubric: Rubric, tuning: Tuning, labels: Labels) -> dict[str, str]:
     """Title → text: what the figures come from and how, for an auditor."""
     aim = tuning.aim
     decided = "one decision for each draft, of the majority"
@@ -337,7 +328,7 @@ def _origin(
     counted = f"{tuning.own.drafts} of {len(labels.drafts)} drafts, one of each group"
     judge = "none: code alone scores"
     if tuning.samples:
-        judge = tuning.evaluators or evaluator or "not named"
+        judge = tuning.evaluators or "not named"
     return {
         "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "Version": f"harness {__version__}",

@@ -103,10 +103,8 @@ def test_a_rubric_that_was_edited_after_a_look_pays_for_it(here: Path) -> None:
 def test_who_judged_must_be_known_before_a_threshold_is_kept(here: Path) -> None:
     write_labels(here / "unsigned.csv", 150, evaluator="")
     refused = tune(here, "--write", "--json", labels="unsigned.csv")
-    done = tune(here, "--write", "--evaluator", "judge", labels="unsigned.csv")
 
     assert (refused.exit_code, refused.code) == (2, "tune.no-evaluator")
-    assert done.exit_code == 0
 
 
 def test_where_code_alone_scored_nobody_else_need_be_known(here: Path) -> None:
@@ -166,11 +164,11 @@ def test_a_rate_that_is_no_share_is_refused(here: Path, target: str) -> None:
 
 
 def test_a_rubric_that_ships_keeps_its_records_among_ones_own(tmp_path: Path) -> None:
-    rows = "".join(f"{n},{'yes' if n % 9 else 'no'},8\n" for n in range(40))
-    (tmp_path / "labels.csv").write_text(f"id,accept,score\n{rows}")
+    rows = "".join(f"{n},{'yes' if n % 9 else 'no'},8,judge\n" for n in range(40))
+    (tmp_path / "labels.csv").write_text(f"id,accept,score,evaluator\n{rows}")
     given = ("rubric", "tune", "brief", "labels.csv")
     looked = harness(*given, cwd=tmp_path)
-    more = ("--write", "--evaluator", "judge", "--target", "40%", "--json")
+    more = ("--write", "--target", "40%", "--json")
     refused = harness(*given, *more, cwd=tmp_path)
 
     assert looked.exit_code == 0
