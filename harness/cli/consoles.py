@@ -74,15 +74,12 @@ def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
 def write_json(*documents: bytes) -> None:
     """Prints JSON documents on standard output."""
     redactor = _redactor()
-    sys.stdout.buffer.writelines(_cleaned(document, redactor) for document in documents)
+    sys.stdout.buffer.writelines(clean_json(document, redactor) for document in documents)
 
 
-def clean_json(data: bytes) -> bytes:
+def clean_json(data: bytes, redactor: Redactor | None = None) -> bytes:
     """A JSON document without secrets."""
-    return _cleaned(data, _redactor())
-
-
-def _cleaned(data: bytes, redactor: Redactor) -> bytes:
+    redactor = redactor or _redactor()
     if redactor.finds_any(data):
         cleaned = redactor.clean_values(orjson.loads(data))
         indent = orjson.OPT_INDENT_2 if b"\n" in data[:-1] else 0
