@@ -34,12 +34,6 @@ def log_warning(message: str, *, code: str, **details: object) -> None:
     _logger().warning(message, **_with_origin(message, {"code": code, **details}))
 
 
-def log_notice(message: str, *, code: str) -> None:
-    """Logs a warning that is also in a run's result."""
-    # By `in_result`, a program that prints results can leave the warning out of its log.
-    _logger().warning(message, **_with_origin(message, {"code": code}), in_result=True)
-
-
 def log_debug(message: str, **details: object) -> None:
     """Logs a message for developers; no timeline has it."""
     _logger().debug(message, **details)

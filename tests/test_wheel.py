@@ -79,7 +79,7 @@ def test_the_wheel_holds_the_rooms_and_the_type_marker(wheel: Path) -> None:
     assert "harness/rubric/prompts.yaml" in names
     page = ("run.html", "run.css", "run.js", "evaluation.html", "evaluation.js", "elements.js")
     assert {f"harness/analysis/page/{name}" for name in page} <= names
-    assert {"harness/cli/perfetto.js", "harness/cli/tuning_report.css"} <= names
+    assert {"harness/cli/perfetto.js", "harness/cli/tuning_report.html"} <= names
     patterns = {path.name for path in (ROOT / "patterns").glob("*.py")} - {"gallery.py"}
     shipped = {Path(name).name for name in names if name.startswith("harness/_rooms/patterns/")}
     assert shipped == patterns | {"README.md"}, "neither pictures nor what takes them"

@@ -17,7 +17,7 @@ from harness.cli.arguments import config_option, parsed_by, read_pairs, role_opt
 from harness.cli.consoles import (
     Command,
     Shown,
-    failures_told,
+    error_fields,
     json_object,
     note_end,
     say,
@@ -27,9 +27,8 @@ from harness.cli.made_again import confirm_again, is_costly, listed_again, made_
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
-from harness.cli.run_command import RunOptions, note_stop, run_options
+from harness.cli.run_command import RunOptions, left_as_error, note_stop, run_options
 from harness.cli.run_result import spent_line
-from harness.errors import HarnessError, who_left
 from harness.session import EvaluationResult, Settings, run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal
 from harness.session.batch_files import BatchResult, failures_of, merge_shards
@@ -179,13 +178,11 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
             plan = run_to_its_end(batch.rehearsal())
             _print(asdict(plan), _foreseen(plan), as_json=options.as_json)
             return
-        known: dict[str, object] = {}
-        with failures_told(as_json=options.as_json, fields=known):
-            try:
-                result = run_batch(batch, yes=options.yes)
-            except KeyboardInterrupt:
-                known |= batch.so_far()
-                raise
+        try:
+            result = run_batch(batch, yes=options.yes)
+        except KeyboardInterrupt:
+            error_fields().update(batch.so_far())
+            raise
         if options.with_traceback and result.run.failures:
             error = result.run.failures[0].error
             say("".join(traceback.format_exception(error)), err=True)
@@ -304,15 +301,13 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
             confirm_again(plan.again)
     progress = Progress(Shown(stderr=True), [batch.node], node=batch.node)
     try:
-        with progress:
+        # A node's task that begins another one can break off the event loop by `sys.exit`.
+        with progress, left_as_error():
             return run_to_its_end(batch.run(progress.observe))
     except KeyboardInterrupt:
         if batch.output is not None:
             say(f"What is done is kept; the same command goes on with {batch.output}.", err=True)
         raise
-    except SystemExit as error:
-        # It was raised in a task that a node itself began, and broke off the event loop.
-        raise HarnessError(who_left(error), code="run.left") from error
 
 
 def _merge(rows: BatchRows, output: Path, *, as_json: bool) -> None:

@@ -13,9 +13,9 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 import click
 import orjson
@@ -53,11 +53,6 @@ _HARMFUL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
 # JSON escapes the other controls itself.
 _HARMFUL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
 
-# A traceback is printed line by line. After it, that of the exception which it caused may follow.
-_TRACEBACK = re.compile(r"\s*(\+ Exception Group )?(Traceback \(most recent|Exception in thread )")
-_MORE = re.compile(r"\s*$|\s+(\||\+-)|\s*(During handling of the above|The above exception was) ")
-_GROUP_END = re.compile(r"\s*\+-+")
-
 _hidden: set[str] = set()
 
 
@@ -79,15 +74,12 @@ def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
 def write_json(*documents: bytes) -> None:
     """Prints JSON documents on standard output."""
     redactor = _redactor()
-    sys.stdout.buffer.writelines(_cleaned(document, redactor) for document in documents)
+    sys.stdout.buffer.writelines(clean_json(document, redactor) for document in documents)
 
 
-def clean_json(data: bytes) -> bytes:
+def clean_json(data: bytes, redactor: Redactor | None = None) -> bytes:
     """A JSON document without secrets."""
-    return _cleaned(data, _redactor())
-
-
-def _cleaned(data: bytes, redactor: Redactor) -> bytes:
+    redactor = redactor or _redactor()
     if redactor.finds_any(data):
         cleaned = redactor.clean_values(orjson.loads(data))
         indent = orjson.OPT_INDENT_2 if b"\n" in data[:-1] else 0
@@ -179,7 +171,7 @@ class JsonLines(io.TextIOBase):
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._lock = threading.RLock()
-        # Thread → what it has printed and may continue: a line without its end, or a traceback.
+        # Thread → what it has printed of a line that has no end yet.
         self._pending: dict[threading.Thread, str] = {}
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - see `TextIOWrapper`
@@ -196,8 +188,6 @@ class JsonLines(io.TextIOBase):
         frame = inspect.currentframe()
         caller = frame and frame.f_back
         with self._lock:
-            if _is_whole(self._pending.get(thread, "")) and not _MORE.match(text):
-                self.flush()
             # A line of harness's own log is an object already.
             if _is_object(text.strip()):
                 self._file.write(f"{text.strip()}\n")
@@ -205,18 +195,17 @@ class JsonLines(io.TextIOBase):
                 # The level is known only in this frame, whatever handlers a node has set up.
                 self.emit(text.strip(), {}, level=caller.f_locals["record"].levelname.lower())
             else:
-                pending = self._pending.get(thread, "") + text
-                self._pending[thread] = pending
-                if text.endswith("\n") and not _TRACEBACK.match(pending):
+                self._pending[thread] = self._pending.get(thread, "") + text
+                if text.endswith("\n"):
                     self.flush()
         return len(text)
 
     def flush(self, *, of_all: bool = False) -> None:
-        """Writes what this thread and ended threads have printed, and whole tracebacks; or all."""
+        """Writes what this thread and ended threads have printed; or all."""
         own = threading.current_thread()
         with self._lock:
             for thread in [*self._pending]:
-                is_over = thread is own or not thread.is_alive() or _is_whole(self._pending[thread])
+                is_over = thread is own or not thread.is_alive()
                 if (of_all or is_over) and (text := self._pending.pop(thread).strip()):
                     self.emit(text, {})
             # As a program ends, Python closes streams in any order, and this one flushes then.
@@ -232,24 +221,10 @@ class JsonLines(io.TextIOBase):
             self._file.flush()
 
 
-def _is_whole(traceback: str) -> bool:
-    """Whether its last line is the exception's, or the end of an exception group."""
-    last = traceback.rstrip().rpartition("\n")[2]
-    is_within = last[:1].isspace() or _TRACEBACK.match(last) or _MORE.match(last)
-    return traceback.endswith("\n") and (not is_within or _GROUP_END.fullmatch(last) is not None)
-
-
 def _is_object(text: str) -> bool:
     with suppress(orjson.JSONDecodeError):
         return text.startswith("{") and "\n" not in text and bool(orjson.loads(text))
     return False
-
-
-def say_failure(message: str, *, code: str) -> None:
-    """Prints why a command ends, on standard error."""
-    note_end(message, code=code)
-    if not isinstance(sys.stderr, JsonLines):
-        say(message, err=True)
 
 
 def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "error") -> None:
@@ -258,19 +233,11 @@ def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "e
         sys.stderr.emit(message, {"code": code}, level=level)
 
 
-def log_to_stderr(log_format: LogFormat = "text", *, reported: list[str] | None = None) -> None:
+def log_to_stderr(log_format: LogFormat = "text") -> None:
     """Sends warnings to standard error.
 
-    With `json`, for programs, all that is printed there from now on becomes one object a line. If
-    there is a list `reported`, it gets the warnings that a run's report prints, not the log.
+    With `json`, for programs, all that is printed there from now on becomes one object a line.
     """
-
-    def take_reported(_logger: object, _method: str, event: EventDict) -> EventDict:
-        if event.pop("in_result", False) and reported is not None:
-            reported.append(event["event"])
-            raise structlog.DropEvent
-        return event
-
     render: list[structlog.typing.Processor] = [
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     ]
@@ -285,7 +252,7 @@ def log_to_stderr(log_format: LogFormat = "text", *, reported: list[str] | None 
         ]
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        processors=[take_reported, structlog.processors.add_log_level, _shown_event, *render],
+        processors=[structlog.processors.add_log_level, _shown_event, *render],
         # Looked up for each warning: while progress is drawn, `sys.stderr` prints above it.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
@@ -300,7 +267,7 @@ def _shown_event(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 class Command(click.Command):
-    """A command that logs to standard error, and whose errors `failures_told` reports.
+    """A command that logs to standard error, and turns errors and Ctrl-C into words and exit codes.
 
     Its parameters `as_json` and `log_format`, if it has them, are those of the report.
     """
@@ -310,13 +277,39 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""
         log_to_stderr(ctx.params.get("log_format", "text"))
-        as_json = ctx.params.get("as_json", False)
-        with failures_told(as_json=as_json, arguments_are_journals=self.arguments_are_journals):
+        interrupts = Interrupts()
+        try:
             super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            self._end("interrupted", interrupt, interrupts.exit_code, ctx)
+        except HarnessError as error:
+            is_users_mistake = self.arguments_are_journals and isinstance(error, JournalInvalid)
+            exit_code = UNUSABLE if is_users_mistake else exit_code_of(error)
+            self._end(f"harness: {error}", error, exit_code, ctx)
+        except OSError as error:
+            if not self.arguments_are_journals:
+                raise
+            place = f"{error.filename}: " if error.filename else ""
+            say(f"harness: {place}{error.strerror}", err=True)
+            sys.exit(UNUSABLE)
+
+    def _end(
+        self, message: str, error: BaseException, exit_code: int, ctx: click.Context
+    ) -> NoReturn:
+        note_end(message, code=code_of(error))
+        if not isinstance(sys.stderr, JsonLines):
+            say(message, err=True)
+        if ctx.params.get("as_json", False):
+            write_json(_error_as_json(error, error_fields(ctx)))
+        sys.exit(exit_code)
 
 
 class JournalCommand(Command):
-    """A command whose arguments name journals, or runs."""
+    """A command whose arguments name journals, or runs.
+
+    The user has to mend a journal that cannot be read and a file that cannot be written: both exit
+    with `UNUSABLE`.
+    """
 
     arguments_are_journals = True
 
@@ -328,39 +321,10 @@ class Group(Command, LazyGroup):
     command_class = Command
 
 
-@contextmanager
-def failures_told(
-    *,
-    as_json: bool = False,
-    arguments_are_journals: bool = False,
-    fields: Mapping[str, object] | None = None,
-) -> Iterator[Interrupts]:
-    """Turns an error or Ctrl-C in the block into the command's message and exit code.
-
-    With `as_json`, standard output gets a `HarnessError` and Ctrl-C too, with `fields`, which are
-    read only then; an `OSError` writes no JSON. With `arguments_are_journals`, the user has to mend
-    a journal that cannot be read and a file that cannot be written: both exit with `UNUSABLE`.
-    """
-    interrupts = Interrupts()
-    try:
-        yield interrupts
-    except KeyboardInterrupt as interrupt:
-        say_failure("interrupted", code=code_of(interrupt))
-        if as_json:
-            write_json(error_as_json(interrupt, fields=fields))
-        sys.exit(interrupts.exit_code)
-    except HarnessError as error:
-        say_failure(f"harness: {error}", code=error.code)
-        if as_json:
-            write_json(error_as_json(error, fields=fields))
-        is_users_mistake = arguments_are_journals and isinstance(error, JournalInvalid)
-        sys.exit(UNUSABLE if is_users_mistake else exit_code_of(error))
-    except OSError as error:
-        if not arguments_are_journals:
-            raise
-        place = f"{error.filename}: " if error.filename else ""
-        say(f"harness: {place}{error.strerror}", err=True)
-        sys.exit(UNUSABLE)
+def error_fields(ctx: click.Context | None = None) -> dict[str, object]:
+    """What the JSON of a command's error has beside it: the command adds what it knows by then."""
+    fields: dict[str, object] = (ctx or click.get_current_context()).meta.setdefault(__name__, {})
+    return fields
 
 
 def exit_code_of(error: HarnessError) -> int:
@@ -373,25 +337,18 @@ def exit_code_of(error: HarnessError) -> int:
     return UNUSABLE if is_input else FAILED
 
 
-def error_as_json(
-    error: BaseException, *, run_id: str | None = None, fields: Mapping[str, object] | None = None
-) -> bytes:
-    """Why a command failed, as one JSON object; `run_id` is None if no run had begun.
-
-    The error is a `KeyboardInterrupt` if a user ended the run, a `SystemExit` if a node did.
-    """
+def _error_as_json(error: BaseException, fields: Mapping[str, object]) -> bytes:
+    """Why a command failed, as one JSON object; `run_id` is None if no run had begun."""
     message, status = str(error), "failed"
     if isinstance(error, KeyboardInterrupt):
         message, status = "interrupted", "cancelled"
     about = {"type": type(error).__name__, "code": code_of(error), "message": message}
-    return json_object({"error": about, "run_id": run_id, "status": status, **(fields or {})})
+    return json_object({"error": about, "run_id": None, "status": status, **fields})
 
 
 def code_of(error: BaseException) -> str:
-    """The stable code of an error, also of one that is none of harness's."""
-    if isinstance(error, HarnessError):
-        return error.code
-    return "run.interrupted" if isinstance(error, KeyboardInterrupt) else "run.left"
+    """The stable code of an error, or of Ctrl-C."""
+    return error.code if isinstance(error, HarnessError) else "run.interrupted"
 
 
 def json_object(value: object) -> bytes:

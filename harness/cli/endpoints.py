@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from harness.cli.arguments import config_option, json_option
 from harness.cli.consoles import Group, Shown, exit_code_of, results, say, show
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
-from harness.cli.tables import cell, print_columns, print_line
+from harness.cli.tables import listed, print_line
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
 from harness.session import run_to_its_end
@@ -64,27 +63,34 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
 
 
 def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
-    """Prints a column for each endpoint, and its errors and advice below."""
-    rows = {title: partial(_cell_of, name) for name, title in _ROWS.items()}
-    print_columns({check.tag: check for check in checks}, rows, console)
+    """Prints what is known of each endpoint, and advice."""
     for check in checks:
-        if check.error:
-            _print_remark(check.tag, check.error, console, style="bold red")
+        values = {title: getattr(check, name) for name, title in _TITLES.items()}
+        _print_block(check.tag, values, console)
         for advice in check.advice:
-            _print_remark(check.tag, advice, console, style="bold")
+            print_line(f"  {'advice':<17}{advice}", console)
 
 
-def _print_remark(tag: str, remark: object, console: Console, *, style: str) -> None:
-    console.print(Text.assemble((tag, style), f": {remark}"), soft_wrap=True)
+def _print_block(tag: str, values: Mapping[str, object], console: Console) -> None:
+    """Prints a line for each value that is known, by its title, below the tag."""
+    print_line(tag, console, "bold")
+    for title, value in values.items():
+        match value:
+            case None | "" | ():
+                continue
+            case bool():
+                text = "yes" if value else "no"
+            case int() | float():
+                text = f"{round(value, 1):,}"
+            case tuple():
+                text = listed(map(str, value))
+            case _:
+                text = str(value)
+        print_line(f"  {title:<17}{text}", console)
 
 
-def _cell_of(name: str, check: EndpointCheck) -> Text:
-    value = getattr(check, name)
-    return cell(value, "yellow" if value in {"advisory", "ignored"} else "")
-
-
-# Attribute of `EndpointCheck` → the title of its row.
-_ROWS = {
+# Attribute of `EndpointCheck` → the title of its line.
+_TITLES = {
     "reachable": "reachable",
     "backend": "backend",
     "model_id": "model",
@@ -99,6 +105,7 @@ _ROWS = {
     "dropped": "refused fields",
     "ttft_ms": "first token, ms",
     "tokens_per_s": "tokens a second",
+    "error": "problem",
 }
 
 
@@ -152,23 +159,25 @@ def unload(tags: tuple[str, ...], config: Path | None) -> None:
 
 
 def print_models(models: Sequence[ModelSeen], console: Console) -> None:
-    """Prints a column for each model, and its problem below."""
-    rows: dict[str, Callable[[ModelSeen], Text]] = {
-        "backend": lambda model: cell(model.backend),
-        "model": lambda model: cell(model.model),
-        "loaded by": lambda model: cell(_CONTROL[model.control]),
-        "device": lambda model: cell(model.device),
-        "pinned": lambda model: cell("yes" if model.pin else None),
-        "priority": lambda model: cell(f"{model.priority:+d}" if model.priority else None),
-        "reachable": lambda model: cell(model.reachable),
-        "in memory": _in_memory,
-        "takes": lambda model: _size(model.total_bytes),
-        "of it on GPUs": lambda model: _size(model.gpu_bytes),
-    }
-    print_columns({model.tag: model for model in models}, rows, console)
+    """Prints what is known of each model."""
     for model in models:
-        if model.problem:
-            _print_remark(model.tag, model.problem, console, style="bold red")
+        in_memory: object = model.resident
+        if model.resident is None and model.control == "run":
+            in_memory = "in runs alone"
+        values = {
+            "backend": model.backend,
+            "model": model.model,
+            "loaded by": _CONTROL[model.control],
+            "device": model.device,
+            "pinned": model.pin or None,
+            "priority": model.priority or None,
+            "reachable": model.reachable,
+            "in memory": in_memory,
+            "takes": model.total_bytes and format_bytes(model.total_bytes),
+            "of it on GPUs": model.gpu_bytes and format_bytes(model.gpu_bytes),
+            "problem": model.problem,
+        }
+        _print_block(model.tag, values, console)
 
 
 _CONTROL: Mapping[Control, str] = {
@@ -176,13 +185,3 @@ _CONTROL: Mapping[Control, str] = {
     "managed": "the budget",
     "fixed": "its server alone",
 }
-
-
-def _size(value: int | None) -> Text:
-    return cell(None if value is None else format_bytes(value))
-
-
-def _in_memory(model: ModelSeen) -> Text:
-    if model.resident is None:
-        return cell("in runs alone" if model.control == "run" else None, "dim")
-    return Text("yes" if model.resident else "no")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any, get_args
 
 import click
-from rich import progress as bars_of
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import config_option, json_option, read_filter, read_metadata
@@ -24,7 +22,6 @@ from harness.cli.consoles import (
     Group,
     Shown,
     clean,
-    failures_told,
     json_object,
     results,
     say,
@@ -35,7 +32,8 @@ from harness.cli.passage_files import ENDINGS, Defaults, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.cli.run_result import command_here
-from harness.errors import HarnessError, InvalidInput
+from harness.cli.tables import UNKNOWN, print_line
+from harness.errors import InvalidInput
 from harness.memory import (
     Hits,
     MemoryStore,
@@ -128,65 +126,35 @@ def add(
 
     Markdown and text are split at their headings. A line of JSON Lines is a passage: "text", and
     optionally "_id", "title", "source", "quality", "created", "metadata". Stored passages stay as
-    they are, so an interrupted command can be run again.
+    they are, so a command that failed or was interrupted can be run again.
     """
     counts = dict.fromkeys(("new", "known", "merged"), 0)
     refused: list[Refusal] = []
-    report: dict[str, object] = {}
-    with failures_told(as_json=as_json, fields=report) as interrupts:
-        defaults = Defaults(metadata=read_metadata(pairs), **fields)
-        paths = files_named(files, endings=ENDINGS)
-        with (
-            progress_bars() as progress,
-            open_store(_settings(store, config), progress=progress) as opened,
-        ):
-            failure = None
-            try:
-                for batch in _batches(passages_in(paths, defaults, jsonl=jsonl)):
-                    added = opened.add(batch)
-                    for outcome in counts:
-                        counts[outcome] += len(getattr(added, outcome))
-                    refused += added.refused
-                # Otherwise the next command would have to embed what this one added.
-                opened.wait()
-            except KeyboardInterrupt:
-                # Without the counts, which may lack a batch that was stored just now.
-                say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
-                sys.exit(interrupts.exit_code)
-            except HarnessError as error:
-                failure = error
-            # Passages stored before a failure stay, and are reported too.
-            for refusal in refused:
+    defaults = Defaults(metadata=read_metadata(pairs), **fields)
+    passages = passages_in(files_named(files, endings=ENDINGS), defaults, jsonl=jsonl)
+    with (
+        _shown_progress() as progress,
+        open_store(_settings(store, config), progress=progress) as opened,
+    ):
+        while batch := [*islice(passages, _BATCH)]:
+            added = opened.add(batch)
+            for outcome in counts:
+                counts[outcome] += len(getattr(added, outcome))
+            for refusal in added.refused:
                 say(f"harness: refused '{refusal.title or refusal.id}': {refusal.reason}", err=True)
-            if not as_json and (failure is None or refused or any(counts.values())):
-                outcomes = {**counts, "refused": len(refused)}.items()
-                parts = [f"{count:,} {outcome}" for outcome, count in outcomes if count]
-                summary = ", ".join(parts) or "nothing to add"
-                say(f"{summary}; {len(opened):,} passages in the store")
-            report |= {**counts, "refused": [*map(asdict, refused)], "passages": len(opened)}
-            if failure:
-                raise failure
+            refused += added.refused
+        # Otherwise the next command would have to embed what this one added.
+        opened.wait()
+        stored = len(opened)
     if as_json:
-        write_json(json_object(report))
+        outcomes = {**counts, "refused": [*map(asdict, refused)], "passages": stored}
+        write_json(json_object(outcomes))
+    else:
+        numbers = {**counts, "refused": len(refused)}
+        parts = [f"{count:,} {outcome}" for outcome, count in numbers.items() if count]
+        say(f"{', '.join(parts) or 'nothing to add'}; {stored:,} passages in the store")
     if refused:
         sys.exit(FAILED)
-
-
-def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
-    batch: list[Passage] = []
-    try:
-        for passage in passages:
-            batch.append(passage)
-            if len(batch) == _BATCH:
-                yield batch
-                batch = []
-    except HarnessError:
-        # What was read before the error is stored all the same.
-        if batch:
-            yield batch
-        raise
-    if batch:
-        yield batch
 
 
 @memory.command()
@@ -301,7 +269,7 @@ def rebuild(*, store: MemoryStore) -> None:
 
     Nothing is lost, and it is seldom needed: a damaged index is noticed and rebuilt.
     """
-    with progress_bars() as progress:
+    with _shown_progress() as progress:
         store.rebuild(progress)
         store.wait()
     say(f"made again from {len(store):,} passages")
@@ -327,7 +295,7 @@ def copy_store(*, source: Place, target: Place, config: Path | None) -> None:
     FROM and TO are directories or PostgreSQL urls. Passages that TO has stay as they are, so an
     interrupted command can be run again.
     """
-    with progress_bars() as progress, ExitStack() as stack:
+    with _shown_progress() as progress, ExitStack() as stack:
         cache = _settings(None, config).memory.cache
         origin = stack.enter_context(closing(PrimaryStore.open(source, cache=cache, make=False)))
         opened = PrimaryStore.open(target, language=origin.language, cache=cache)
@@ -340,35 +308,20 @@ def _settings(store: Place | None, config: Path | None) -> Settings:
 
 
 def _print_stats(figures: Stats, console: Console) -> None:
-    table = Table(show_header=False)
     for name, value in asdict(figures).items():
-        text = f"{value:,}" if isinstance(value, int) else value or "-"
-        table.add_row(name.replace("_", " "), Text(str(text)))
-    console.print(table)
+        text = f"{value:,}" if isinstance(value, int) else value or UNKNOWN
+        print_line(f"{name.replace('_', ' '):<14}{text}", console)
 
 
 def _print_hits(hits: Hits, console: Console) -> None:
-    table = Table(show_lines=True)
-    table.add_column("", justify="right")
-    table.add_column("score", justify="right")
-    table.add_column("passage", overflow="fold")
     for hit in hits:
-        table.add_row(
-            str(hit.rank),
-            f"{hit.score:.2f}",
-            Text.assemble(
-                _excerpt(hit.passage),
-                (f"\n{hit.passage.source}" if hit.passage.source else "", "dim"),
-                (f"\n{hit.id}", "dim"),
-            ),
-        )
-    console.print(table)
-
-
-def _excerpt(passage: Passage) -> Text:
-    text = clean(" ".join(passage.text.split()))
-    excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
-    return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", excerpt)
+        passage = hit.passage
+        text = clean(" ".join(passage.text.split()))
+        excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
+        console.print(Text(f"{hit.rank}. {passage.title}".rstrip(), style="bold"))
+        console.print(Text(excerpt))
+        origin = f"{passage.source}, " if passage.source else ""
+        console.print(Text(f"{hit.id}, {origin}score {hit.score:.2f}", style="dim"))
 
 
 def _hits_as_json(hits: Hits) -> dict[str, object]:
@@ -389,23 +342,11 @@ def _passage_as_json(passage: Passage) -> dict[str, object]:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
-    """Shows progress on a terminal while the block runs, a bar for each kind of work."""
-    console = Shown(stderr=True)
-    bars: dict[str, TaskID] = {}
-    with bars_of.Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
+def _shown_progress() -> Iterator[Progress]:
+    """Shows on a terminal how far the work is while the block runs."""
+    with Shown(stderr=True).status("") as status:
 
         def update(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what, total=total)
-            progress.update(bars[what], completed=done, total=total)
+            status.update(Text(f"{what}: {done:,} of {total:,}"))
 
         yield update

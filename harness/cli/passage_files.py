@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -33,13 +34,13 @@ class Defaults:
     quality: float | None = None
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
 
-
-class _TurnOfLine(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    conversation: str
-    position: int
-    speaker: str = ""
+    def of(self, path: Path | None) -> dict[str, Any]:
+        """Name → value, for the passages of a file, or of standard input."""
+        source = self.source
+        if source is None:
+            source = "" if path is None else str(path)
+        values = {"title": self.title, "quality": self.quality, "metadata": self.metadata}
+        return {**values, "source": source}
 
 
 class _Line(BaseModel):
@@ -52,7 +53,7 @@ class _Line(BaseModel):
     quality: float | None = None
     created: datetime | None = None
     metadata: dict[str, Any] = {}
-    turn: _TurnOfLine | None = None
+    turn: Turn | None = None
 
 
 def passages_in(
@@ -72,48 +73,32 @@ def passages_in(
 def _document(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
     if path is None:
         data = sys.stdin.buffer.read()
-        if _are_passages(data):
-            raise InvalidInput(
-                'every line is a JSON object with "text"; add --jsonl to store each as a passage',
-                code="passage.needs-jsonl",
-                path=_STDIN,
-            )
+        # Otherwise a forgotten option would store the JSON as a text.
+        with suppress(orjson.JSONDecodeError):
+            first = orjson.loads(data.lstrip().partition(b"\n")[0])
+            if isinstance(first, dict) and "text" in first:
+                raise InvalidInput(
+                    'it begins with a JSON object with "text"; add --jsonl to store each line as a '
+                    "passage",
+                    code="passage.needs-jsonl",
+                    path=_STDIN,
+                )
         text = text_of("standard input", data, path=None)
     else:
         text = read_text("the document", path)
+    fields = defaults.of(path)
     for excerpt in passages_of(text):
-        yield Passage(
-            text=excerpt.text,
-            title=excerpt.title or defaults.title,
-            source=_source(defaults, path),
-            quality=defaults.quality,
-            metadata=defaults.metadata,
-        )
-
-
-def _are_passages(data: bytes) -> bool:
-    """Whether the data is JSON Lines of passages, although `--jsonl` does not say so."""
-    try:
-        values = [orjson.loads(line) for line in data.splitlines() if line.strip()]
-    except orjson.JSONDecodeError:
-        return False
-    return bool(values) and all(isinstance(value, dict) and "text" in value for value in values)
+        title = excerpt.title or defaults.title
+        yield Passage(text=excerpt.text, **{**fields, "title": title})
 
 
 def _passage(row: Row, defaults: Defaults) -> Passage:
-    source = _source(defaults, row.path)
+    fields = defaults.of(row.path)
     try:
-        entry = _Line.model_validate(row.fields)
-        return Passage(
-            id=entry.id,
-            text=entry.text,
-            title=defaults.title if entry.title is None else entry.title,
-            source=source if entry.source is None else entry.source,
-            quality=defaults.quality if entry.quality is None else entry.quality,
-            created=entry.created,
-            metadata={**defaults.metadata, **entry.metadata},
-            turn=None if entry.turn is None else Turn(**entry.turn.model_dump()),
-        )
+        # A null is no value.
+        values = {name: v for name, v in _Line.model_validate(row.fields) if v is not None}
+        metadata = {**fields["metadata"], **values["metadata"]}
+        return Passage(**{**fields, **values, "metadata": metadata})
     except ValidationError as error:
         raise row.refusal(_explained(error), code="passage.malformed") from error
     except InvalidInput as error:
@@ -131,9 +116,3 @@ def _explained(error: ValidationError) -> str:
             return f"""it has no '{name}'; write {{"text": "…"}}, and optional fields"""
         case _:
             return f"'{name}': {problem['msg']}"
-
-
-def _source(defaults: Defaults, path: Path | None) -> str:
-    if defaults.source is not None:
-        return defaults.source
-    return "" if path is None else str(path)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-import math
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
 from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -26,17 +27,14 @@ from harness.trace.records import joined, node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
-# The most loops that are shown, open ones first; as many ended ones are kept.
+# The most loops that are shown.
 _LOOPS = 4
-# Lines below the nodes and loops: the summary, the models, and a free one.
-_BESIDE_NODES = 3
+# Of more nodes, only the running and failed ones are shown.
+_MOST_NODES = 20
 # The most lines that show what was printed and has no line end yet.
 _UNFINISHED_LINES = 3
-
-# Without a terminal: the most lines of progress, and the fewest calls for which there are any.
-_LINES = 20
-# After so long without a line, progress is printed although no call ended.
-_SILENT_S = {"text": 30.0, "json": 5.0}
+# Without a terminal, a line of progress is printed so often.
+_PERIOD_S = {"text": 30.0, "json": 5.0}
 
 _DETAILS: dict[CallStatus, str] = {
     "failed": "failed",
@@ -61,8 +59,6 @@ class Progress:
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
         self._state = RunState(nodes)
         self._node = node
-        self._printed_part = 0  # of `_LINES`, how many parts of the calls the last line had
-        self._printed_s = time.monotonic()
         self._is_over = threading.Event()
         # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
@@ -75,19 +71,21 @@ class Progress:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._is_terminal = console.is_terminal
+        self._console = console
         self._above = _Above(console)
         self._redirected = ExitStack()
 
     def __enter__(self) -> Progress:
-        if self._is_terminal:
+        if self._console.is_terminal:
             self._redirected.callback(self._above.end)
             self._redirected.enter_context(redirect_stderr(self._above))
             self._redirected.enter_context(redirect_stdout(self._above))
-            self._live.start()
+            self._redirected.enter_context(self._live)
         else:
             # Standard output is for the result, so what nodes print goes to standard error.
             self._redirected.enter_context(redirect_stdout(sys.stderr))
+            if isinstance(sys.stderr, JsonLines):
+                self._redirected.callback(sys.stderr.flush, of_all=True)
             self._is_over.clear()
             watch = threading.Thread(target=self._watch, daemon=True)
             watch.start()
@@ -96,10 +94,6 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_terminal:
-            self._live.stop()
-        if isinstance(sys.stderr, JsonLines):
-            sys.stderr.flush(of_all=True)
         self._redirected.close()
 
     @contextmanager
@@ -115,71 +109,45 @@ class Progress:
         """Takes one record of the run."""
         with self._lock:
             self._state.take(record)
-            if type(record) is SpanEnded and not self._is_terminal:
-                self._print_line()
 
     def _watch(self) -> None:
-        # So that a slow run does not look dead, a line is printed while nothing ends, too.
-        silent_s = _SILENT_S["json" if isinstance(sys.stderr, JsonLines) else "text"]
-        left_s = silent_s
-        while not self._is_over.wait(left_s):
-            with self._lock:
-                left_s = self._printed_s + silent_s - time.monotonic()
-                if left_s <= 0:
-                    self._print_line(is_silent=True)
-                    left_s = silent_s
+        # By the clock and not as calls end: a slow run must not look dead.
+        is_for_program = isinstance(sys.stderr, JsonLines)
+        while not self._is_over.wait(_PERIOD_S["json" if is_for_program else "text"]):
+            self._print_line()
+        if is_for_program:
+            self._print_line()
 
-    def _print_line(self, *, is_silent: bool = False) -> None:
-        """Prints a line if a further part of the calls has ended, or if it `is_silent`."""
+    def _print_line(self) -> None:
         out, state = sys.stderr, self._state
-        if self._node is None and not isinstance(out, JsonLines):
-            return
-        nodes = [*state.nodes.values()] if self._node is None else [state.nodes[self._node]]
-        total = sum(max(1, node.total) for node in nodes)
-        if total < _LINES and not isinstance(out, JsonLines):
-            return
-        ended = sum(node.ended - node.counts["skipped"] for node in nodes)
-        part = ended * min(_LINES, total) // max(1, total)
-        if part <= self._printed_part and not is_silent:
-            return
-        self._printed_part = part
-        self._printed_s = time.monotonic()
-        if isinstance(out, JsonLines):
-            out.flush()
-            out.emit("progress", state.figures)
-        else:
-            details = _details(nodes[0], skipped="not begun").plain
-            parts = [f"{self._node} {_count(nodes[0])}", details, _pace(nodes[0])]
-            say("  ".join(filter(None, [*parts, _calls_line(state)])), err=True)
+        with self._lock:
+            if isinstance(out, JsonLines):
+                out.flush()
+                out.emit("progress", state.figures)
+            elif self._node is not None:
+                node = state.nodes[self._node]
+                count = f"{self._node} {_count(node)}"
+                parts = [count, _details(node).plain, _pace(node), _calls_line(state)]
+                say("  ".join(filter(None, parts)), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The picture at this moment."""
+        """The picture at this moment; `Live` cuts what does not fit the terminal."""
         with self._lock:
-            height = options.height or console.size.height
-            width = console.size.width
-            rows = min(_UNFINISHED_LINES, height // 10)
-            if rows and (unfinished := Text.from_ansi(self._above.unfinished)[-rows * width :]):
+            most_chars = _UNFINISHED_LINES * console.size.width
+            if unfinished := Text.from_ansi(self._above.unfinished)[-most_chars:]:
                 yield unfinished
-                height -= math.ceil(len(unfinished) / width)
-            yield self._picture(height)
+            yield self._picture()
 
-    def _picture(self, height: int) -> RenderableType:
+    def _picture(self) -> RenderableType:
         state = self._state
-        loops = sorted(state.loops.values(), key=lambda loop: loop.is_over)[:_LOOPS]
-        room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
-        nodes = list(state.nodes.items())
-        # Of many nodes, the running and failed ones are shown, and the others counted.
-        if len(nodes) > room:
-            urgent = [row for row in nodes if row[1].counts["running"] or row[1].counts["failed"]]
-            nodes = urgent[: room - 1]
-        for name, node in nodes:
-            mark = self._mark(node)
-            table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
+        for name, node in state.nodes.items():
+            is_urgent = node.counts["running"] or node.counts["failed"]
+            if is_urgent or len(state.nodes) <= _MOST_NODES:
+                mark = self._mark(node)
+                table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
         lines: list[RenderableType] = [table]
-        if hidden := [node for name, node in state.nodes.items() if name not in dict(nodes)]:
-            lines.append(Text(_summary(hidden), style="dim"))
-        lines += [Text(_loop_line(loop)) for loop in loops]
+        lines += [Text(_loop_line(loop)) for loop in islice(state.loops.values(), _LOOPS)]
         lines.append(Text(_calls_line(state), style="dim"))
         if state.resident:
             models = f"in memory: {', '.join(state.resident)}"
@@ -229,10 +197,10 @@ def _count(node: NodeState) -> str:
     return f"{done:,}/{node.total:,}" if node.total > 1 else ""
 
 
-def _details(node: NodeState, *, skipped: str = "skipped") -> Text:
+def _details(node: NodeState) -> Text:
     text = ", ".join(
         f"{node.counts[status]:,} {words}"
-        for status, words in (_DETAILS | {"skipped": skipped}).items()
+        for status, words in _DETAILS.items()
         if node.counts[status]
     )
     style = "red" if node.counts["failed"] else "dim"
@@ -251,21 +219,12 @@ def _pace(node: NodeState) -> str:
         return ""
     rate, left_s = node.pace
     pace = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
-    for unit, size_s in (("h", 3600), ("min", 60)):
-        if left_s >= 2 * size_s:
-            return f"{pace}, {left_s / size_s:.0f} {unit} left"
-    return f"{pace}, {left_s:.0f} s left"
-
-
-def _summary(nodes: list[NodeState]) -> str:
-    over = sum(node.is_over for node in nodes)
-    return f"{over} other nodes done, {len(nodes) - over} to come"
+    return f"{pace}, {timedelta(seconds=round(left_s))} left"
 
 
 def _loop_line(loop: LoopState) -> str:
     scores = " → ".join(str(score) for score in loop.composites) or "…"
-    ended = f" ({loop.stop_reason})" if loop.stop_reason else ""
-    return f"  {loop.node}: round {max(1, len(loop.composites))}, scores {scores}{ended}"
+    return f"  {loop.node}: round {max(1, len(loop.composites))}, scores {scores}"
 
 
 def _calls_line(state: RunState) -> str:
@@ -289,9 +248,8 @@ def _calls_line(state: RunState) -> str:
 class NodeState:
     """One node's calls so far: of all its items, also if its pipeline is called several times."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self.counts: Counter[CallStatus] = Counter()
-        self._clock = clock
         # (path of the node, item) → status of the latest attempt.
         self._calls: dict[tuple[str, int | None], CallStatus] = {}
         self._items = 0  # done or to come
@@ -309,7 +267,7 @@ class NodeState:
             self.counts[before] -= 1
         self._calls[call] = status
         self.counts[status] += 1
-        self._changed_s = self._clock()
+        self._changed_s = time.monotonic()
         if status == "running" and self._began_s is None:
             self._began_s = self._changed_s
 
@@ -338,11 +296,6 @@ class NodeState:
         return rate, (self.total - self.ended) / rate
 
     @property
-    def is_over(self) -> bool:
-        """Whether any calls are done, reused or skipped."""
-        return any(self.counts[status] for status in ("done", "reused", "skipped"))
-
-    @property
     def total(self) -> int:
         """Calls made and, as far as they are known, calls to come."""
         return max(self._items, len(self._calls))
@@ -352,33 +305,29 @@ class NodeState:
         """From the first call's start to now, or to the last call's end; None before."""
         if self._began_s is None:
             return None
-        return (self._clock() if self.counts["running"] else self._changed_s) - self._began_s
+        until_s = time.monotonic() if self.counts["running"] else self._changed_s
+        return until_s - self._began_s
 
 
 @dataclass
 class LoopState:
-    """A revise loop in a call of a node."""
+    """An open revise loop in a call of a node."""
 
     node: str
     composites: list[float] = field(default_factory=list)
-    stop_reason: str | None = None
-    is_over: bool = False
 
 
 class RunState:
     """A run so far.
 
     `nodes` is path → state, with nodes of nested pipelines as `rows/answer`. `loops` is span's id →
-    state, for open loops and the last that are over. `resident` has the models that it loaded.
+    state, for open loops. `resident` has the models that it loaded.
     """
 
-    def __init__(
-        self, nodes: Iterable[str], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._clock = clock
+    def __init__(self, nodes: Iterable[str]) -> None:
         self._open: dict[int, SpanStarted] = {}
         self.run_id = ""
-        self.nodes = {name: NodeState(clock) for name in nodes}
+        self.nodes = {name: NodeState() for name in nodes}
         self.loops: dict[int, LoopState] = {}
         self.calls = 0
         self.retries = 0
@@ -439,12 +388,8 @@ class RunState:
             self.input_tokens += call.input_tokens or 0
             self.output_tokens += call.output_tokens or 0
             self.cost_usd += call.cost_usd or 0.0
-        elif loop := events.LoopEvent.of(span):
-            self.loops[span.id].is_over = True
-            self.loops[span.id].stop_reason = loop.stop_reason
-            over = [number for number, loop in self.loops.items() if loop.is_over]
-            for number in over[:-_LOOPS]:
-                del self.loops[number]
+        elif events.LoopEvent.of(span):
+            self.loops.pop(span.id, None)
         elif (load := events.LoadEvent.of(span)) and load.model and load.status == "ok":
             self.resident[load.model] = None
         elif unload := events.UnloadEvent.of(span):
@@ -470,7 +415,7 @@ class RunState:
         self._node(call.node).set((call.node, call.item), status)
 
     def _node(self, path: str) -> NodeState:
-        return self.nodes.setdefault(node_of_all(path), NodeState(self._clock))
+        return self.nodes.setdefault(node_of_all(path), NodeState())
 
     def _node_around(self, span: SpanStarted) -> str:
         """The label of the node's call in which a span lies."""

@@ -87,16 +87,10 @@ def endpoints_of(settings: Settings) -> dict[str, Endpoint]:
 def refusal_after_asking(path: Path) -> Notice | None:
     """Why a file may not be run; None if it may, or if the user at the terminal allows it now."""
     refusal = refusal_to_run(path, environment=os.environ)
-    project = project_of(path)
-    # A command asks once for each project, and also keeps a yes that could not be remembered.
-    answers: dict[Path, bool] = click.get_current_context().meta.setdefault(__name__, {})
-    if refusal is None:
-        return None
-    if project not in answers:
-        answers[project] = _is_allowed(f"The code of {project} would be run.")
-        if answers[project]:
-            _remember(str(project))
-    return None if answers[project] else refusal
+    if refusal is not None and _is_allowed(f"The code of {project_of(path)} would be run."):
+        _remember(str(project_of(path)))
+        return refusal_to_run(path, environment=os.environ)
+    return refusal
 
 
 def check_may_run(path: Path, *, named_in: Path) -> None:

@@ -11,7 +11,7 @@ import click
 
 from harness.analysis.salvage import salvage_run
 from harness.cli.arguments import find_journal, read_pairs, role_option, traces_option
-from harness.cli.consoles import say, show
+from harness.cli.consoles import Command, say, show
 from harness.cli.made_again import confirm_again, is_costly, listed_again
 from harness.cli.project_files import check_may_run, target_file
 from harness.cli.run_command import (
@@ -37,7 +37,7 @@ from harness.session import (
 from harness.session.trust import check_store
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("run", metavar="RUN")
 @click.option(
     "--answer",
@@ -91,7 +91,7 @@ def resume(
     are those of harness run.
     """
     options = RunOptions.taken_from(arguments)
-    with failures_of_run(options, has_report=not dry_run) as started:
+    with failures_of_run(options) as started:
         directory = traces
         if directory is None and config is not None:
             directory = load_settings(config, environment={}).traces

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
 import click
+from pydantic_core import to_jsonable_python
 
 from harness.cli.arguments import config_option
 from harness.cli.consoles import Command, Group, json_object, say, write_json
@@ -77,7 +78,7 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
     directory = own_rubrics(config)
     results = [_check(name, directory) for name in names]
     if as_json:
-        write_json(json_object([_as_json(result) for result in results]))
+        write_json(json_object(to_jsonable_python([_as_json(result) for result in results])))
     else:
         for result in results:
             _print(result)
@@ -111,14 +112,14 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
         {
             "name": result.name,
             "title": result.rubric.title if result.rubric else "",
-            "path": _relative(result.path),
+            "path": result.path,
             "ships": result.path is not None and result.path.parent == shipped_directory("rubrics"),
             "mistakes": len(result.mistakes),
         }
         for result in results
     ]
     if as_json:
-        write_json(json_object(rows))
+        write_json(json_object(to_jsonable_python(rows)))
         return
     width = max(len(result.name) for result in results)
     for result, row in zip(results, rows, strict=True):
@@ -153,8 +154,6 @@ def new(name: str, base: str | None, config: Path | None) -> None:
         path.with_name("rubric.schema.json").write_bytes(json_object(rubric_schema()))
     origin = f"a copy of '{base}'" if base else "a small rubric with comments"
     say(f"{path}: {origin}; next: harness rubric check {quote(str(path))}")
-    if extends := source.rubric.extends:
-        say(f"What it does not say is taken from '{extends}', which it extends.")
     if path.parent == directory and path.stem in known_rubrics(directories(directory)[1:]):
         say(f"From now on, '{path.stem}' means this one and not the one that ships.")
 
@@ -185,14 +184,15 @@ def _check(name: str, directory: Path) -> _CheckedRubric:
 def _print(result: _CheckedRubric) -> None:
     """Prints a line for each mistake and warning, as compilers do, and one for the rubric."""
     for problem in result.mistakes:
-        say(f"{_position(problem.path, problem.line)}{problem.message}")
+        say(problem)
     for advice in result.warnings:
-        say(f"{_position(advice.path, advice.line)}warning: {advice.message}")
+        message = f"warning: {advice.message}"
+        say(Problem(path=advice.path, line=advice.line, message=message, code=advice.code))
     if result.rubric is None:
         summary = _counted(len(result.mistakes), "mistake")
     else:
         summary = _summary(result.rubric)
-    say(f"{_relative(result.path) or result.name}: {summary}")
+    say(f"{result.path or result.name}: {summary}")
 
 
 def _summary(rubric: Rubric) -> str:
@@ -228,25 +228,11 @@ def _properties(dimension: Dimension) -> str:
 def _as_json(result: _CheckedRubric) -> dict[str, object]:
     return {
         "name": result.name,
-        "path": _relative(result.path),
+        "path": result.path,
         "rubric": result.rubric.model_dump(mode="json") if result.rubric else None,
-        "mistakes": [asdict(p) | {"path": _relative(p.path)} for p in result.mistakes],
-        "warnings": [asdict(a) | {"path": _relative(a.path)} for a in result.warnings],
+        "mistakes": result.mistakes,
+        "warnings": result.warnings,
     }
-
-
-def _position(path: Path | None, line: int | None) -> str:
-    """`FILE:LINE: `, with which a message begins; empty without a file."""
-    if path is None:
-        return ""
-    return f"{_relative(path)}: " if line is None else f"{_relative(path)}:{line}: "
-
-
-def _relative(path: Path | None) -> str | None:
-    """The path from the working directory if it lies below that; else as it is."""
-    if path is None:
-        return None
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _counted(number: int, noun: str) -> str:

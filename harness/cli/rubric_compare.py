@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,6 @@ from math import isnan
 from pathlib import Path
 
 import click
-import numpy as np
 from rich.table import Table
 
 from harness.cli.arguments import config_option, read_pairs
@@ -22,13 +20,14 @@ from harness.cli.rubric_tuning import (
     accepted_from,
     figure,
     of_labels,
+    rate,
     records_directory,
 )
 from harness.cli.tables import listed, percent, table
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
 from harness.rubric import Rubric
-from harness.rubric.calibration.bounds import AtThreshold, RiskAim
+from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
 from harness.rubric.calibration.labels import Labeled, Labels, OffScale, Unreadable, read_labels
@@ -43,9 +42,6 @@ from harness.rubric.calibration.paired import (
     paired,
 )
 from harness.rubric.calibration.score_figures import Reducer
-
-# Intervals by resampling fewer groups than this are too narrow.
-_FEW_GROUPS = 10
 
 
 @click.command(name="compare", cls=Command)
@@ -93,14 +89,18 @@ def compare_scores(
     """
     ours = read_pairs(columns, option="--columns", form="ours=theirs")
     files = [_read(path, ours) for path in (first, second)]
-    are_evaluations = [is_evaluation(file.fields) for file in files]
-    if rubric is None and all(are_evaluations):
+    others = [file for file in files if not is_evaluation(file.fields)]
+    if rubric is None and not others:
         noun, sides, about_scores = "rows", [str(first), str(second)], list[str]()
         comparison = _by_rows(files, reduce, confidence=confidence)
     else:
-        if rubric is None and any(are_evaluations):
-            for file in files:
-                _check_scored(file)
+        if rubric is None and len(others) == 1:
+            raise InvalidInput(
+                "it has no rows of an evaluation, as the other has; give two evaluations, or whole "
+                "results of Inspect AI or promptfoo, or add --rubric NAME",
+                code="compare.not-evaluation",
+                path=others[0].path,
+            )
         directory = own_rubrics(config)
         names = rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])
         chosen = [read_named(name, directory) for name in names]
@@ -150,8 +150,6 @@ def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> 
         sides,
         Reducer.named(reduce, epochs=epochs),
         confidence=confidence,
-        # Seeded: the same scores have the same intervals each time.
-        generator=np.random.default_rng(0),
     )
 
 
@@ -182,7 +180,6 @@ def _by_drafts(
         rubrics,
         aim,
         attempts=looks if any(draft.people or draft.accept for draft in first) else None,
-        generator=np.random.default_rng(0),
     )
     if comparison.people is not None:
         for rubric, folder in both:
@@ -219,35 +216,12 @@ def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
     if not rows:
         empty = InvalidInput("it has no rows", code="compare.no-scores", path=path)
         raise next((entry for entry in entries if isinstance(entry, InvalidInput)), empty)
-    if rows[0].line is None:
-        reason = ""
-        if path.suffix.lower() == ".json":
-            try:
-                json.loads(path.read_bytes())
-            except ValueError as error:
-                reason = f" ({error})"
-        raise InvalidInput(
-            f"it is no table, nor a whole result of Inspect AI or promptfoo{reason}; give scores",
-            code="compare.no-scores",
-            path=path,
-        )
     fields = {name: row.fields[name] for row in reversed(rows) for name in row.fields}
     columns = {mine: theirs for mine, theirs in ours.items() if theirs in fields}
     if columns:
         # Again: under other names, other empty cells count.
         entries = list(read_rows([str(path)], columns=columns, empty={"score"}))
     return _ScoreFile(path=path, rows=entries, columns=columns, fields=fields)
-
-
-def _check_scored(file: _ScoreFile) -> None:
-    """Raises if a file has neither a rubric's scores nor an evaluation's."""
-    if "rubric" not in file.fields and not is_evaluation(file.fields):
-        raise InvalidInput(
-            f"its rows are none of an evaluation, as the other's are ({listed(file.fields)}); give "
-            "two evaluations, or add --rubric NAME",
-            code="compare.not-evaluation",
-            path=file.path,
-        )
 
 
 def _rubric_of(file: _ScoreFile) -> str:
@@ -308,11 +282,5 @@ def _about(comparison: Comparison, noun: str) -> Iterator[str]:
         for side, current, named in zip(
             ("first", "second"), comparison.people.own, comparison.people.named, strict=True
         ):
-            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(current)}"
-    if comparison.groups < _FEW_GROUPS:
-        yield f"Few as they are, {comparison.groups} groups of drafts show next to nothing."
-
-
-def _rate(step: AtThreshold) -> str:
-    accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
-    return f"{accepts}, {step.wrong} of them wrong"
+            yield f"  {side}: pass_at {rate(current, aim)}"
+            yield f"  {side}: {f'threshold {rate(named, aim)}' if named else 'no threshold'}"

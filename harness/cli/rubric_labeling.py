@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from secrets import randbelow
 from typing import Any
 
 import click
@@ -19,26 +18,27 @@ from rich.text import Text
 
 from harness.cli.arguments import config_option, find_journal, traces_directory, traces_option
 from harness.cli.consoles import JournalCommand, results, say
-from harness.cli.rubric_batch import drafts_in, of_texts, verdict_in
 from harness.cli.rubric_command import own_rubrics, read_named
-from harness.cli.verdicts import passes_at
+from harness.cli.rubric_scoring import drafts_in, of_texts
 from harness.errors import InvalidInput
-from harness.rows import Row, RowFile, read_rows
-from harness.rubric import Draft, Rubric, Verdict
+from harness.rows import RowFile
+from harness.rubric import Draft, Rubric
+from harness.rubric.calibration.labels import read_labels
+from harness.rubric.calibration.tuning import scored_drafts
 from harness.session.batch_rows import DraftRows
 from harness.trace import Journal
 from harness.trace.run_list import journals_in
 from harness.wiggum import recorded_loops, rounds_in, texts_of
-
-_ACCEPT = "accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
     draft: Draft
     columns: dict[str, Any]
-    """Further columns of its first row: `group`, `split`, the evaluator's `score` and tag."""
-    verdict: Verdict | None
+    """Further columns of its row: `group`, `split`, the evaluator's `score` and tag."""
+    reached: float | None = None
+    """The highest threshold at which it passes, minus infinity if it never does; None without
+    scores."""
 
 
 @click.command(cls=JournalCommand)
@@ -49,7 +49,6 @@ class _Item:
 @click.option(
     "--rater", envvar="USER", default="me", help=("The labeler's name.  [default: $USER]")
 )
-@click.option("--dimensions", is_flag=True, help="Ask for a score in each dimension too.")
 @click.option("--scores", type=click.Path(path_type=Path), help="Scores from harness rubric score.")
 @click.option("--run", "runs", multiple=True, help="Label drafts of this run's loops.")
 @click.option("--above", type=float, help="Only drafts that would be accepted at this threshold.")
@@ -67,7 +66,6 @@ def label(
     drafts: tuple[str, ...],
     output: Path,
     rater: str,
-    dimensions: bool,
     scores: Path | None,
     runs: tuple[str, ...],
     above: float | None,
@@ -101,7 +99,7 @@ def label(
         for path in journals or [find_journal(run, traces)]:
             items.update(_of_run(Journal(path), chosen))
     chooses = above is not None or suggest is not None
-    if (scores or chooses) and not any(item.verdict for item in items.values()):
+    if (scores or chooses) and all(item.reached is None for item in items.values()):
         raise InvalidInput(
             f"no draft has scores by the current version of rubric '{chosen.id}'; give "
             "--scores FILE, from harness rubric score with the same --task and --sources, or "
@@ -112,31 +110,27 @@ def label(
         labeling = _Labeling(items, file, rater=rater)
         if chooses:
             labeling.choose(chosen.pass_at if above is None else above, limit=suggest)
-        labeling.ask(chosen, dimensions=dimensions)
+        labeling.ask()
 
 
 def _with_scores(
     table: DraftRows, rubric: Rubric, path: Path | None
 ) -> Iterator[tuple[str, _Item]]:
     """Pairs of a draft's id and the draft, with its scores if the file at `path` has them."""
-    score_rows: dict[object, Row] = {}  # by the draft's SHA-256
-    for row in read_rows([str(path)]) if path else ():
-        if isinstance(row, InvalidInput):
-            raise row
-        if row.fields.get("rubric_sha256") == rubric.sha256 and "outdated" not in row.fields:
-            score_rows[row.fields.get("sha256")] = row
+    drafts = read_labels(path, rubric, columns={}, need="scores").drafts if path else ()
+    rated_by_digest = {
+        rated.labeled.content: rated
+        for rated in scored_drafts(drafts, rubric, accept_at=rubric.pass_at)
+        if rated.labeled.rubric_sha256 == rubric.sha256
+    }
     for id_, draft in table.drafts.items():
         fields = table.rows[id_].fields
         columns = {name: fields[name] for name in ("group", "split") if name in fields}
-        verdict = None
-        if score_row := score_rows.get(draft.sha256):
-            scored = score_row.fields
-            names = [dimension.name for dimension in rubric.dimensions]
-            # A score is a list if the draft was judged several times.
-            columns["score"] = {n: scored[f"score.{n}"] for n in names if f"score.{n}" in scored}
-            columns["evaluator"] = scored.get("evaluator")
-            verdict = verdict_in(scored, score_row.path)
-        yield id_, _Item(draft=draft, columns=columns, verdict=verdict)
+        reached = None
+        if rated := rated_by_digest.get(draft.sha256):
+            columns |= {"score": rated.labeled.scores, "evaluator": rated.labeled.evaluator}
+            reached = rated.reached
+        yield id_, _Item(draft=draft, columns=columns, reached=reached)
 
 
 def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
@@ -157,9 +151,15 @@ def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
             if verdict.rubric_sha256 != rubric.sha256 or verdict.compressed:
                 continue
             columns = {"group": group, "score": verdict.vector, "evaluator": verdict.evaluator}
-            draft = Draft(text=round_.draft, task=task)
-            item = _Item(draft=draft, columns=columns, verdict=verdict)
-            yield f"{group}/{round_.number}", item
+            is_stopped = verdict.below_floor or verdict.gates or verdict.missing
+            yield (
+                f"{group}/{round_.number}",
+                _Item(
+                    draft=Draft(text=round_.draft, task=task),
+                    columns=columns,
+                    reached=-inf if is_stopped else verdict.composite,
+                ),
+            )
 
 
 class _Labeling:
@@ -170,9 +170,6 @@ class _Labeling:
         self._file = file
         self._rater = rater
         self._rows = list(file.rows)
-        # Pairs of the number of rows at that time and the draft's id, by which `b` knows whether a
-        # skip or an answer came last.
-        self._skipped: list[tuple[int, str]] = []
         for row in self._rows:
             item = items.get(row["id"])
             if item and row.get("draft", item.draft.text) != item.draft.text:
@@ -181,18 +178,15 @@ class _Labeling:
                     code="label.draft-changed",
                     path=file.path,
                 )
-        # The file keeps the seed: a rater who comes back meets the drafts in the same order.
-        seeds = [row["seed"] for row in self._rows if "seed" in row]
-        self._seed = seeds[0] if seeds else randbelow(2**32)
-        # By hash and not shuffled: further drafts leave the others in their order.
-        digests = {i: hashlib.sha256(f"{self._seed} {rater} {i}".encode()).digest() for i in items}
-        self._order = sorted(items, key=digests.__getitem__)
+        # By hash and not shuffled: a rater who comes back meets the drafts in the same order, each
+        # rater in another, and further drafts leave the others in theirs.
+        self._order = sorted(items, key=lambda i: hashlib.sha256(f"{rater} {i}".encode()).digest())
 
     def choose(self, above: float, *, limit: int | None) -> None:
         """Asks only for drafts that the threshold accepts; with a limit, for one of each group."""
-        verdicts = {id_: item.verdict for id_, item in self._items.items() if item.verdict}
-        accepted = [i for i in self._order if i in verdicts and passes_at(verdicts[i], above)]
-        labeled = {id_ for id_, _ in self._answered()}
+        reached = {i: -inf if (r := self._items[i].reached) is None else r for i in self._order}
+        accepted = [i for i in self._order if reached[i] >= above]
+        labeled = self._labeled()
         first_of_group: dict[str, str] = {}
         # Labeled drafts first, so that a group keeps its draft that was labeled before.
         for id_ in sorted(accepted, key=lambda id_: id_ not in labeled):
@@ -200,103 +194,67 @@ class _Labeling:
         self._order = list(first_of_group.values())[:limit] if limit else accepted
         say(f"{len(self._order)} of {len(accepted)} drafts that would be accepted at {above:g}.")
 
-    def ask(self, rubric: Rubric, *, dimensions: bool) -> None:
-        """Asks until every question has an answer, or the rater quits."""
-        questions = [_ACCEPT]
-        if dimensions:
-            questions += [dimension.name for dimension in rubric.dimensions]
+    def ask(self) -> None:
+        """Asks until every draft has a label or was skipped, or the rater quits."""
+        skipped: set[str] = set()
         shown = answer = ""
-        while answer != "q" and (pending := self._next(questions)):
-            id_, question = pending
+        while answer != "q":
+            done = self._labeled() | skipped
+            id_ = next((id_ for id_ in self._order if id_ not in done), None)
+            if id_ is None:
+                break
             draft = self._items[id_].draft
             if id_ != shown:
                 if draft.task:
                     _print("Task", draft.task)
                 _print(f"Draft {self._order.index(id_) + 1} of {len(self._order)}", draft.text)
                 shown = id_
-            answer = _answer(question, rubric)
-            if answer == "s":
-                self._skipped.append((len(self._rows), id_))
-            elif answer == "b":
-                self._take_back()
-            elif answer == "v":
-                _print("Sources", "\n\n".join(draft.sources) or "It has none.")
-            elif answer != "q":
-                self._add(id_, question, answer)
-        count = sum((id_, _ACCEPT) in self._answered() for id_ in self._order)
+            answer = _answer()
+            match answer:
+                case "s":
+                    skipped.add(id_)
+                case "b":
+                    self._take_back()
+                case "v":
+                    _print("Sources", "\n\n".join(draft.sources) or "It has none.")
+                case "y" | "n":
+                    self._add(id_, accept=answer == "y")
+        count = len(self._labeled() & {*self._order})
         say(f"\n{count} of {len(self._order)} drafts are labeled, in {self._file.path}.")
 
-    def _next(self, questions: Sequence[str]) -> tuple[str, str] | None:
-        """The first draft that is not skipped and lacks an answer, and that question."""
-        answered = self._answered()
-        skipped = {id_ for _, id_ in self._skipped}
-        for id_ in self._order:
-            for question in questions:
-                if id_ not in skipped and (id_, question) not in answered:
-                    return id_, question
-        return None
+    def _labeled(self) -> set[str]:
+        """The ids of drafts that this rater has labeled."""
+        return {r["id"] for r in self._rows if r["rater"] == self._rater and "accept" in r}
 
-    def _answered(self) -> set[tuple[str, str]]:
-        """Pairs of a draft's id and a question that this rater has answered."""
-        pairs: set[tuple[str, str]] = set()
-        for row in self._rows:
-            if row["rater"] == self._rater:
-                pairs.update((row["id"], question) for question in row.get("human", ()))
-                if _ACCEPT in row:
-                    pairs.add((row["id"], _ACCEPT))
-        return pairs
-
-    def _add(self, id_: str, question: str, answer: str) -> None:
-        row: dict[str, Any] = {"id": id_, "rater": self._rater}
-        if question == _ACCEPT:
-            row[_ACCEPT] = answer == "y"
-        else:
-            row["human"] = {question: float(answer) if answer else None}
+    def _add(self, id_: str, *, accept: bool) -> None:
+        row: dict[str, Any] = {"id": id_, "rater": self._rater, "accept": accept}
         # Only a draft's first row has its score: a second one would count as another sample.
         if all(earlier["id"] != id_ for earlier in self._rows):
             draft, columns = self._items[id_].draft, self._items[id_].columns
             texts = {"draft": draft.text, "task": draft.task, "sources": draft.sources}
-            row["seed"] = self._seed
             row |= {name: value for name, value in (texts | columns).items() if value}
         self._file.append(row)
         self._rows.append(row)
 
     def _take_back(self) -> None:
-        """Takes back this rater's last answer, or the last skip if that came later."""
+        """Takes back the last answer, also of an earlier time, if this rater gave it."""
         last = self._rows[-1] if self._rows else {"rater": None}
-        if self._skipped and self._skipped[-1][0] == len(self._rows):
-            self._skipped.pop()
-        elif last["rater"] == self._rater and last["id"] in self._order:
+        if last["rater"] == self._rater and last["id"] in self._order:
             self._rows.pop()
             self._file.drop_last()
         else:
             say("There is no answer to go back to.")
 
 
-def _answer(question: str, rubric: Rubric) -> str:
-    """Reads one of the keys s, b, v and q, `y` or `n`, or a score; empty for no score."""
-    scale = rubric.scale_of(question)
-    if question == _ACCEPT:
-        prompt, expected = "Accept it? y or n", "y or n"
-    else:
-        (dimension,) = (dimension for dimension in rubric.dimensions if dimension.name == question)
-        _print(question, " ".join(dimension.requirements))
-        prompt = f"{scale.min:g} to {scale.max:g}, or nothing"
-        expected = f"a number, {scale.min:g} to {scale.max:g}, such as 7.5"
+def _answer() -> str:
+    """Reads one of the keys y, n, s, b, v and q."""
     while True:
-        say(f"{prompt} (s skip, b back, v sources, q quit): ", nl=False)
+        say("Accept it? y or n (s skip, b back, v sources, q quit): ", nl=False)
         # The end of the input ends the session, too.
         answer = (sys.stdin.readline() or "q").strip().lower()
-        if answer in {"s", "b", "v", "q"}:
-            return answer
-        if question == _ACCEPT:
-            if answer in {"y", "n", "yes", "no"}:
-                return answer[0]
-        else:
-            with suppress(ValueError):
-                if not answer or scale.min <= float(answer) <= scale.max:
-                    return answer
-        say(f"'{answer}' is no answer: {expected}.")
+        if answer in {"y", "n", "yes", "no", "s", "b", "v", "q"}:
+            return answer[0]
+        say(f"'{answer}' is no answer: y or n.")
 
 
 def _print(title: str, text: str) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from harness.cli.consoles import Command, show
+from harness.cli.consoles import Command, json_object, results, write_json
 from harness.cli.process import FAILED
-from harness.cli.rubric_batch import (
+from harness.cli.rubric_scoring import (
     ScoredDrafts,
     ScoreSource,
     name_of,
@@ -22,7 +19,7 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
-from harness.cli.tables import table
+from harness.cli.tables import print_line
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput, RunLimitReached
 from harness.rubric import Noise, Rubric, measured_noise, write_noise
 
@@ -45,24 +42,23 @@ def noise(*, source: ScoreSource, repeats: int, as_json: bool) -> None:
     Exit codes: 0 it was measured, 1 a draft could not be judged, 2 invalid input, 130 interrupted,
     143 terminated.
     """
-    measured = _measure(source, repeats)
-    show(measured, _print, as_json=as_json, fields=_as_json)
-    if measured.scored.result.failures:
+    scored, composites = _judge(source, repeats)
+    measured = measured_noise(scored.evaluator, [*composites.values()])
+    file = write_noise(measured, source.rubric, directory=source.chosen.directory)
+    if as_json:
+        fields = {**_as_json(scored, composites, measured), "file": str(file)}
+        write_json(json_object(fields))
+    else:
+        _print(scored, composites, measured, file)
+    if scored.result.failures:
         sys.exit(FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NoiseResult:
-    scored: ScoredDrafts
-    composites: Mapping[str, Sequence[float]]
-    """Draft's id → the composite of each judgement, for drafts that were judged."""
-    noise: Noise
-    file: Path
-    """The file with the noise, beside the rubric."""
+def _judge(source: ScoreSource, repeats: int) -> tuple[ScoredDrafts, Mapping[str, Sequence[float]]]:
+    """Has each draft judged `repeats` times; raises if not all could be.
 
-
-def _measure(source: ScoreSource, repeats: int) -> _NoiseResult:
-    """Has each draft judged `repeats` times, and writes the noise; raises if not all could be."""
+    Also returns draft's id → the composite of each judgement, for drafts that were judged.
+    """
     rubric = source.rubric
     # Before any draft is scored, so that no call is wasted.
     if not rubric.judged or not source.has_evaluator:
@@ -80,61 +76,55 @@ def _measure(source: ScoreSource, repeats: int) -> _NoiseResult:
         first = scored.result.failures[0]
         raise HarnessError(first.reason, code=first.code)
     # A draft that a gate stopped has no judges.
-    composites = {
-        name: verdict.judges.composites
-        for name, verdict in scored.verdicts.items()
-        if verdict.judges
-    }
+    judges = {name: verdict.judges for name, verdict in scored.verdicts.items()}
+    composites = {name: panel.composites for name, panel in judges.items() if panel}
     if not composites:
         raise InvalidInput(
             f"no model judged these drafts by rubric '{rubric.id}': a gate stopped each, or "
             "its judged dimensions need sources, given with --sources",
             code="noise.nothing-judged",
         )
-    noise = measured_noise(scored.evaluator, [*composites.values()])
-    file = write_noise(noise, rubric, directory=source.chosen.directory)
-    return _NoiseResult(scored=scored, composites=composites, noise=noise, file=file)
+    return scored, composites
 
 
-def _as_json(measured: _NoiseResult) -> dict[str, object]:
-    result, rubric = measured.scored.result, measured.scored.source.rubric
+def _as_json(
+    scored: ScoredDrafts, composites: Mapping[str, Sequence[float]], measured: Noise
+) -> dict[str, object]:
+    result, rubric = scored.result, scored.source.rubric
     drafts: list[dict[str, object]] = [
-        {"draft": name, "composites": measured.composites.get(name, []), "error": None}
-        for name in measured.scored.verdicts
+        {"draft": name, "composites": composites.get(name, []), "error": None}
+        for name in scored.verdicts
     ]
     drafts += [
         {"draft": name_of(failure), "composites": [], "error": failure.reason}
         for failure in result.failures
     ]
     return {
-        **measured.noise.model_dump(),
+        **measured.model_dump(),
         "run_id": result.run.run_id,
         "journal": str(result.run.files.journal),
         "rubric": rubric.id,
         "rubric_sha256": rubric.sha256,
-        "repeatability": measured.noise.repeatability,
-        "is_frozen": measured.noise.is_frozen,
+        "repeatability": measured.repeatability,
+        "is_frozen": measured.is_frozen,
         "drafts": drafts,
-        "file": str(measured.file),
     }
 
 
-def _print(measured: _NoiseResult, console: Console) -> None:
-    result, rubric = measured.scored.result, measured.scored.source.rubric
-    rows = table("Composites of each judgement", "draft", "composites", "mean", "deviation")
-    for name, composites in measured.composites.items():
-        rows.add_row(
-            Text(name),
-            "  ".join(map(str, composites)),
-            f"{statistics.fmean(composites):.2f}",
-            f"{statistics.stdev(composites):.2f}" if len(composites) > 1 else "-",
-        )
-    console.print(rows)
+def _print(
+    scored: ScoredDrafts, composites: Mapping[str, Sequence[float]], measured: Noise, file: Path
+) -> None:
+    result, rubric, console = scored.result, scored.source.rubric, results()
+    for name, values in composites.items():
+        composites_shown = "  ".join(map(str, values))
+        spread = f", deviation {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        mean = f"mean {statistics.fmean(values):.2f}"
+        print_line(f"{name}: {composites_shown} ({mean}{spread})", console)
     for line in not_judged(result.failures):
         console.print(line, style="yellow")
-    for line in meaning(measured.noise, rubric):
+    for line in meaning(measured, rubric):
         console.print(line)
-    console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
+    console.print(f"Kept in {file}, for runs with this rubric and evaluator.")
     console.print(f"The run's journal: {result.run.files.journal}", style="dim", soft_wrap=True)
 
 
@@ -152,13 +142,10 @@ def meaning(noise: Noise, rubric: Rubric) -> Iterator[str]:
         )
         return
     if noise.between is not None and noise.between <= deviation:
-        # Asked for one dimension a call, it is split already.
-        is_joint = rubric.judge == "joint" and len(rubric.judged) > 1
-        split = ", ask with 'judge: split'," if is_joint else ""
         yield (
             f"The drafts' own means differ by no more than that ({noise.between:.2f}): by this "
-            "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors"
-            f"{split} or choose another model."
+            "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors, or "
+            "choose another model."
         )
     if deviation == 0:
         yield "All judgements of a draft were equal: one is enough."

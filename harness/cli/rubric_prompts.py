@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from textwrap import indent
 
 import click
 
 from harness.cli.arguments import config_option
 from harness.cli.consoles import Command, say
-from harness.cli.rubric_batch import task_in
 from harness.cli.rubric_command import own_rubrics, read_named
+from harness.cli.rubric_scoring import task_in
 from harness.files import read_text, writing
 from harness.inference import Message
 from harness.rubric import DimensionScore, Draft, Finding, Rubric, RubricFile, reach_verdict
@@ -29,7 +27,10 @@ from harness.wiggum.prompts import FailedDraft, RevisionPrompts, place_of
 @click.option("--task", default="(the task)", help="@FILE reads it from a file.")
 @click.option("--sources", multiple=True, metavar="FILE", help="May be repeated.")
 @click.option(
-    "--write", metavar="FILE", type=click.Path(path_type=Path), help=("Copy the templates here.")
+    "--write",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Copy the templates that ship here.",
 )
 @config_option
 def prompts(
@@ -48,7 +49,9 @@ def prompts(
     """
     file = read_named(rubric, own_rubrics(config))
     if write is not None:
-        _copy(file.rubric, write)
+        # Never over a copy that someone has edited.
+        with writing(write), write.open("xb") as copy:
+            copy.write(SHIPPED.read_bytes())
         say(f"{write}: a copy to edit; name it in a rubric: 'prompts: {write.name}'")
         return
     example = Draft(
@@ -131,15 +134,3 @@ def _origins(file: RubricFile, names: Sequence[str]) -> str:
     changed = file.rubric.prompts.own
     places = [file.written.at(("prompts", name)) for name in names if name in changed]
     return ", ".join(f"{place.path}:{place.line}" for place in places) or "as it ships"
-
-
-def _copy(rubric: Rubric, path: Path) -> None:
-    """Writes the rubric's templates, with the comments of the shipped ones."""
-    text = SHIPPED.read_text(encoding="utf-8")
-    for name, template in rubric.prompts.own.items():
-        # A template ends at the first line that is neither blank nor indented.
-        before, after = re.split(rf"^{name}:.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)
-        text = f"{before}{name}: |\n{indent(template, '  ')}\n\n{after}"
-    # Never over a copy that someone has edited.
-    with writing(path), path.open("x", encoding="utf-8") as file:
-        file.write(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.tables import listed, percent, table
 from harness.cli.tuning_report import write_report
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import InvalidInput
 from harness.files import shipped_directory
 from harness.rubric import Rubric, RubricFile, load_rubric
 from harness.rubric.calibration.agreement import Estimate
@@ -32,7 +32,7 @@ from harness.rubric.calibration.calibration_files import (
 )
 from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import labeled_by
-from harness.rubric.calibration.tuning import Tuning, tune
+from harness.rubric.calibration.tuning import Tuning
 from harness.version import __version__
 
 _SHOWN_STEPS = 10
@@ -55,12 +55,6 @@ _MISSING_DRAFTS: dict[Risk, str] = {
     "rejected": "drafts that people reject, all below {:g}; labels of others add nothing",
     "all": "drafts, none of them wrong and accepted at {:g}",
 }
-
-
-def _page(_: click.Context, __: click.Parameter, page: Path | None) -> Path | None:
-    if page is not None and page.suffix.lower() not in {".html", ".htm"}:
-        raise click.BadParameter("it is a page; give a name that ends in .html")
-    return page
 
 
 of_labels = together(
@@ -123,14 +117,9 @@ def about_reading(labels: Labels) -> Iterator[str]:
     show_default=True,
     help="What the error rate is a share of: accepted drafts, drafts that people reject, or all.",
 )
-@click.option("--split", metavar="NAME", help="Use only rows with this value in column 'split'.")
-@click.option(
-    "--evaluator", metavar="TAG", help="The evaluator that gave the scores, if no column names it."
-)
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
-    callback=_page,
     help="Write the results to this .html file, with the texts of the worst disagreements.",
 )
 @click.option(
@@ -147,11 +136,9 @@ def tune_rubric(
     risk: Risk,
     confidence: float,
     columns: tuple[str, ...],
-    split: str | None,
     accept_at: float | None,
     unreadable: Unreadable,
     off_scale: OffScale,
-    evaluator: str | None,
     report: Path | None,
     write: bool,
     config: Path | None,
@@ -174,40 +161,33 @@ def tune_rubric(
     labeled = read(labels, columns=ours)
     if scores is not None:
         labeled = _with_scores(labeled, read(scores, columns={}, need="scores"))
-    drafts = [draft for draft in labeled.drafts if split in (None, draft.split)]
-    if not drafts:
-        near = did_you_mean(str(split), {draft.split for draft in labeled.drafts})
-        problem = f"no row has split '{split}'; {near}"
-        raise InvalidInput(problem, code="labels.no-split", path=labels)
     before = Calibration.read(file.rubric, directory)
-    tuning = tune(
-        drafts,
+    tuning = Tuning(
+        labeled.drafts,
         file.rubric,
         RiskAim(target=target, risk=risk, confidence=confidence),
         accept_at=accepted_from(accept_at, before, file.rubric),
         attempts=Attempts.beside(file.rubric, directory),
-        # Seeded: the same labels give the same figures each time.
-        generator=np.random.default_rng(0),
     )
     # Each look is recorded: after several at the same labels, a claim needs more evidence.
     tuning.attempts.write(file.rubric, directory)
     if not as_json:
-        _print(tuning, before, labeled)
-    origin = _origin(file.rubric, tuning, labeled, evaluator)
+        _print(tuning, labeled)
+    origin = _origin(file.rubric, tuning, labeled)
     if report is not None:
         write_report(
             report,
             tuning,
             file.rubric,
             origin=origin,
-            claim=(*_about_own(tuning, before), *_about_claim(tuning)),
+            claim=(*_about_own(tuning), *_about_claim(tuning)),
             remarks=(*_about_labels(tuning, labeled), *_about_agreement(tuning)),
             tables=(_thresholds(tuning), _agreements(tuning)),
         )
     written = None
     if write:
         load = partial(load_rubric, directory=rubrics, refuse=refusal_after_asking)
-        written = _calibrated(file, tuning, evaluator, load=load)
+        written = _calibrated(file, tuning, load=load)
         written.write(file.rubric, directory)
     if as_json:
         write_json(json_object(_as_json(file.rubric, tuning, labeled, written, origin=origin)))
@@ -248,19 +228,16 @@ def records_directory(file: RubricFile, rubrics: Path) -> Path:
     return rubrics if ships else file.written.path.parent
 
 
-def _calibrated(
-    file: RubricFile, tuning: Tuning, evaluator: str | None, *, load: Callable[[Path], Rubric]
-) -> Calibration:
+def _calibrated(file: RubricFile, tuning: Tuning, *, load: Callable[[Path], Rubric]) -> Calibration:
     at = tuning.named
-    evaluators = tuning.evaluators or evaluator
     if at is None:
         raise InvalidInput(
             "no threshold supports the claim, so none is written", code="tune.none-named"
         )
-    if evaluators is None and tuning.samples:
+    if tuning.evaluators is None and tuning.samples:
         raise InvalidInput(
-            "a threshold holds for one evaluator, and the scores do not name theirs; add "
-            "--evaluator TAG, or a column 'evaluator'",
+            "a threshold holds for one evaluator, and the scores do not name theirs; add a column "
+            "'evaluator'",
             code="tune.no-evaluator",
         )
     # First, since `rubric_sha256` is that of the file with its new threshold.
@@ -268,7 +245,7 @@ def _calibrated(
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
-        evaluator=evaluators,
+        evaluator=tuning.evaluators,
         samples=tuning.samples,
         labels_sha256=tuning.labels_sha256,
         at=at,
@@ -278,11 +255,10 @@ def _calibrated(
     )
 
 
-def _print(tuning: Tuning, before: Calibration | None, labels: Labels) -> None:
+def _print(tuning: Tuning, labels: Labels) -> None:
     console = results()
-    for line in (*_about_labels(tuning, labels), "", *_about_own(tuning, before)):
-        console.print(line, soft_wrap=True)
-    for line in (*_about_claim(tuning), ""):
+    above = (*_about_labels(tuning, labels), "", *_about_own(tuning), *_about_claim(tuning), "")
+    for line in above:
         console.print(line, soft_wrap=True)
     console.print(_thresholds(tuning))
     if tuning.agreements:
@@ -302,52 +278,38 @@ def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
     for reason, ids in tuning.dropped.items():
         yield f"{len(ids)} left out of thresholds, {reason}: {listed(ids)}"
     if tuning.outdated:
-        yield (
-            f"{len(tuning.outdated)} have scores by another version of the rubric, which this one "
-            f"may not give: {listed(tuning.outdated)}"
-        )
+        count = len(tuning.outdated)
+        yield f"{count} have scores by another version of the rubric: {listed(tuning.outdated)}"
     if tuning.uneven:
-        yield (
-            f"{len(tuning.uneven)} were scored without --samples. Those near the threshold were "
-            "judged more often, which moves their scores away from it: score them again with it."
-        )
+        # Those near the threshold were judged more often, which moves their scores away from it.
+        yield f"{len(tuning.uneven)} were scored without --samples: score them again with it."
     if tuning.left_out:
-        yield (
-            f"No evaluator scored {listed(tuning.left_out)}, so composites are of the rest: the "
-            "threshold holds for runs without one."
-        )
+        names = listed(tuning.left_out)
+        yield f"No evaluator scored {names}: the threshold holds for runs without one."
     yield from about_reading(labels)
     if labels.ignored:
         yield f"Columns that mean nothing here: {listed(labels.ignored)}"
     if (looks := tuning.aim.looks) > 1:
-        yield (
-            f"{looks} looks at these labels, by other scores or with fewer drafts, share what may "
-            f"go wrong: each must be {percent(1 - tuning.aim.error)} sure. New labels are free."
-        )
+        sure = percent(1 - tuning.aim.error)
+        yield f"{looks} looks at these labels share what may go wrong: each must be {sure} sure."
 
 
-def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
+def _about_own(tuning: Tuning) -> Iterator[str]:
     aim, current = tuning.aim, tuning.own
     if aim.risk != "accepted":
-        yield f"pass_at {_rate(current, replace(aim, risk='accepted'))}."
-    yield f"pass_at {_rate(current, aim)}."
-    is_by_these_labels = before is not None and (
-        before.at.threshold == current.threshold and before.labels_sha256 == tuning.labels_sha256
+        yield f"pass_at {rate(current, replace(aim, risk='accepted'))}."
+    yield f"pass_at {rate(current, aim)}."
+    yield (
+        f"  At most {percent(tuning.own_bound)} are, {percent(aim.confidence)} sure, if it was "
+        "chosen before these labels were seen."
     )
-    if is_by_these_labels:
-        yield "  It was set by these labels: what was claimed then is all that can be."
-    else:
-        yield (
-            f"  At most {percent(tuning.own_bound)} are, {percent(aim.confidence)} sure, if it "
-            "was chosen before these labels were seen."
-        )
 
 
 def _about_claim(tuning: Tuning) -> Iterator[str]:
     aim, named = tuning.aim, tuning.named
     claim = _claim(aim)
     if named is not None:
-        yield f"Threshold {_rate(named, aim)}."
+        yield f"Threshold {rate(named, aim)}."
         yield f"  Claim: {claim} ({_METHODS[aim.risk]})."
         return
     yield f"No threshold allows the claim: {claim}."
@@ -357,9 +319,7 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
         yield f"  At the least {count} more are missing: {drafts}."
 
 
-def _origin(
-    rubric: Rubric, tuning: Tuning, labels: Labels, evaluator: str | None
-) -> dict[str, str]:
+def _origin(rubric: Rubric, tuning: Tuning, labels: Labels) -> dict[str, str]:
     """Title → text: what the figures come from and how, for an auditor."""
     aim = tuning.aim
     decided = "one decision for each draft, of the majority"
@@ -368,7 +328,7 @@ def _origin(
     counted = f"{tuning.own.drafts} of {len(labels.drafts)} drafts, one of each group"
     judge = "none: code alone scores"
     if tuning.samples:
-        judge = tuning.evaluators or evaluator or "not named"
+        judge = tuning.evaluators or "not named"
     return {
         "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "Version": f"harness {__version__}",
@@ -389,7 +349,8 @@ def _claim(aim: RiskAim) -> str:
     return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
-def _rate(step: AtThreshold, aim: RiskAim) -> str:
+def rate(step: AtThreshold, aim: RiskAim) -> str:
+    """What a threshold does: how many drafts it accepts, and the error rate."""
     trials = step.trials(aim.risk)
     share = f" ({percent(step.wrong / trials)})" if trials else ""
     accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
@@ -461,6 +422,13 @@ def _about_disagreements(tuning: Tuning) -> Iterator[str]:
         yield f"  {draft.labeled.id}: {draft.composite:g}, {people}  {excerpt}".rstrip()
 
 
+# Of `Tuning`. Drafts have texts, which may be long: the JSON counts or names them.
+_FIELDS = (
+    *("aim", "own", "own_bound", "named", "missing", "left_out", "steps", "held_back", "grouped"),
+    *("dropped", "agreements", "discrimination", "accept_at", "outdated", "uneven", "samples"),
+)
+
+
 def _as_json(
     rubric: Rubric,
     tuning: Tuning,
@@ -469,15 +437,12 @@ def _as_json(
     *,
     origin: dict[str, str],
 ) -> dict[str, object]:
-    # Drafts have texts, which may be long: the JSON counts some, and names the others.
-    left_out = {"counted", "attempts", "disagreements"}
-    names = [field.name for field in fields(tuning) if field.name not in left_out]
     return {
         "rubric": rubric.id,
         "rubric_sha256": rubric.sha256,
         "drafts": len(tuning.counted),
         "origin": origin,
-        **{name: getattr(tuning, name) for name in names},
+        **{name: getattr(tuning, name) for name in _FIELDS},
         "ignored_columns": labels.ignored,
         "unreadable": labels.unreadable,
         "off_scale": labels.off_scale,

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -23,20 +24,18 @@ from harness.cli.arguments import (
     together,
 )
 from harness.cli.consoles import (
+    Command,
     LogFormat,
     Shown,
-    code_of,
-    error_as_json,
+    error_fields,
     exit_code_of,
     is_attended,
     json_object,
-    log_to_stderr,
     note_end,
     say,
-    say_failure,
     write_json,
 )
-from harness.cli.process import FAILED, STOPPED, UNUSABLE, WAITING, Interrupts
+from harness.cli.process import STOPPED, UNUSABLE, WAITING
 from harness.cli.progress import Progress
 from harness.cli.project_files import (
     absolute_target,
@@ -127,7 +126,7 @@ class RunOptions:
         return cls(limits=limits, **{name: arguments.pop(name) for name in names})
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("target", metavar="FILE.py|NAME")
 @click.option("--task", help="Short for --set task=…")
 @click.option(
@@ -239,52 +238,31 @@ class StartedRun:
 
 
 @contextmanager
-def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator[StartedRun]:
-    """Turns an error, Ctrl-C or SystemExit in the block into messages, JSON and an exit code.
-
-    With `has_report`, warnings that the run's report prints are kept out of the log.
-    """
-    reported: list[str] = []
-    is_for_people = not options.as_json and options.log_format == "text"
-    log_to_stderr(options.log_format, reported=reported if has_report and is_for_people else None)
+def failures_of_run(options: RunOptions) -> Iterator[StartedRun]:
+    """Adds what is known of the run to an error in the block, which `Command` tells."""
     started = StartedRun()
-    interrupts = Interrupts()
     try:
         yield started
-    except BaseException as error:
-        # There will be no report, and the log does not have these.
-        for warning in reported:
-            say(f"Warning: {warning}", err=True)
-        if not isinstance(error, KeyboardInterrupt | SystemExit | HarnessError):
-            raise
-        match error:
-            case KeyboardInterrupt():
-                message, exit_code = "interrupted", interrupts.exit_code
-            case SystemExit():
-                # Its own code would pass for one of this command's.
-                message, exit_code = f"harness: {who_left(error)}", FAILED
-            case _:
-                message, exit_code = f"harness: {error}", exit_code_of(error)
-                if options.with_traceback:
-                    say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
-        _say_end(error, message, started.journal, exit_code, as_json=options.as_json)
-        sys.exit(exit_code)
+    except (HarnessError, KeyboardInterrupt) as error:
+        if isinstance(error, HarnessError) and options.with_traceback:
+            say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
+        if started.journal is not None:
+            error_fields()["run_id"] = started.journal.stem
+        if isinstance(error, NodeFailed) and error.result is not None:
+            error_fields().update(result_fields(error.result))
+        # Below the error.
+        end = partial(_print_end, error, started.journal, as_json=options.as_json)
+        click.get_current_context().call_on_close(end)
+        raise
 
 
-def _say_end(
-    error: BaseException, message: str, journal: Path | None, exit_code: int, *, as_json: bool
-) -> None:
-    result = error.result if isinstance(error, NodeFailed) else None
-    say_failure(message, code=code_of(error))
-    if as_json:
-        run_id = None if journal is None else journal.stem
-        fields = None if result is None else result_fields(result)
-        write_json(error_as_json(error, run_id=run_id, fields=fields))
-    elif result is not None:
-        print_failure(result, Shown(stderr=True))
+def _print_end(error: BaseException, journal: Path | None, *, as_json: bool) -> None:
+    if isinstance(error, NodeFailed) and error.result is not None and not as_json:
+        print_failure(error.result, Shown(stderr=True))
     if journal is not None:
         # What cannot be used fails a resumed run in the same way.
-        purpose = "Once that is mended, to" if exit_code == UNUSABLE else "To"
+        is_input = isinstance(error, HarnessError) and exit_code_of(error) == UNUSABLE
+        purpose = "Once that is mended, to" if is_input else "To"
         say(f"{purpose} go on with what was done: {resume_command(journal)}", err=True)
 
 
@@ -321,7 +299,7 @@ def perform(order: Order, started: StartedRun, *, as_json: bool) -> RunResult:
         if isinstance(record, RunStarted):
             started.journal = traces / f"{record.run_id}{JOURNAL_SUFFIX}"
 
-    with Progress(Shown(stderr=True), order.pipeline.nodes) as progress:
+    with Progress(Shown(stderr=True), order.pipeline.nodes) as progress, left_as_error():
         return run_to_its_end(
             order.pipeline.run_async(
                 order.inputs,
@@ -333,6 +311,15 @@ def perform(order: Order, started: StartedRun, *, as_json: bool) -> RunResult:
                 origin=order.origin,
             )
         )
+
+
+@contextmanager
+def left_as_error() -> Iterator[None]:
+    """Turns a node's `sys.exit`, whose code would pass for one of the command's, into an error."""
+    try:
+        yield
+    except SystemExit as error:
+        raise HarnessError(who_left(error), code="run.left") from error
 
 
 class TerminalAsker:

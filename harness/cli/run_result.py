@@ -17,7 +17,6 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markdown import Markdown
 
-from harness.cli.arguments import traces_directory
 from harness.cli.rounds import changes, round_as_json, rounds_table
 from harness.cli.tables import print_line
 from harness.cli.verdicts import decision, remarks
@@ -25,10 +24,9 @@ from harness.errors import HarnessError
 from harness.graph import NodeFailure, Question, Skipped
 from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
-from harness.session import RunResult, Settings
-from harness.session.trust import SETTINGS_FILE
+from harness.session import RunResult
 from harness.trace import CallGroup, events
-from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
+from harness.wiggum import STOPPED_SINCE, WiggumResult
 
 # Title → the command that shows it.
 _NEXT = {
@@ -52,13 +50,9 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
     if result.status == "finished" or result.result is not None:
         _print_output(result.result, out)
         console.print()
-    for earlier in result.earlier_loops:
-        print_line(_earlier_line(earlier), console)
     for loop in result.loops:
         _print_loop(loop, console)
     _print_end(result, console)
-    for warning in result.warnings:
-        print_line(f"Warning: {warning}", console, "yellow")
     print_line(spent_line(result), console)
     files = result.files
     if files.journal.is_file():
@@ -67,7 +61,7 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
         has_loop = result.loops or result.earlier_loops
         for title, command in _NEXT.items():
             if command != "trace rounds" or has_loop:
-                lines[title] = f"{command_here()} {command} {_journal_name(files.journal)}"
+                lines[title] = _of_journal(command, files.journal)
         for title, line in lines.items():
             print_line(f"{title:<{_NEXT_WIDTH}}{line}", console, "dim")
 
@@ -93,23 +87,21 @@ def print_to_do(result: RunResult, console: Console) -> None:
             resume += f" --{FIELD_OF[result.command_limit].replace('_', '-')} …"
         print_line(f"{purpose} {resume}", console)
     elif result.questions:
-        questions = result.questions[:_MOST_LINES]
-        if len(questions) > 1:
-            answers = [f"{shlex.quote(q.key)}={_example_answer(q)}" for q in questions]
-        else:
-            answers = [_example_answer(questions[0])]
-        options = " ".join(f"--answer {answer}" for answer in answers)
+        answers = [f"{shlex.quote(q.key)}={_example_answer(q)}" for q in result.questions]
+        if len(answers) == 1:
+            answers = [_example_answer(result.questions[0])]
+        options = " ".join(f"--answer {answer}" for answer in answers[:_MOST_LINES])
         print_line(f"To answer: {resume} {options}", console)
 
 
 def resume_command(journal: Path) -> str:
     """What to type to go on with a run."""
-    return f"{command_here()} resume {_journal_name(journal)}"
+    return _of_journal("resume", journal)
 
 
 def open_command(journal: Path) -> str:
     """What to type to see a run in Perfetto."""
-    return f"{command_here()} {_NEXT['timeline']} {_journal_name(journal)}"
+    return _of_journal(_NEXT["timeline"], journal)
 
 
 def result_fields(result: RunResult) -> dict[str, object]:
@@ -202,14 +194,6 @@ def _answered(use: CallGroup) -> str:
     return f"{use.name} ({', '.join(map(str, counts))})" if counts else ""
 
 
-def _earlier_line(loop: RecordedLoop) -> str:
-    scores = " → ".join(str(score) for score in loop.composites)
-    return (
-        f"Before the run was resumed, a loop by rubric '{loop.rubric}' ended: {scores}; "
-        f"{loop.stop_reason}, round {loop.best_round} is returned."
-    )
-
-
 def _print_loop(loop: WiggumResult, console: Console) -> None:
     verdict = loop.best.verdict
     if loop.best is not loop.rounds[0]:
@@ -221,12 +205,6 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
         f"by rubric '{loop.rubric.id}'.",
         highlight=False,
     )
-    if tried := [candidate for round_ in loop.rounds for candidate in round_.tried]:
-        count = sum(candidate.outcome == "taken" for candidate in tried)
-        console.print(f"{count} of {len(tried)} candidates were taken.", highlight=False)
-    panels = [round_.verdict.judges for round_ in loop.rounds]
-    if again := sum(len(panel.composites) - 1 for panel in panels if panel):
-        console.print(f"Near {loop.rubric.pass_at:g}, drafts were judged {again} more times.")
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)
     for line in remarks(verdict, loop.rubric):
@@ -272,7 +250,7 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
 
 def _print_end(result: RunResult, console: Console) -> None:
     """Prints what was reused, retried, left out or asked; nothing if the run simply finished."""
-    for line in (*_resumed(result), *_tried_and_left_out(result)):
+    for line in _about_calls(result):
         print_line(line, console)
     if result.stopped_by is not None:
         print_line(f"Stopped: {result.stopped_by}", console, "yellow")
@@ -309,47 +287,28 @@ def command_here(directory: Path | None = None) -> str:
     return shlex.quote(path) + (" -m harness" if is_module else "")
 
 
-def _journal_name(journal: Path) -> str:
-    """How a command here names a run: its id, and its folder unless commands look there anyway."""
-    try:
-        # Without a settings file, reading it would warn of one in a folder above.
-        searched = traces_directory(None if Path(SETTINGS_FILE).exists() else Settings().traces)
-    except HarnessError:  # the run had other settings
-        searched = None
-    if searched is not None and journal.parent.resolve() == searched.resolve():
-        return journal.stem
-    return f"{journal.stem} --traces {shlex.quote(os.path.relpath(journal.parent))}"
+def _of_journal(command: str, journal: Path) -> str:
+    """A command on a run, as a user types it here."""
+    # By the file and not by the run's id: it is found whatever folder the settings name for runs.
+    return f"{command_here()} {command} {shlex.quote(os.path.relpath(journal))}"
 
 
-def _resumed(result: RunResult) -> Iterator[str]:
+def _about_calls(result: RunResult) -> Iterator[str]:
+    """Lines about calls that were reused, made or tried again, or left out."""
     if result.had_finished:
         yield "The run had finished: nothing was left to do."
         return
-    if result.parts == 1 and not result.reused:
-        return
-    # A call that was made again had been done before, too.
-    count = len({*result.reused, *(rerun.node for rerun in result.reruns)})
-    number = f"{count:,}" if count else "No"
-    line = f"{number} node {'call was' if count == 1 else 'calls were'} done before"
-    if replies := result.replies_used_again:
-        line += f"; {replies:,} {'reply' if replies == 1 else 'replies'} of models to calls that "
-        line += f"had not ended {'was' if replies == 1 else 'were'} used again"
-    if not result.reruns:
-        if count and not replies:
-            line += ", and none of them was made again"
-        yield f"{line}."
-        return
-    yield f"{line}; made again:"
-    yield from _capped([f"  {rerun.node}: {rerun.reason}" for rerun in result.reruns])
-
-
-def _tried_and_left_out(result: RunResult) -> Iterator[str]:
-    retries = [
-        f"  {label}: {count:,} time{'s' if count > 1 else ''}"
-        for label, count in result.retries.items()
-    ]
-    skips = [f"  {skip.node}: {skip.reason}" for skip in result.skips]
-    for title, lines in (("Tried again:", retries), ("Left out:", skips)):
+    if result.parts > 1 or result.reused:
+        replies = (
+            f"; replies to unfinished calls: {n:,}" if (n := result.replies_used_again) else ""
+        )
+        yield f"Used again, calls of nodes: {len(result.reused):,}{replies}."
+    lines_by_title = {
+        "Made again:": [f"  {rerun.node}: {rerun.reason}" for rerun in result.reruns],
+        "Retries:": [f"  {label}: {n:,}" for label, n in result.retries.items()],
+        "Left out:": [f"  {skip.node}: {skip.reason}" for skip in result.skips],
+    }
+    for title, lines in lines_by_title.items():
         if lines:
             yield from (title, *_capped(lines))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -13,9 +13,6 @@ T = TypeVar("T")
 
 UNKNOWN = "-"
 
-# Characters, in which a model's name can still be read.
-_COLUMN_WIDTH = 20
-_TITLES_WIDTH = 16
 _MOST_LISTED = 5
 
 
@@ -73,43 +70,6 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(items[:_MOST_LISTED]) + more
 
 
-def cell(value: object, style: str = "") -> Text:
-    """A cell of `print_columns`; a dash if there is nothing in it."""
-    match value:
-        case None | "" | ():
-            return Text(UNKNOWN, style="dim")
-        case bool():
-            return Text("yes", style=style) if value else Text("no", style="yellow")
-        case int() | float():
-            return Text(f"{round(value, 1):,}", style=style)
-        case tuple():
-            return Text(listed(map(str, value)), style=style)
-        case _:
-            return Text(str(value), style=style)
-
-
 def print_line(line: str, console: Console, style: str = "") -> None:
     """Prints a line as it is: names in it may hold brackets."""
     console.print(Text(line, style=style), soft_wrap=True)
-
-
-def print_columns(
-    things: Mapping[str, T], rows: Mapping[str, Callable[[T], Text]], console: Console
-) -> None:
-    """Prints a column for each thing, in as many tables as the console's width needs.
-
-    `things` and `rows` are by title; the function of a row makes the cell of a thing. A row of
-    dashes is left out.
-    """
-    cells_by_row = {title: [*map(make_cell, things.values())] for title, make_cell in rows.items()}
-    titles = [*things]
-    columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
-    for start in range(0, len(titles), columns):
-        table = Table()
-        table.add_column("", no_wrap=True)
-        for title in titles[start : start + columns]:
-            table.add_column(Text(title), overflow="fold")
-        for title, cells in cells_by_row.items():
-            if any(cell.plain != UNKNOWN for cell in cells):
-                table.add_row(title, *cells[start : start + columns])
-        console.print(table)

@@ -17,7 +17,7 @@ from harness.errors import InvalidInput, Notice, did_you_mean
 from harness.files import read_text
 from harness.graph import Graph
 from harness.inference import Backend, Limits
-from harness.log import log_notice
+from harness.log import log_warning
 from harness.rows import Row
 from harness.rubric import ChosenRubric, Rubric, Scored, how_to_make_optional
 from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSummary, summaries
@@ -393,7 +393,7 @@ class EvaluationForm(OutputForm):
         places |= {(failure.file, failure.line) for failure in self.rows.refused}
         fields["rows"] = len(places)
         for notice in self._notices():
-            log_notice(notice.message, code=notice.code)
+            log_warning(notice.message, code=notice.code)
             run = fields["run"]
             fields["run"] = replace(run, warnings=(*run.warnings, notice))
         return EvaluationResult(

@@ -26,7 +26,7 @@ from harness.graph.state import Use
 from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter
 from harness.inference.limits import merged
 from harness.inference.reply_store import KeptReplies
-from harness.log import log_notice, log_warning, warnings_heard_by
+from harness.log import log_warning, warnings_heard_by
 from harness.metrics import otel_metrics
 from harness.residency import KeepAliveBudget
 from harness.rubric import Noise
@@ -272,7 +272,7 @@ class OpenRun:
         """Adds a warning to the log, the timeline, and the result."""
         self.warnings.append(notice)
         with warnings_heard_by(self.trace.warned):
-            log_notice(notice.message, code=notice.code)
+            log_warning(notice.message, code=notice.code)
 
     def warn_of_no_price(self, meter: Meter) -> None:
         """Warns, once, that a cost limit had no effect because no price is known."""

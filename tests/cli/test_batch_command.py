@@ -14,6 +14,7 @@ from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
 
 from harness import ScriptedBackend, Settings
+from harness.cli.progress import _PERIOD_S
 from harness.cli.project_files import load_pipeline
 
 PICKY = """\
@@ -290,28 +291,32 @@ def test_what_is_no_number_of_failures_is_refused(project: Path, text: str) -> N
     assert_shown("batch", f"--max-failures {text}", done)
 
 
-def test_progress_is_told_now_and_then_without_a_terminal(project: Path) -> None:
+def test_progress_is_told_now_and_then_without_a_terminal(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_PERIOD_S, "text", 0.001)
     rows = "".join(f"tea {n}\n" for n in range(100))
     (project / "drinks.csv").write_text("task\n" + rows)
     done = harness("batch", "echo.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
     told = [line for line in done.stderr.splitlines() if line.startswith("rows ")]
-    assert 2 <= len(told) <= 21
-    assert " left" in told[0]
+    assert any(" left" in line for line in told)
 
 
-def test_a_program_is_told_the_progress_in_figures(project: Path) -> None:
+def test_a_program_is_told_the_progress_in_figures(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_PERIOD_S, "json", 0.001)
     (project / "drinks.csv").write_text("task\n" + "tea\nmilk\n" * 50)
     command = ("picky.py", "drinks.csv", "--output", "out.jsonl", "--max-failures", "100%")
     done = harness("batch", *command, "--log-format=json", cwd=project)
     *told, end = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["event"] for line in told] == ["progress"] * len(told)
     assert (end["level"], end["code"]) == ("error", "batch.rows-failed")
-    assert 2 <= len(told) <= 21
     made = [line["nodes"]["rows"].get("failed", 0) for line in told]
     assert made == sorted(made)
     last = told[-1]["nodes"]["rows"]
     assert last["total"] == 100
-    assert last["done"] + last["failed"] >= 95
+    assert last["done"] + last["failed"] == 100
 
 
 def test_the_figures_of_a_batch_that_ends_early_agree(project: Path) -> None:
@@ -322,8 +327,6 @@ def test_the_figures_of_a_batch_that_ends_early_agree(project: Path) -> None:
 
     assert done.exit_code == 3
     assert_shown("batch", "too many failures", done.stdout)
-    assert "skipped" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("rows 0/60  18 failed")
 
     done = harness("batch", *command, "--log-format=json", cwd=project)
     end = json.loads(done.stderr.splitlines()[-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import traceback
 
 import pytest
 from rich.table import Table
@@ -75,42 +74,6 @@ def test_what_is_printed_for_a_program_is_an_object_a_line(printed, events, monk
 
 def events_in(out):
     return [json.loads(line)["event"] for line in out.buffer.getvalue().splitlines()]
-
-
-def raise_one_after_another():
-    try:
-        raise ExceptionGroup("both", [ValueError("a"), ValueError("b")])
-    except ExceptionGroup as error:
-        raise KeyError("second") from error
-
-
-@pytest.mark.parametrize("of_thread", [False, True])
-def test_a_traceback_is_one_object(of_thread, monkeypatch):
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
-    lines = JsonLines(out)
-    if of_thread:
-        monkeypatch.setattr("sys.stderr", lines)
-        thread = threading.Thread(target=raise_one_after_another, name="T")
-        monkeypatch.setattr("threading.excepthook", threading.__excepthook__)
-        thread.start()
-        thread.join()
-        lines.flush()
-    else:
-        for _ in range(2):
-            try:
-                raise_one_after_another()
-            except KeyError:
-                traceback.print_exc(file=lines)
-        thread = threading.Thread(target=lines.flush)
-        thread.start()
-        thread.join()
-        assert len(events_in(out)) == 2, "the last one waits for no line of its own thread"
-        lines.write("afterwards\n")
-    events = events_in(out)
-    if not of_thread:
-        assert events.pop() == "afterwards"
-    assert [event.rpartition("\n")[2] for event in events] == ["KeyError: 'second'"] * len(events)
-    assert len(events) == (1 if of_thread else 2)
 
 
 def test_half_lines_of_two_threads_stay_apart():

@@ -87,12 +87,12 @@ def test_ctrl_c_ends_it_and_a_terminal_is_told_what_is_being_done(tmp_path: Path
     assert "judge: first call; the model may have to load, for up to 77 s" in done.stderr
 
 
-# --- the table -------------------------------------------------------------------------------
+# --- for people -----------------------------------------------------------------------------
 
-NAMES = ("meta-llama/Llama-3.1-8B-Instruct", "qwen2.5:7b-instruct-q4_K_M", "gpt-4o", "m")
+NAMES = ("meta-llama/Llama-3.1-8B-Instruct", "gpt-4o")
 
 
-def column(name: str, **fields: object) -> EndpointCheck:
+def block(name: str, **fields: object) -> EndpointCheck:
     seen = {"reachable": True, "context_tokens": 131_072, "dropped": ("temperature", "top_p")}
     return EndpointCheck(
         tag=f"the-{name[:8]}-endpoint", backend="tensorrt-llm", model_id=name, **(seen | fields)
@@ -100,19 +100,17 @@ def column(name: str, **fields: object) -> EndpointCheck:
 
 
 UNSEEN = EndpointCheck(tag="dead", backend="vllm", model_id="m", reachable=False, error="dead")
-SEEN = column("[red]m", slots=1, models=tuple("abcdefgh"), error="[bold]no")
+SEEN = block("[red]m", slots=1, models=tuple("abcdefgh"), error="[bold]no")
 
 
 @pytest.mark.parametrize(
     ("case", "checks"),
     [
-        ("five endpoints", [column(name) for name in (*NAMES, "fifth")]),
+        ("two endpoints", [block(name) for name in NAMES]),
         ("seen and unseen", [SEEN, UNSEEN]),
     ],
 )
-def test_endpoints_stand_side_by_side_in_100_characters(
+def test_each_endpoint_has_a_line_for_what_is_known_of_it(
     case: str, checks: list[EndpointCheck]
 ) -> None:
-    table = printed(partial(print_checks, checks))
-    assert max(map(len, table.splitlines())) <= 100
-    assert_shown("endpoints check", case, table)
+    assert_shown("endpoints check", case, printed(partial(print_checks, checks)))

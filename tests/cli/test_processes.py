@@ -179,7 +179,7 @@ def test_a_run_on_the_real_model_ends_at_once_and_goes_on_where_it_was(brief: Pa
         assert "Traceback" not in errors
         path = journal_in(brief)
         assert path is not None
-        assert f"resume {path.stem}" in errors
+        assert f"{path.stem}.jsonl" in errors
         assert Journal(path).ended
 
     done = harness("resume", "latest", "--json", cwd=brief)

@@ -216,7 +216,7 @@ def test_a_node_that_ends_the_process_ends_the_run_and_not_with_its_exit_code(
     assert_shown("resume", "left by sys.exit", done)
     said = resumed(project, "--json").json
     assert said["status"] == "failed"
-    assert said["error"] == {"type": "SystemExit", "code": "run.left", "message": "3"}
+    assert said["error"]["code"] == "run.left"
     assert "SystemExit: 3" in harness("trace", "report", cwd=project).stdout
 
 
@@ -248,8 +248,8 @@ def test_what_is_said_to_be_typed_finds_a_run_that_landed_elsewhere(
     for folder, traces in (("other", there), (".", here)):
         (project / folder / "harness.toml").write_text(traces and f'traces = "{traces}"')
     ended = asks(project, "--config", "other/harness.toml")
-    (said,) = (line for line in ended.stderr.splitlines() if "resume 2" in line)
-    typed = shlex.split(said[said.index("resume 2") :])
+    (said,) = (line for line in ended.stderr.splitlines() if "resume " in line)
+    typed = shlex.split(said[said.index("resume ") :])
     assert harness(*typed, cwd=project).exit_code == 0
 
 

@@ -335,6 +335,5 @@ def test_many_drafts_are_summed_up_and_shown_one_by_one_if_that_is_asked_for(dra
 
     assert done.stdout.count("\n") < 40
     assert "20 of 60 passed (33%; needed: 8); 20 lie within 0.5 of that." in done.text
-    assert done.stderr.count("scores ") == 20
     detailed, calls = judged("score", *given, "--verbose", cwd=drafts)
     assert (detailed.text.count("Composite"), calls) == (60, 0)

@@ -69,7 +69,7 @@ def test_a_run_with_no_room_for_its_journal_stops_and_says_so(project: Path) -> 
 
     assert (shown.exit_code, stopped.exit_code) == (3, 3)
     assert "trace.journal-incomplete" in [one["code"] for one in stopped.json["warnings"]]
-    assert stopped.json["warnings"][-1]["message"].partition(":")[0] in shown.stderr
+    assert "trace.journal-incomplete" in shown.stderr
     assert stopped.json["skips"][0]["node"] == "after"
 
 
@@ -84,7 +84,7 @@ def test_a_warning_of_a_run_is_printed_once(project: Path, pipeline: str) -> Non
     done = harness("run", pipeline, cwd=project)
 
     (line,) = [line for line in done.stderr.splitlines() if "not remembered" in line]
-    assert line.startswith("Warning: ")
+    assert "warning" in line
 
 
 def test_warnings_can_be_json_with_their_run_node_and_span(project: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_run_that_is_told_to_end_is_closed_as_far_as_it_came(project: Path) ->
     assert record.ended.status == "cancelled"
     assert journal.with_suffix(".pftrace").is_file()
     assert "CancelledError" in (project / "traces/runs.jsonl").read_text()
-    assert f"resume {journal.stem}" in done.stderr
+    assert f"resume traces/{journal.stem}" in done.stderr
     (project / "go").touch()
     resumed = harness("resume", "latest", "--json", cwd=project).json
     assert (resumed["result"], resumed["reused"]) == ("done at last", ["first"])

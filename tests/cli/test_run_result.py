@@ -115,7 +115,7 @@ def masks(result: RunResult) -> dict[str, str]:
     return {
         str(result.files.journal.parent): "traces",
         r"\d+\.\d s": "0.0 s",
-        r"\S+( -m harness)? (view|trace \w+) \d+T.*": r"harness \2 RUN",
+        r"\S+( -m harness)? (view|trace \w+) \S*\d+T.*": r"harness \2 RUN",
     }
 
 

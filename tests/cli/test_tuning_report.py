@@ -135,9 +135,9 @@ def test_every_text_is_a_text_wherever_it_stands(here: Path) -> None:
     nasty = """<script>alert("1")</script> & 'more' \x1b[2J"""
     rows = [json.loads(line) for line in (here / "labels.jsonl").read_text().splitlines()]
     for row in rows:
-        row |= {"id": f"{nasty} {row['id']}", "task": nasty}
+        row |= {"id": f"{nasty} {row['id']}", "task": nasty, "evaluator": nasty}
     (here / "labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    tune(here, "--evaluator", nasty)
+    tune(here)
 
     assert "<script" not in page(here)
     assert "\x1b" not in page(here)

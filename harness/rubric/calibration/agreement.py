@@ -57,12 +57,14 @@ class Agreement:
 class Resamples:
     """Bootstrap resamples of groups of drafts; an independent draft is a group by itself."""
 
-    def __init__(self, groups: Sequence[str], generator: np.random.Generator) -> None:
+    def __init__(self, groups: Sequence[str], *, seed: int = 0) -> None:
         # Drafts of one source are not independent: resampled one by one, they give intervals that
         # are too narrow.
         _, self.codes = np.unique(np.asarray(groups), return_inverse=True)
         count = int(self.codes.max(initial=-1)) + 1
         draws = _DRAWS if count <= _MANY_GROUPS else _DRAWS_OF_MANY
+        # Seeded: the same scores have the same intervals each time.
+        generator = np.random.default_rng(seed)
         # The groups of each draw get numbers of their own, so that one count serves all draws.
         picked = generator.integers(count, size=(draws, count)) + np.arange(draws)[:, None] * count
         times = np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)

@@ -122,15 +122,11 @@ def interval(wrong: int, drafts: int, *, confidence: float) -> tuple[float, floa
 
 def most_wrong(drafts: int, aim: RiskAim) -> Counts:
     """`(1 + drafts,)`: the most wrong ones of 0, 1, 2 … drafts; -1 if so few prove nothing."""
-    special = library("scipy.special")
+    binom = library("scipy.stats").binom
     sizes = np.arange(drafts + 1)
     # The quantile is the first number whose probability is not below the error: mostly one more.
-    roots = np.ceil(np.nan_to_num(special.bdtrik(aim.error, np.maximum(sizes, 1), aim.target)))
-    limits = np.minimum(roots, sizes).astype(np.int64)
-    for _ in range(2):
-        tails = special.bdtr(np.maximum(limits, 0), sizes, aim.target)
-        limits -= (limits >= 0) & (tails > aim.error)
-    return np.asarray(limits)
+    quantiles = np.nan_to_num(binom.ppf(aim.error, sizes, aim.target)).astype(np.int64)
+    return np.asarray(quantiles - (binom.cdf(quantiles, sizes, aim.target) > aim.error))
 
 
 def least_drafts(aim: RiskAim) -> int:
@@ -138,9 +134,8 @@ def least_drafts(aim: RiskAim) -> int:
     # A sequence of thresholds begins where one wrong draft is allowed for: see `_first_size`.
     allowed = int(aim.risk == "accepted")
     # Long enough: without a wrong draft, about -log(error) / target are needed; with one, more.
-    sizes = np.arange(math.ceil(10 * (1 - math.log(aim.error)) / aim.target))
-    enough = library("scipy.special").bdtr(allowed, sizes, aim.target) <= aim.error
-    return int(np.argmax(enough))
+    tried = math.ceil(10 * (1 - math.log(aim.error)) / aim.target)
+    return int(np.argmax(most_wrong(tried, aim) >= allowed))
 
 
 def named_threshold(steps: Sequence[AtThreshold], aim: RiskAim) -> AtThreshold | None:

@@ -8,18 +8,16 @@ evidence for a threshold.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
-from shutil import copymode
 from typing import Any, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
 from harness.errors import InvalidInput, RubricInvalid
-from harness.files import shipped_directory, writing
+from harness.files import shipped_directory, write_whole, writing
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.load import RubricFile
 from harness.rubric.noise import RubricRecord
@@ -142,24 +140,26 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
             code="tune.rubric-ships",
             path=path,
         )
-    # Read again before it replaces the rubric, in the same folder: it may name files beside it.
-    trial = path.with_name(f".{path.stem}.{token_hex(4)}.partial{path.suffix}")
-    goal = _values(file.rubric) | {"pass_at": value}
-    try:
-        with writing(path):
-            trial.write_bytes(_with_pass_at(path.read_bytes().decode(), value).encode())
-            copymode(path, trial)
-            with suppress(RubricInvalid):
-                if _values(load(trial)) == goal:
-                    trial.replace(path)
-                    return load(path)
-    finally:
-        trial.unlink(missing_ok=True)
+    with writing(path):
+        before = path.read_bytes()
+    _replace(path, _with_pass_at(before.decode(), value).encode())
+    # The text was changed by its looks alone, so the rubric is read again.
+    with suppress(RubricInvalid):
+        rubric = load(path)
+        if _values(rubric) == _values(file.rubric) | {"pass_at": value}:
+            return rubric
+    _replace(path, before)
     raise InvalidInput(
         f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
         code="tune.threshold-not-written",
         path=path,
     )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    mode = path.stat().st_mode
+    write_whole(path, data)
+    path.chmod(mode)
 
 
 def _values(rubric: Rubric) -> dict[str, Any]:
@@ -168,15 +168,11 @@ def _values(rubric: Rubric) -> dict[str, Any]:
 
 
 def _with_pass_at(text: str, value: float) -> str:
-    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-    fields = {key.value: field for key, field in root.value}
-    node = fields.get("pass_at")
-    if node is not None:
-        return f"{text[: node.start_mark.index]}{value:g}{text[node.end_mark.index :]}"
+    # The value alone: a comment behind it stays.
+    changed, count = re.subn(r"(?m)^pass_at:[ \t]*[^#\s]+", f"pass_at: {value:g}", text, count=1)
+    if count:
+        return changed
     # A rubric that had the threshold of its base, or the default, gets its own below the title.
-    above = fields.get("title", root.value[0][1])
-    # A text below a `|` ends where the next line begins, any other text before the line's end.
-    end = text.find("\n", above.end_mark.index - 1) + 1 or len(text)
-    line_end = "\r\n" if "\r\n" in text else "\n"
-    before = text[:end] if text[:end].endswith("\n") else text[:end] + line_end
-    return f"{before}pass_at: {value:g}{line_end}{text[end:]}"
+    whole = text if text.endswith("\n") else f"{text}\n"
+    below = rf"\g<0>pass_at: {value:g}\g<end>"
+    return re.sub(r"(?m)^(title|extends):.*?(?P<end>\r?\n)", below, whole, count=1)

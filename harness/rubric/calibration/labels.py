@@ -10,12 +10,12 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from harness.errors import InvalidInput, LabelsInvalid, did_you_mean
 from harness.rows import Row, listed, read_rows
@@ -38,12 +38,9 @@ _KNOWN = {*_READ, *_OF_SCORING, "rater", "seed"}
 _OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}
 """Columns that do not count in a row that is outdated."""
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
-# Beside the words that pydantic reads: yes, no, true, false, 1, 0 …
-_DECISIONS = {"1.0": "yes", "0.0": "no", "accept": "yes", "reject": "no"}
-_VERDICTS = {"pass": 1, "yes": 1, "true": 1, "fail": 0, "no": 0, "false": 0}
-_SHOWN_OF_A_KIND = 3
-
-_MODEL = ConfigDict(frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
+_YES = {"yes", "y", "true", "t", "on", "1", "1.0", "accept", "pass"}
+_NO = {"no", "n", "false", "f", "off", "0", "0.0", "reject", "fail"}
+_MOST_SHOWN = 20
 
 Unreadable = Literal["drop", "lowest"]
 """How a judgement without a score, which is null in a file, counts: not, or as the lowest score."""
@@ -52,44 +49,27 @@ OffScale = Literal["refuse", "drop", "clip", "lowest"]
 nearest end of the scale, or as the lowest score."""
 
 
-def _samples(value: object) -> list[Any]:
-    """The samples in a cell: a list, or numbers with spaces, `|` or `;` between."""
-    if isinstance(value, str) and not value.startswith("["):
-        return re.split(r"[\s|;]+", value.strip())
-    return listed(value)
-
-
-def _decision(value: object) -> object:
-    word = str(value).strip().lower()
-    return _DECISIONS.get(word, word)
-
-
-Name = Annotated[str, StringConstraints(strip_whitespace=True)]
-Decision = Annotated[bool, BeforeValidator(_decision)]
-
-
 class Labeled(BaseModel):
     """A draft with people's labels."""
 
-    model_config = _MODEL
+    model_config = ConfigDict(frozen=True)
 
     id: str
-    named: bool = True
-    """Whether the file gives the id; else the id is the draft's place in the file."""
+    """As the file gives it; else the draft's place in the file."""
     draft: str | None = None
     task: str = ""
     sources: tuple[str, ...] = ()
     people: dict[str, dict[str, float]] = {}
     """Dimension or `COMPOSITE` → rater, who may have no name → score."""
-    accept: dict[str, Decision] = {}
+    accept: dict[str, bool] = {}
     """Whether the draft is good enough, by rater."""
     scores: dict[str, tuple[float, ...]] = {}
     """Dimension or `COMPOSITE` → the evaluator's scores, one for each sample."""
-    group: Name = ""
+    group: str = ""
     """What it shares with other drafts, such as a source; empty if nothing."""
-    split: Name = ""
-    evaluator: Name = ""
-    unjudged: Annotated[tuple[str, ...], BeforeValidator(listed)] = ()
+    split: str = ""
+    evaluator: str = ""
+    unjudged: tuple[str, ...] = ()
     """Dimensions that have no score since there was nothing to score them by."""
     rubric_sha256: str = ""
     """Digest of the rubric that it was scored by; empty if the file does not say."""
@@ -97,8 +77,8 @@ class Labeled(BaseModel):
     """How often it was judged; empty if the file does not say, or if that was not fixed."""
     sha256: str = ""
     """Digest of text, task and sources, if the file gives it in their place."""
-    among: str = ""
-    """Digest of all labels in its file, by which drafts with only a line number are told apart."""
+    place: str = ""
+    """If it has no id: the digest of all labels in its file, and its line."""
 
     @property
     def text(self) -> Draft | None:
@@ -114,12 +94,8 @@ class Labeled(BaseModel):
 
     @property
     def digest(self) -> str:
-        """The digest by which looks at the draft's label are remembered, in any file.
-
-        It is of text, task and sources; without a text, of the id.
-        """
-        number = self.id.rpartition(":")[2]
-        identity = self.content or (self.id if self.named else f"{self.among} {number}")
+        """The digest by which looks at the draft's label are remembered, in any file."""
+        identity = self.content or self.place or self.id
         return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
     @property
@@ -148,6 +124,7 @@ class _Cell:
     column: str
     """The column's name here, whatever the file calls it."""
     value: Any
+    """As the file has it, until `_LabelTable.value_of` has read it."""
 
 
 _Place = tuple[str, ...]
@@ -194,8 +171,8 @@ class _LabelTable:
     off_scale: OffScale
     unreadable_counts: Counter[str] = field(default_factory=Counter)
     off_scale_counts: Counter[str] = field(default_factory=Counter)
-    mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
-    """Each with the name of its column in the file."""
+    without_id: set[str] = field(default_factory=set)
+    mistakes: list[InvalidInput] = field(default_factory=list)
 
     def labels(self, table_rows: Iterable[Row | InvalidInput]) -> Labels:
         rows: list[Row] = []
@@ -208,18 +185,22 @@ class _LabelTable:
                 # Not a row's mistake: the file cannot be read.
                 if mistake.line is None:
                     raise
-                self.mistakes.append(("row", mistake))
+                self.mistakes.append(mistake)
         columns = dict.fromkeys(column for row in rows for column in row.fields)
         column_by_kind = {column.partition(".")[0]: column for column in columns}
         self._check_columns(columns, column_by_kind.keys())
 
         by_draft = self._cells_by_draft(rows, has_raters="rater" in column_by_kind)
-        drafts = [draft for draft in map(self._labeled, by_draft.values()) if draft is not None]
+        drafts = [_labeled(cells) for cells in by_draft.values()]
         people = sorted(draft.model_dump_json(include={"people", "accept"}) for draft in drafts)
         among = hashlib.sha256("".join(people).encode()).hexdigest()
+        for number, draft in enumerate(drafts):
+            if draft.id in self.without_id:
+                place = f"{among} {draft.id.rpartition(':')[2]}"
+                drafts[number] = draft.model_copy(update={"place": place})
         return Labels(
             path=self.path,
-            drafts=tuple(draft.model_copy(update={"among": among}) for draft in drafts),
+            drafts=tuple(drafts),
             ignored=tuple(column for kind, column in column_by_kind.items() if kind not in _KNOWN),
             unreadable=self.unreadable_counts,
             off_scale=self.off_scale_counts,
@@ -248,7 +229,7 @@ class _LabelTable:
     def _cells_by_draft(
         self, rows: Iterable[Row], *, has_raters: bool
     ) -> dict[str, dict[_Place, _Cell]]:
-        """By the draft's id, the cells of its rows by their places."""
+        """By the draft's id, the cells of its rows by their places, with their values read."""
         by_draft: dict[str, dict[_Place, _Cell]] = {}
         for row in rows:
             # A file of scores has a new row for what has changed since.
@@ -260,94 +241,87 @@ class _LabelTable:
                 )
                 self._wrong(_Cell(row, "id", row.id), problem, code="labels.duplicate-id")
                 continue
-            cells = by_draft.setdefault(row.id, {})
-            cells.setdefault(("id",), _Cell(row, "id", row.id))
             # In a file of scores, a draft without an id has its place in a file, such as `a.csv:3`.
-            is_place = "sha256" in row.fields and re.search(r":\d+$", row.id)
-            is_named = "id" in row.fields and not is_place
-            cells.setdefault(("named",), _Cell(row, "id", is_named))
-            self._gather(row, cells)
+            if "id" not in row.fields or ("sha256" in row.fields and re.search(r":\d+$", row.id)):
+                self.without_id.add(row.id)
+            cells = by_draft.setdefault(row.id, {("id",): _Cell(row, "id", row.id)})
+            try:
+                for place, cell in self._cells_of(row):
+                    value = self._value_of(cell, place)
+                    if value is not None:
+                        self._add(place, replace(cell, value=value), cells)
+            except InvalidInput as error:  # of the draft or its sources
+                self.mistakes.append(error)
         return by_draft
 
     def raise_mistakes(self) -> None:
-        """Raises all mistakes at once; of each kind, the message has the first few."""
-        kinds = Counter[tuple[str, str]]()
-        lines = []
-        for column, mistake in self.mistakes:
-            kinds[column, mistake.code] += 1
-            if kinds[column, mistake.code] <= _SHOWN_OF_A_KIND:
-                lines.append(str(mistake))
-        for (column, _), count in kinds.items():
-            if count > _SHOWN_OF_A_KIND:
-                lines.append(f"{self.path}: {column}: {count - _SHOWN_OF_A_KIND} more like it")
-        if lines:
-            raise LabelsInvalid("\n".join(lines), problems=[m for _, m in self.mistakes])
+        """Raises all mistakes at once; the message has the first ones."""
+        if self.mistakes:
+            self.mistakes.sort(key=lambda mistake: mistake.line or 0)
+            lines = [str(mistake) for mistake in self.mistakes[:_MOST_SHOWN]]
+            if (rest := len(self.mistakes) - _MOST_SHOWN) > 0:
+                lines.append(f"{self.path}: {rest} more")
+            raise LabelsInvalid("\n".join(lines), problems=self.mistakes)
 
     def _wrong(self, cell: _Cell, message: str, *, code: str) -> None:
         column = self.columns.get(cell.column, cell.column)
         # In a spreadsheet, lines are hard to count where texts have several.
         draft = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
-        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{draft}", code=code)))
+        self.mistakes.append(cell.row.refusal(f"{column}: {message}{draft}", code=code))
 
-    def _gather(self, row: Row, cells: dict[_Place, _Cell]) -> None:
-        try:
-            draft, sources = row.draft, row.sources
-        except InvalidInput as error:
-            self.mistakes.append(("draft", error))
-            return
-        texts = {"draft": draft, "path": draft, "sources": sources}
+    def _cells_of(self, row: Row) -> Iterator[tuple[_Place, _Cell]]:
+        """The cells of a row that say something of its draft, by their places."""
+        texts = {"draft": row.draft, "path": row.draft, "sources": row.sources}
         not_judged = {dimension.name for dimension in self.rubric.checked}
         not_judged.update(map(str, listed(row.fields.get("unjudged", []))))
         for (kind, *rest), column in _places_in(row).items():
             place = (_FIELDS.get(kind, kind), *rest)
-            value = texts.get(kind, row.fields[column])
+            cell = _Cell(row, column, texts.get(kind, row.fields[column]))
+            scores = _samples(cell.value) if kind == "human" else []
             # Code scores it, or it had nothing to be judged by: no judgement has failed.
-            if value is None and place[1] in not_judged:
+            if cell.value is None and place[1] in not_judged:
                 continue
-            self._add(place, _Cell(row, column, value), cells)
+            if len(scores) > 1 and not place[2]:
+                # Several scores in a cell without a rater's name are of several people.
+                for number, score in enumerate(scores, start=1):
+                    if score is not None:
+                        yield (*place[:2], str(number)), replace(cell, value=score)
+            else:
+                yield place, cell
+
+    def _value_of(self, cell: _Cell, place: _Place) -> object:
+        """What a cell says; None after a mistake, or if it says nothing."""
+        match place:
+            case ("people", name, _):
+                return self._score(cell, cell.value, name)
+            case ("scores", name):
+                return self._sample_scores(cell, name) or None
+            case ("accept", _):
+                return self._decision(cell)
+            case ("unjudged",):
+                return tuple(map(str, listed(cell.value)))
+            case ("draft" | "sources",):
+                return cell.value
+            case _:
+                # The task is a part of the draft's digest, as it stands.
+                return str(cell.value) if place == ("task",) else str(cell.value).strip()
 
     def _add(self, place: _Place, cell: _Cell, cells: dict[_Place, _Cell]) -> None:
         """Adds a cell to those of its draft, which may have one in its place."""
-        if place[0] == "people" and not place[2] and isinstance(cell.value, str | list):
-            scores = _samples(cell.value)
-            # Several scores in a cell without a rater's name are of several people.
-            if len(scores) > 1:
-                for number, score in enumerate(scores, start=1):
-                    if score is not None:
-                        cells[*place[:2], str(number)] = replace(cell, value=score)
-                return
         before = cells.get(place)
         if place[0] == "scores" and before is not None:
-            cell = replace(cell, value=[*_samples(before.value), *_samples(cell.value)])
+            cell = replace(cell, value=before.value + cell.value)
         elif before is not None and before.value != cell.value:
             problem = f"another value than on line {before.row.line}, for the same id"
             self._wrong(cell, problem, code="labels.two-values")
         cells[place] = cell
 
-    def _labeled(self, cells: Mapping[_Place, _Cell]) -> Labeled | None:
-        """The draft that has these cells; None after a mistake in one of them."""
-        fields: dict[str, Any] = {}
-        for place, cell in cells.items():
-            value = cell.value
-            if place[0] == "people":
-                value = self._score(cell, value, place[1])
-            elif place[0] == "scores":
-                value = self._sample_scores(cell, place[1])
-            parent = fields
-            for part in place[:-1]:
-                parent = parent.setdefault(part, {})
-            if value not in (None, ()):
-                parent[place[-1]] = value
-        try:
-            return Labeled.model_validate(fields)
-        except ValidationError as error:
-            for fault in error.errors():
-                # pydantic's place may lie deeper than the cell's: one sample of several.
-                deepest = tuple(map(str, fault["loc"]))
-                cell = next(c for place, c in cells.items() if place == deepest[: len(place)])
-                code, problem = _EXPLAINED.get(fault["type"], ("labels.malformed", fault["msg"]))
-                self._wrong(cell, f"{str(fault['input'])!r:.40}: {problem}", code=code)
-        return None
+    def _decision(self, cell: _Cell) -> bool | None:
+        decision = _decision(cell.value)
+        if decision is None:
+            problem = f"{str(cell.value)!r:.40}: write yes or no, or nothing"
+            self._wrong(cell, problem, code="labels.not-yes-or-no")
+        return decision
 
     def _score(self, cell: _Cell, value: object, name: str) -> float | None:
         scale = self.rubric.scale_of(name)
@@ -380,13 +354,34 @@ class _LabelTable:
         return tuple(scores)
 
 
+def _labeled(cells: Mapping[_Place, _Cell]) -> Labeled:
+    fields: dict[str, Any] = {}
+    for place, cell in cells.items():
+        parent = fields
+        for part in place[:-1]:
+            parent = parent.setdefault(part, {})
+        parent[place[-1]] = cell.value
+    return Labeled(**fields)
+
+
+def _samples(value: object) -> list[Any]:
+    """The samples in a cell: a list, or numbers with spaces, `|` or `;` between."""
+    if isinstance(value, str) and not value.startswith("["):
+        return re.split(r"[\s|;]+", value.strip())
+    return listed(value)
+
+
+def _decision(value: object) -> bool | None:
+    word = str(value).strip().lower()
+    return word in _YES if word in _YES | _NO else None
+
+
 def _number(value: object, scale: Scale) -> float | None:
     """The score in a cell, which may be a word on a scale of pass and fail; None if it is none."""
-    word = str(value).strip().lower()
-    if scale.is_pass_fail and word in _VERDICTS:
-        return scale.at(float(_VERDICTS[word]))
+    if scale.is_pass_fail and (decision := _decision(value)) is not None:
+        return scale.at(float(decision))
     try:
-        score = float(word)
+        score = float(str(value).strip())
     except ValueError:
         return None
     return score if math.isfinite(score) else None
@@ -397,15 +392,10 @@ def labels_in(row: Row) -> dict[str, str | float | bool]:
     labels = {}
     for place, column in _places_in(row).items():
         name = ".".join(place).rstrip(".")
-        if is_label(name):
+        if place[0] in _LABELS:
             value = row.fields[column]
             labels[name] = value if isinstance(value, str | int | float) else str(value)
     return labels
-
-
-def is_label(column: str) -> bool:
-    """Whether a column has what people say of drafts."""
-    return column.partition(".")[0] in _LABELS
 
 
 def _places_in(row: Row) -> dict[_Place, str]:
@@ -442,5 +432,3 @@ _FIELDS = {"human": "people", "score": "scores", "path": "draft"}
 """Column → field of `Labeled`, where the names differ."""
 
 _NO_NUMBER = "not a number; write it with a point, 7.5, or leave it empty"
-_EXPLAINED = {"bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing")}
-"""By pydantic's type of error."""

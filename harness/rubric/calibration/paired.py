@@ -155,15 +155,14 @@ def compare(
     aim: RiskAim,
     *,
     attempts: Attempts | None,
-    generator: np.random.Generator,
 ) -> Comparison:
     """How the sides differ; and, with earlier looks at their labels, which agrees with people.
 
-    The arguments are as for `paired` and `tune`.
+    The arguments are as for `paired` and `Tuning`.
     """
     # Each resample holds both sides: what makes a draft hard for both does not widen the interval
     # of their difference.
-    resamples = Resamples([rated.group for rated, _ in pairs], generator)
+    resamples = Resamples([rated.group for rated, _ in pairs])
     scores = _scores(pairs, rubrics)
     # 1. How far apart the sides are.
     shifts = _shifts(scores, resamples, confidence=aim.confidence)
@@ -195,7 +194,6 @@ def compare_evaluations(
     reducer: Reducer,
     *,
     confidence: float,
-    generator: np.random.Generator,
 ) -> Comparison:
     """How the scores of two evaluations differ on the rows that both have, epochs reduced.
 
@@ -222,7 +220,7 @@ def compare_evaluations(
     return Comparison(
         drafts=len(shared),
         groups=len(set(clusters)),
-        shifts=_shifts(scores, Resamples(clusters, generator), confidence=confidence),
+        shifts=_shifts(scores, Resamples(clusters), confidence=confidence),
         without_partner=(len(first) - len(shared), len(second) - len(shared)),
     )
 

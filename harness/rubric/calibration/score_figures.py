@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, NamedTuple, cast
 
@@ -50,27 +50,25 @@ class Reducer:
         at = None if match["at"] is None else float(match["at"])
         return cls(cast("ReducerKind", match["whole"] or match["of"]), int(match["k"] or 1), at)
 
-    def __call__(self, scores: Sequence[float], successes: Sequence[bool]) -> float:  # noqa: PLR0911
+    def __call__(self, scores: Sequence[float], successes: Sequence[bool]) -> float:
         """The row's score; NaN if there is none, or too few for pass@k."""
         passed = sum(successes)
-        match self.kind:
-            case "pass_at":
-                # The unbiased estimate of Chen et al. 2021, "Evaluating Large Language Models
-                # Trained on Code".
-                ways = math.comb(len(scores), self.k)
-                return 1 - math.comb(len(scores) - passed, self.k) / ways if ways else math.nan
-            case _ if not scores:
-                return math.nan
-            case "mean":
-                return statistics.fmean(scores)
-            case "median":
-                return statistics.median(scores)
-            case "mode":  # of several, the first
-                return Counter(scores).most_common(1)[0][0]
-            case "max":
-                return max(scores)
-            case "at_least":
-                return float(passed >= self.k)
+        if self.kind == "pass_at":
+            # The unbiased estimate of Chen et al. 2021, "Evaluating Large Language Models Trained
+            # on Code".
+            ways = math.comb(len(scores), self.k)
+            return 1 - math.comb(len(scores) - passed, self.k) / ways if ways else math.nan
+        if not scores:
+            return math.nan
+        return float(passed >= self.k) if self.kind == "at_least" else _WHOLE[self.kind](scores)
+
+
+_WHOLE: Mapping[ReducerKind, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "mode": statistics.mode,  # of several, the first
+    "max": max,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +181,7 @@ def summaries(
     has_groups = any(row.first.group for row in rows)
     clusters = np.array([row.first.cluster for row in rows])
     categories = np.array([row.first.category for row in rows])
-    resamples = Resamples(clusters.tolist(), np.random.default_rng(0))
+    resamples = Resamples(clusters.tolist())
     is_scored = ~np.isnan(scores)
     sums = resamples.sums(np.hstack([np.where(is_scored, scores, 0.0), is_scored]))
     with np.errstate(invalid="ignore"):

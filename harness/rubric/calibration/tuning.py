@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
-from harness.rubric.calibration.agreement import Agreement, Estimate, Resamples, agreement, auc
+from harness.rubric.calibration.agreement import Agreement, Resamples, agreement, auc
 from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
@@ -60,70 +60,7 @@ class Rated:
         return -math.inf if self.blocked else self.composite
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What labels say."""
-
-    aim: RiskAim
-    own: AtThreshold
-    """At the rubric's own `pass_at`."""
-    own_bound: float
-    """The upper bound on its error rate, if `pass_at` was chosen before the labels were seen."""
-    named: AtThreshold | None
-    """The lowest threshold that keeps the aim; None if none does."""
-    missing: tuple[int, float] | None
-    """If none is named: the fewest further drafts, none of them wrong, that could name one, and at
-    which threshold. Which drafts count depends on the risk."""
-    left_out: tuple[str, ...]
-    """Optional dimensions that no evaluator scored."""
-    steps: tuple[AtThreshold, ...]
-    """From the strictest threshold on, one for every distinct composite."""
-    counted: tuple[Rated, ...]
-    """The drafts that thresholds rest on: those held back if any are, one of each group."""
-    held_back: int
-    """How many drafts do not count because others were held back."""
-    grouped: int
-    """How many do not count because another draft of their group does."""
-    dropped: Mapping[str, Sequence[str]]
-    """Reason → ids of the drafts that do not count for thresholds."""
-    agreements: tuple[Agreement, ...]
-    discrimination: Estimate
-    """The area under the ROC curve of the composite against people's decision."""
-    disagreements: tuple[Rated, ...]
-    """At the rubric's own threshold, the worst first; none of those held back."""
-    accept_at: float | None
-    """The mean of people's scores from which they accept; None if they decided themselves."""
-    attempts: Attempts
-    """Includes this one."""
-    outdated: tuple[str, ...]
-    """Ids of drafts with scores by another version of the rubric."""
-    uneven: tuple[str, ...]
-    """Ids of drafts that `harness rubric score` judged more often only if near the threshold."""
-    samples: tuple[int, ...]
-    """How many samples the evaluator's scores have: one number if all have as many."""
-
-    @property
-    def evaluators(self) -> str | None:
-        """The evaluators that gave the scores; None if a draft with scores does not name one."""
-        names = {rated.labeled.evaluator for rated in self.counted if rated.labeled.scores}
-        return None if "" in names else ", ".join(sorted(names)) or None
-
-    @property
-    def labels_sha256(self) -> str:
-        """The digest of what people say of the drafts that count."""
-        texts = sorted(rated.labeled.identified_labels for rated in self.counted)
-        return hashlib.sha256("".join(texts).encode()).hexdigest()
-
-
-def tune(
-    drafts: Sequence[Labeled],
-    rubric: Rubric,
-    aim: RiskAim,
-    *,
-    accept_at: float,
-    attempts: Attempts,
-    generator: np.random.Generator,
-) -> Tuning:
     """What labels say of a rubric and its evaluator.
 
     Where people did not decide, they accept from a mean of `accept_at` on. `attempts` are earlier
@@ -132,89 +69,134 @@ def tune(
     Raises:
         InvalidInput: No draft has both scores and labels.
     """
-    # 1. Drafts with a composite and a decision; those that count are independent.
-    everything = scored_drafts(drafts, rubric, accept_at=accept_at)
-    scored: list[Rated] = []
-    dropped: dict[str, list[str]] = {}  # reason → ids of drafts
-    for rated in everything:
-        if rated.lacks:
-            dropped.setdefault(rated.lacks, []).append(rated.labeled.id)
-        else:
-            scored.append(rated)
-    if not scored:
-        reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
-        raise InvalidInput(
-            f"no draft has both the evaluator's scores and people's label ({reasons}); "
-            "harness rubric score gives scores, for --scores",
-            code="tune.nothing-to-count",
+
+    def __init__(
+        self,
+        drafts: Sequence[Labeled],
+        rubric: Rubric,
+        aim: RiskAim,
+        *,
+        accept_at: float,
+        attempts: Attempts,
+    ) -> None:
+        self._drafts = drafts
+        self._rubric = rubric
+        # 1. Drafts with a composite and a decision; those that count are independent.
+        rated = scored_drafts(drafts, rubric, accept_at=accept_at)
+        self._scored = [draft for draft in rated if not draft.lacks]
+        self.dropped: dict[str, list[str]] = {}  # reason → drafts that thresholds do not count
+        for draft in rated:
+            if draft.lacks:
+                self.dropped.setdefault(draft.lacks, []).append(draft.labeled.id)
+        # The mean of people's scores from which they accept; None if they decided themselves.
+        self.accept_at = None if any(draft.accept for draft in drafts) else accept_at
+        self._check_counts()
+        eligible = held_back(self._scored)
+        self.counted = one_per_group(eligible)  # the drafts that thresholds rest on
+        self.held_back = len(self._scored) - len(eligible)  # drafts that others kept from counting
+        self.grouped = len(eligible) - len(self.counted)  # those that others of their group did
+
+        # 2. All looks at these labels share the allowed risk.
+        self.attempts = attempts.after(
+            rubric.pass_at, seen_in(self.counted), drafts=len(self.counted)
         )
-    decided = any(draft.accept for draft in drafts)
-    if not decided and not any(rated.accept for rated in scored):
-        raise InvalidInput(
-            f"no draft has a mean human score of {accept_at:g} or more; set the score from which "
-            "people accept a draft: --accept-at",
-            code="tune.nobody-accepts",
-        )
-    eligible = held_back(scored)
-    counted = one_per_group(eligible)
+        looks = self.attempts.on(seen_in(self.counted))
+        self.aim = shared_aim(aim, looks)
 
-    # 2. All looks at these labels share the allowed risk.
-    attempts = attempts.after(rubric.pass_at, seen_in(counted), drafts=len(counted))
-    looks = attempts.on(seen_in(counted))
-    # Each threshold that the rubric had so far was a claim.
-    own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
-    aim = shared_aim(aim, looks)
+        # 3. What the rubric's own threshold does, with the upper bound on its error rate if it was
+        # chosen before the labels were seen; and the lowest threshold that keeps the aim, if any.
+        reached, wrong = reached_by(self.counted)
+        self.own = at_threshold(reached, wrong, rubric.pass_at)
+        # Each threshold that the rubric had so far was a claim.
+        own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
+        trials = self.own.trials(aim.risk)
+        self.own_bound = upper_bound(self.own.wrong, trials, error=own_aim.error)
+        self.steps = steps_of(reached, wrong)
+        self.named = named_threshold(self.steps, self.aim)
+        # If none is named: the fewest further drafts, none of them wrong, that could name one, and
+        # at which threshold. Which drafts count depends on the risk.
+        self.missing = None if self.named else _missing(self.steps, self.aim)
 
-    # 3. The rubric's threshold, and the lowest that the labels allow.
-    reached, wrong = reached_by(counted)
-    own = at_threshold(reached, wrong, rubric.pass_at)
-    steps = steps_of(reached, wrong)
-    named = named_threshold(steps, aim)
+        # 4. How well the evaluator agrees: in each dimension, and by the area under the ROC curve
+        # of the composite against people's decision.
+        resamples = Resamples([draft.group for draft in rated])
+        self.agreements = tuple(_agreements(rated, rubric, resamples, aim.confidence))
+        composites = np.array([math.nan if draft.lacks else draft.composite for draft in rated])
+        accepted = np.array([draft.accept for draft in rated])
+        areas = auc(composites, accepted, resamples=resamples)
+        self.discrimination = resamples.estimate(areas, confidence=aim.confidence)
 
-    names = {name for rated in scored for name in rated.scores}
-    # A score for the whole draft leaves no dimension out.
-    optional = () if COMPOSITE in names else (d.name for d in rubric.judged if d.optional)
-    left_out = tuple(name for name in optional if name not in names)
+    def _check_counts(self) -> None:
+        if not self._scored:
+            reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in self.dropped.items())
+            raise InvalidInput(
+                f"no draft has both the evaluator's scores and people's label ({reasons}); "
+                "harness rubric score gives scores, for --scores",
+                code="tune.nothing-to-count",
+            )
+        if self.accept_at is not None and not any(draft.accept for draft in self._scored):
+            raise InvalidInput(
+                f"no draft has a mean human score of {self.accept_at:g} or more; set the score "
+                "from which people accept a draft: --accept-at",
+                code="tune.nobody-accepts",
+            )
 
-    # 4. How well the evaluator agrees.
-    # Scores do not depend on the threshold, so versions with another threshold are not outdated.
-    versions = {"", rubric.sha256, *at_any_threshold(rubric)}
-    resamples = Resamples([rated.group for rated in everything], generator)
-    judged = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
-    scores = (score for rated in counted for score in rated.labeled.scores.items())
-    samples = {len(values) for name, values in scores if name in judged}
-    return Tuning(
-        aim=aim,
-        own=own,
-        own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
-        named=named,
-        missing=None if named else _missing(steps, aim),
-        left_out=left_out,
-        steps=steps,
-        counted=counted,
-        held_back=len(scored) - len(eligible),
-        grouped=len(eligible) - len(counted),
-        dropped=dropped,
-        agreements=tuple(_agreements(everything, rubric, resamples, aim.confidence)),
-        discrimination=resamples.estimate(
-            auc(
-                np.array([math.nan if rated.lacks else rated.composite for rated in everything]),
-                np.array([rated.accept for rated in everything]),
-                resamples=resamples,
-            ),
-            confidence=aim.confidence,
-        ),
-        disagreements=_worst([rated for rated in scored if rated.labeled.split != HOLD], rubric),
-        accept_at=None if decided else accept_at,
-        attempts=attempts,
-        outdated=tuple(draft.id for draft in drafts if draft.rubric_sha256 not in versions),
-        uneven=tuple(
-            draft.id
-            for draft in drafts
-            if rubric.repeats > 1 and draft.rubric_sha256 and draft.evaluator and not draft.samples
-        ),
-        samples=tuple(sorted(samples)),
-    )
+    @property
+    def disagreements(self) -> tuple[Rated, ...]:
+        """Drafts on which the rubric's threshold and people disagree, the farthest from it first.
+
+        None of those that were held back.
+        """
+        pass_at = self._rubric.pass_at
+        wrong = [
+            draft
+            for draft in self._scored
+            if draft.labeled.split != HOLD and (draft.reached >= pass_at) != draft.accept
+        ]
+        wrong.sort(key=lambda draft: -abs(draft.composite - pass_at))
+        return tuple(wrong[:_DISAGREEMENTS])
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Optional dimensions that no evaluator scored."""
+        names = {name for draft in self._scored for name in draft.scores}
+        # A score for the whole draft leaves no dimension out.
+        optional = () if COMPOSITE in names else (d.name for d in self._rubric.judged if d.optional)
+        return tuple(name for name in optional if name not in names)
+
+    @property
+    def outdated(self) -> tuple[str, ...]:
+        """Ids of drafts with scores by another version of the rubric."""
+        # Scores do not depend on the threshold.
+        versions = {"", self._rubric.sha256, *at_any_threshold(self._rubric)}
+        return tuple(draft.id for draft in self._drafts if draft.rubric_sha256 not in versions)
+
+    @property
+    def uneven(self) -> tuple[str, ...]:
+        """Ids of drafts that were judged more often only if they are near the threshold."""
+        if self._rubric.repeats == 1:
+            return ()
+        judged = (draft for draft in self._drafts if draft.rubric_sha256 and draft.evaluator)
+        return tuple(draft.id for draft in judged if not draft.samples)
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """How many samples the evaluator's scores have: one number if all have as many."""
+        judged = {COMPOSITE, *(dimension.name for dimension in self._rubric.judged)}
+        scores = (score for draft in self.counted for score in draft.labeled.scores.items())
+        return tuple(sorted({len(values) for name, values in scores if name in judged}))
+
+    @property
+    def evaluators(self) -> str | None:
+        """The evaluators that gave the scores; None if a draft with scores does not name one."""
+        names = {draft.labeled.evaluator for draft in self.counted if draft.labeled.scores}
+        return None if "" in names else ", ".join(sorted(names)) or None
+
+    @property
+    def labels_sha256(self) -> str:
+        """The digest of what people say of the drafts that count."""
+        texts = sorted(draft.labeled.identified_labels for draft in self.counted)
+        return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Rated]:
@@ -372,10 +354,3 @@ def _agreements(
                 lengths=lengths,
                 confidence=confidence,
             )
-
-
-def _worst(scored: Iterable[Rated], rubric: Rubric) -> tuple[Rated, ...]:
-    """Drafts on which the threshold and people disagree, the farthest from the threshold first."""
-    wrong = [rated for rated in scored if (rated.reached >= rubric.pass_at) != rated.accept]
-    wrong.sort(key=lambda rated: -abs(rated.composite - rubric.pass_at))
-    return tuple(wrong[:_DISAGREEMENTS])

@@ -24,7 +24,7 @@ def of(evaluator, people, *, groups=None, lengths=None, seed=0):
         "clear",
         evaluator=evaluator,
         people=people,
-        resamples=Resamples(names, np.random.default_rng(seed)),
+        resamples=Resamples(names, seed=seed),
         lengths=lengths,
         confidence=0.9,
     )
@@ -117,7 +117,7 @@ def test_discrimination_is_the_share_of_pairs_in_order():
     generator = np.random.default_rng(2)
     scores = generator.integers(0, 8, 80).astype(float)
     accepted = generator.random(80) < scores / 8
-    resamples = Resamples([str(n) for n in range(80)], generator)
+    resamples = Resamples([str(n) for n in range(80)])
     found = resamples.estimate(auc(scores, accepted, resamples=resamples), confidence=0.9)
     good, bad = scores[accepted], scores[~accepted]
     pairs = np.sign(np.subtract.outer(good, bad)) / 2 + 0.5

@@ -87,17 +87,7 @@ REST = "dimensions:\n  - name: clear\n    judge: Is it?   # really\n"
             id="a default so far",
         ),
         pytest.param(
-            f"{REST}title: >\n  A long\n  title\n",
-            f"{REST}title: >\n  A long\n  title\npass_at: 7.5\n",
-            id="a title in lines, at the end",
-        ),
-        pytest.param(
             f"{REST}title: T", f"{REST}title: T\npass_at: 7.5\n", id="no line end at the end"
-        ),
-        pytest.param(
-            "{title: T, pass_at: 7, dimensions: [{name: clear, judge: 'Is it?'}]}\n",
-            "{title: T, pass_at: 7.5, dimensions: [{name: clear, judge: 'Is it?'}]}\n",
-            id="all in one line",
         ),
     ],
 )
@@ -126,9 +116,9 @@ def test_a_threshold_that_was_taken_over_stands_in_the_rubric_itself(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(f"title: T\nfocus_below: &t 7\npass_at: *t\n{REST}", id="shared"),
         pytest.param(f"title: T\npass_at: &t 7\nfocus_below: *t\n{REST}", id="shared with others"),
         pytest.param("{title: T, dimensions: [{name: clear, judge: 'Is it?'}]}\n", id="one line"),
+        pytest.param(f"{REST}title: >\n  A long\n  title\n", id="a title in lines"),
     ],
 )
 def test_a_threshold_that_cannot_be_written_alone_leaves_the_file_as_it_was(tmp_path, text):

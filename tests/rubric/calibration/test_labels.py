@@ -153,10 +153,10 @@ def test_all_mistakes_are_told_at_once_with_line_and_column(tmp_path):
     )
 
     assert mistakes(tmp_path, text) == [
-        ("row.cells", 3, None),
         ("labels.unknown-dimension", 1, "score.clera"),
-        ("labels.duplicate-id", 4, "id"),
         ("labels.not-yes-or-no", 2, "accept"),
+        ("row.cells", 3, None),
+        ("labels.duplicate-id", 4, "id"),
         ("labels.not-a-number", 5, "human.clear"),
         ("labels.off-scale", 5, "score.clear"),
         ("labels.not-a-number", 6, "score.clear"),
@@ -204,8 +204,7 @@ def test_many_mistakes_of_a_kind_are_summed_up(tmp_path):
         read(tmp_path, "id,accept\n" + "".join(f"{n},perhaps\n" for n in range(50)))
 
     assert len(caught.value.problems) == 50
-    assert len(str(caught.value).splitlines()) == 4
-    assert "47 more" in str(caught.value)
+    assert str(caught.value).splitlines()[-1].endswith("labels.csv: 30 more")
 
 
 @pytest.mark.parametrize(

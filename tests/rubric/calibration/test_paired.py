@@ -10,7 +10,7 @@ from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import Labeled
 from harness.rubric.calibration.paired import compare, paired
-from harness.rubric.calibration.tuning import tune
+from harness.rubric.calibration.tuning import Tuning
 
 pytest.importorskip("scipy", reason="scipy is not installed")
 
@@ -47,7 +47,6 @@ def compared(first, second, rubrics=(RUBRIC, RUBRIC), *, attempts=None, **aim):
         rubrics,
         RiskAim(**aim),
         attempts=attempts or Attempts(),
-        generator=np.random.default_rng(0),
     )
 
 
@@ -55,7 +54,7 @@ def test_each_side_has_the_statistics_that_it_has_alone():
     first, second = drawn(150, 0.6, 1.2)
     found = compared(first, second).people.agreement
     accepted = np.array([one.accept[""] for one in first])
-    resamples = Resamples([one.id for one in first], np.random.default_rng(0))
+    resamples = Resamples([one.id for one in first])
     for side, drafts in (("first", first), ("second", second)):
         scores = np.array([round(one.scores["clear"][0], 2) for one in drafts])
         alone = agreement(
@@ -142,13 +141,12 @@ def test_thresholds_of_both_share_what_may_go_wrong():
     first, second = drawn(300, 0.5, 0.6)
     found = compared(first, second)
     both = [
-        tune(
+        Tuning(
             drafts,
             RUBRIC,
             RiskAim(),
             accept_at=6,
             attempts=found.people.attempts,
-            generator=np.random.default_rng(0),
         )
         for drafts in (first, second)
     ]

@@ -8,7 +8,7 @@ from harness.errors import InvalidInput
 from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import Labeled
-from harness.rubric.calibration.tuning import one_per_group, scored_drafts, tune
+from harness.rubric.calibration.tuning import Tuning, one_per_group, scored_drafts
 from harness.rubric.checks import GroundedNumbers
 from harness.rubric.rubric import Dimension
 
@@ -34,13 +34,12 @@ def drawn(count, seed=0, **more):
 
 
 def tuned(drafts, using=RUBRIC, *, attempts=None, **aim):
-    return tune(
+    return Tuning(
         drafts,
         using,
         RiskAim(**aim),
         accept_at=7,
         attempts=attempts or Attempts(),
-        generator=np.random.default_rng(0),
     )
 
 
