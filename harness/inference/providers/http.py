@@ -166,12 +166,6 @@ class HttpConnection:
     `ConfigurationInvalid` for a key that cannot stand in an HTTP header.
     """
 
-    # The classes of httpx2. For litellm, a subclass has those of httpx, with the same arguments.
-    new_client: Callable[..., Any] = StackingClient
-    new_body: type[BoundedBody] = BoundedBody
-    new_tls = staticmethod(httpx2.create_ssl_context)
-    client: httpx2.AsyncClient
-
     def __init__(self, endpoint: Endpoint, *, api_key: str | None = None) -> None:
         self.endpoint = endpoint
         url = httpx2.URL(endpoint.url or "https://")  # without a url, litellm picks the address
@@ -188,21 +182,21 @@ class HttpConnection:
         }
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         authorization = {"authorization": f"Bearer {key}"} if key else {}
-        self.client = self.new_client(
+        self.client = StackingClient(
             # Otherwise httpx2 offers every encoding that is installed; `BoundedBody` unpacks one.
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bound_body]},
             # Only connecting is limited here; `time_limits` limits the rest.
             timeout=(endpoint.connect_timeout_s, None, None, None),
-            verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
+            verify=httpx2.create_ssl_context() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
             trust_env=url.host not in _LOOPBACK,
         )
 
     async def _bound_body(self, response: httpx2.Response) -> None:
         # In place of httpx2's own unpacking, which sets no limit to what a few kilobytes become.
-        response.stream = self.new_body(
+        response.stream = BoundedBody(
             stream=cast("httpx2.AsyncByteStream", response.stream),
             packed_as=response.headers.pop("content-encoding", "").strip().lower(),
             most_bytes=self.endpoint.max_reply_bytes,
@@ -346,8 +340,13 @@ class Exchange(AsyncExitStack):
         sent again. Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`,
         `ReplyTooLarge`, or the error that a refusal means.
         """
-        response = await self._send(url, fields, on_sent)
-        self.push_async_callback(response.aclose)
+        request = self._connection.client.build_request(
+            "POST",
+            _address(url),
+            content=orjson.dumps(fields),
+            headers=_JSON | trace_headers(),
+        )
+        response = await self.send(request, on_sent=on_sent)
         status = response.status_code
         if status != 200:
             body = await self._connection.read(response)
@@ -365,9 +364,10 @@ class Exchange(AsyncExitStack):
             )
         return response
 
-    async def _send(
-        self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
+    async def send(
+        self, request: httpx2.Request, *, on_sent: Callable[[], None] | None = None
     ) -> httpx2.Response:
+        """Sends any request; the response, whatever its status, is closed when the block ends."""
         client = self._connection.client
         connect_start_ns: int | None = None  # None as long as a pooled connection is used
 
@@ -382,17 +382,11 @@ class Exchange(AsyncExitStack):
             if on_sent and event.endswith("send_request_body.complete"):
                 on_sent()
 
-        request = client.build_request(
-            "POST",
-            _address(url),
-            content=orjson.dumps(fields),
-            headers=_JSON | trace_headers(),
-            extensions={"trace": watch},
-        )
+        request.extensions["trace"] = watch
         try:
             self.requests += 1
             try:
-                return await client.send(request, stream=True)
+                response = await client.send(request, stream=True)
             except _BROKEN as error:
                 if client.is_closed:
                     reason = "the connections were closed on this side"
@@ -404,14 +398,18 @@ class Exchange(AsyncExitStack):
                 # Otherwise the server had closed the pooled connection before a reply began, and
                 # it is safe to send the request again.
                 self.requests += 1
-                return await client.send(request, stream=True)
+                response = await client.send(request, stream=True)
         except _BROKEN as error:
             reason = f"the connection broke before it began: {str(error) or type(error).__name__}"
             raise self._connection.cut(reason, has_begun=False) from error
         except httpx2.ConnectTimeout as error:
             raise timed_out("connect_timeout_s", self._connection.endpoint) from error
         except httpx2.RequestError as error:
+            # Without the query, which may hold a key.
+            url = str(request.url.copy_with(query=None))
             raise not_connected(error, url) from error
+        self.push_async_callback(response.aclose)
+        return response
 
 
 # Cached, since of all the work for a request, parsing its address takes longest.

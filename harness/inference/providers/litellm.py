@@ -20,17 +20,15 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.http import (
     Access,
-    BodyTooLong,
+    HttpConnection,
     base_of,
     bearer,
     causes,
     not_connected,
     redirected,
-    too_large,
 )
 from harness.inference.providers.litellm_http import (
     HttpCall,
-    HttpxConnection,
     http_call,
     make_careful,
 )
@@ -45,7 +43,7 @@ from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
-from harness.inference.time_limits import Arrived, time_limits, timed_out
+from harness.inference.time_limits import Arrived, time_limits
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -88,7 +86,7 @@ class LiteLLMBackend:
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         self._endpoint = endpoint
         self._api_key = bearer(access.api_key, endpoint=endpoint.tag)
-        self._connection = HttpxConnection(endpoint, api_key=access.api_key)
+        self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self._clock = access.clock
         self._check_address = access.check_address
         self._litellm: Any = None
@@ -201,11 +199,7 @@ class LiteLLMBackend:
 
     def _translated(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
         """An error of litellm as one of this package."""
-        endpoint = self._endpoint
         kinds = self._litellm.exceptions
-        for cause in causes(error):
-            if isinstance(cause, BodyTooLong):
-                return too_large(cause)
         if isinstance(error, kinds.MidStreamFallbackError):
             return self._connection.cut(str(error))
         # litellm guesses a class by the message; the provider's reply, among the causes, is surer.
@@ -213,18 +207,12 @@ class LiteLLMBackend:
             match cause:
                 case httpx.HTTPStatusError():
                     return self._refusal(error, cause.response)
-                case httpx.ConnectTimeout():
-                    return timed_out("connect_timeout_s", endpoint)
-                case httpx.ConnectError() | httpx.ProxyError():
-                    return not_connected(cause, endpoint.url or "the provider")
-                case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
-                    reason = str(cause) or type(cause).__name__
-                    reason = f"the connection broke before it began: {reason}"
-                    return self._connection.cut(reason, has_begun=False)
+                case httpx.ConnectError():  # of a provider that has a client of its own
+                    return not_connected(cause, self._endpoint.url or "the provider")
         # Without such a cause, litellm raised the error by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(
-                f"litellm knows no embeddings of this provider ('{endpoint.model_id}')"
+                f"litellm knows no embeddings of this provider ('{self._endpoint.model_id}')"
             )
         if isinstance(error, kinds.Timeout):
             return CallTimeout(str(error))

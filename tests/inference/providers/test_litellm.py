@@ -647,8 +647,7 @@ def test_calls_one_after_another_keep_one_connection_open_that_closing_closes(se
                 for _ in range(3):
                     await backend.chat(REQUEST)
                     assert server.open_connections == 1
-                # litellm's way to Anthropic opens another for each, and leaves none open.
-                assert server.connections == (3 if model_id == CLAUDE else 1)
+                assert server.connections == 1
             async with asyncio.timeout(PATIENCE_S):
                 await server.deserted.wait()
 
