@@ -6,7 +6,6 @@ A quantity has the same name for every server.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -105,7 +104,8 @@ class MetricsSource:
     def __init__(
         self,
         endpoint: Endpoint,
-        paths: Mapping[str, Parser],
+        path: str,
+        parse: Parser,
         *,
         api_key: str | None,
         pause_s: float = 0.0,
@@ -113,7 +113,9 @@ class MetricsSource:
     ) -> None:
         self.pause_s = pause_s  # the least time between the end of a read and the next
         self._usual_pause_s = pause_s
-        self._paths = dict(paths)
+        self._path = path
+        self._parse = parse
+        self._is_offered = True  # False once its page is missing, or of another kind
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
         self._connection = HttpConnection(bounded, api_key=api_key)
         # Gives the address of a server that the run starts, None while it does not run.
@@ -134,13 +136,12 @@ class MetricsSource:
             return tuple(replace(r, value=0.0) for r in self._last if not r.is_total)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                answers = [await self._ask(address, path) for path in tuple(self._paths)]
+                self._last = await self._ask(address)
         except (httpx2.HTTPError, TimeoutError):
             pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
             self.pause_s = min(_LONGEST_RETRY_S, pause_s)
             return ()
         self.pause_s = self._usual_pause_s
-        self._last = tuple(itertools.chain.from_iterable(answers))
         is_new_server = address != self._last_address
         self._last_address = address
         return self._totals.counted(self._last, fresh=is_new_server)
@@ -149,24 +150,24 @@ class MetricsSource:
         """Closes the connections."""
         await self._connection.client.aclose()
 
-    async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
-        """Reads one page; a page that is missing or of another kind is not asked for again."""
+    async def _ask(self, address: str) -> tuple[Reading, ...]:
+        """Reads the page; one that is missing or of another kind is not asked for again."""
+        if not self._is_offered:
+            return ()
         try:
-            response = await self._connection.client.get(address + path)
-            if response.status_code in _NOT_OFFERED:
-                del self._paths[path]
-                return ()
-            return self._paths[path](response.raise_for_status().content)
+            response = await self._connection.client.get(address + self._path)
+            if response.status_code not in _NOT_OFFERED:
+                return self._parse(response.raise_for_status().content)
         except (ValueError, BodyTooLong) as error:
-            del self._paths[path]
             log_warning(
                 "a server's counters cannot be read",
                 code="metrics.unreadable",
                 endpoint=self._connection.endpoint.tag,
-                path=path,
+                path=self._path,
                 error=str(error),
             )
-            return ()
+        self._is_offered = False
+        return ()
 
 
 class RunTotals:

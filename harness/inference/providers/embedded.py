@@ -315,12 +315,11 @@ def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
 def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     if not isinstance(backend, EmbeddedLlamaCpp):
         return None
-    # Only this llama-server is asked for its slots. That question would wake another one from its
-    # sleep, and the answer does not say whether the slots share one context.
     counters = llamacpp.COUNTERS
     return MetricsSource(
         endpoint.model_copy(update={"url": "http://127.0.0.1"}),
-        {counters.path: counters.read, "/slots": llamacpp.slot_readings},
+        counters.path,
+        counters.read,
         api_key=backend.api_key,
         pause_s=counters.pause_s,
         address=lambda: backend.address,

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from pydantic import BaseModel, PositiveInt, TypeAdapter
-
 from harness.errors import LoadFailed, ModelNotFound, ServerError
 from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import METRICS, Reading, prometheus
+from harness.inference.providers.counters import prometheus
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ALWAYS,
@@ -75,29 +73,6 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
 
 
 # --- its counters ----------------------------------------------------------------------------
-
-
-class _ServerSlot(BaseModel):
-    n_ctx: PositiveInt
-    is_processing: bool
-    # Despite its name, the tokens of prompt and reply so far; missing until the first request.
-    n_prompt_tokens: int | None = None
-
-
-_SLOTS = TypeAdapter(list[_ServerSlot])
-
-
-def slot_readings(body: bytes) -> tuple[Reading, ...]:
-    """How full the context of all slots is, from `/slots`; raises ValueError for another page."""
-    slots = _SLOTS.validate_json(body)
-    # The tokens that earlier requests left in idle slots give way to others, and do not count.
-    used_tokens = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
-    if not slots or None in used_tokens:
-        return ()
-    # Right only if each slot has a context of its own. With a shared one (`--kv-unified`) each slot
-    # reports the whole of it, and no field says so.
-    share = sum(filter(None, used_tokens)) / sum(slot.n_ctx for slot in slots)
-    return (METRICS["kv_cache"].of(share),)
 
 
 COUNTERS = Counters(

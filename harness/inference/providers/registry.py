@@ -225,5 +225,6 @@ def metrics_source(
     counters = provider.counters
     if endpoint.url is None or counters is None:
         return None
-    paths = {counters.path: counters.read}
-    return MetricsSource(endpoint, paths, api_key=api_key, pause_s=counters.pause_s)
+    return MetricsSource(
+        endpoint, counters.path, counters.read, api_key=api_key, pause_s=counters.pause_s
+    )

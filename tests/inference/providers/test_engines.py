@@ -111,7 +111,7 @@ def test_the_embedded_engine_answers_and_tells_of_itself_until_it_is_unloaded():
         told = await served_metadata(endpoint, api_key=model.api_key)
         await model.unload()
         assert model.address is None
-        assert numbers(await source.read()) == {"running": 0, "waiting": 0, "KV cache": 0}
+        assert numbers(await source.read()) == {"running": 0, "waiting": 0}
         await source.aclose()
         return usage, read, facts, model_identity(endpoint, told)
 

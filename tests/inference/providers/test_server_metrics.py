@@ -4,14 +4,12 @@ Those of SGLang, TGI, TensorRT-LLM and Ollama were not recorded, but written by 
 in their code and documentation.
 """
 
-import json
 from pathlib import Path
 
 import pytest
 
 from harness.inference.providers import PROVIDERS
 from harness.inference.providers.counters import Reading, RunTotals
-from harness.inference.providers.llamacpp import slot_readings
 
 RECORDED = Path(__file__).parent / "recorded"
 READ = {name: one.counters.read for name, one in PROVIDERS.items() if one.counters}
@@ -62,13 +60,6 @@ def test_llama_cpp_says_how_busy_it_is():
         "cached prompt": 168,
         "generated": 4,
     }
-
-
-def test_the_slots_of_llama_cpp_say_how_full_its_context_is():
-    # Recorded at the same moment: two slots of 512 tokens.
-    [reading] = slot_readings((RECORDED / "xllamacpp_2026.10.11549_slots.json").read_bytes())
-
-    assert reading == Reading(name="KV cache", unit="share", value=(197 + 198) / 1024)
 
 
 SGLANG_TEXT = b"""\
@@ -148,27 +139,6 @@ def test_a_server_that_was_never_called_may_have_nothing_to_say(name, text):
         vllm_readings(text)
 
 
-@pytest.mark.parametrize(
-    ("slots", "share"),
-    [
-        pytest.param([], [], id="no slots"),
-        pytest.param(
-            [
-                {"n_ctx": 512, "is_processing": True, "n_prompt_tokens": 256},
-                {"n_ctx": 512, "is_processing": False, "n_prompt_tokens": 300},
-            ],
-            [0.25],
-            id="one of two at work",
-        ),
-        pytest.param([{"n_ctx": 512, "is_processing": True}], [], id="a build that does not say"),
-    ],
-)
-def test_only_requests_under_way_fill_the_context(slots, share):
-    readings = slot_readings(json.dumps(slots).encode())
-
-    assert [reading.value for reading in readings] == share
-
-
 def test_ollama_says_what_its_models_take():
     # The fields are those of api.ProcessModelResponse in ollama 0.33.
     body = b"""{"models": [
@@ -193,8 +163,6 @@ def test_ollama_says_what_its_models_take():
         pytest.param(vllm_readings, b"llamacpp:requests_processing 1\n", id="another server's"),
         pytest.param(READ["tgi"], b'{"a": 1}', id="JSON for TGI"),
         pytest.param(llama_cpp_readings, b"llamacpp:requests_processing one\n", id="no number"),
-        pytest.param(slot_readings, b'{"error": "no slots"}', id="slots of another shape"),
-        pytest.param(slot_readings, b'[{"n_ctx": 0, "is_processing": true}]', id="no context"),
         pytest.param(ollama_readings, b"[]", id="models of another shape"),
     ],
 )
