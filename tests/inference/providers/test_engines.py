@@ -212,14 +212,13 @@ def test_a_model_answers_from_a_cache_of_any_type(backend, k, v):
 
 
 @slow
-@either_engine
-def test_texts_become_vectors_that_lie_nearer_the_more_alike_they_are(backend):
+def test_texts_become_vectors_that_lie_nearer_the_more_alike_they_are():
     texts = ("The owl hunts at night.", "An owl is hunting by night.", "Taxes are due in April.")
 
     async def act(model):
         return await model.embed(EmbedRequest(model="small", texts=texts))
 
-    embeddings = with_model(act, backend, embeddings=True)
+    embeddings = with_model(act, embeddings=True)
 
     assert embeddings.vectors.shape == (3, 576)
     assert embeddings.vectors.dtype == np.float32
@@ -315,15 +314,10 @@ def test_a_file_that_is_no_model_is_named(tmp_path, content, backend):
     assert not model.is_loaded
 
 
-def test_a_model_that_was_loaded_to_chat_does_not_embed_nor_the_other_way_round():
-    def unloaded(**settings):
-        endpoint = small_endpoint("llama-cpp-python", **settings)
-        return connect(endpoint)
-
+def test_llama_cpp_python_only_chats():
+    model = connect(small_endpoint("llama-cpp-python"))
     with pytest.raises(NotOffered):
-        asyncio.run(unloaded(embeddings=True).chat(HELLO))
-    with pytest.raises(NotOffered):
-        asyncio.run(unloaded().embed(EmbedRequest(model="small", texts=("owl",))))
+        asyncio.run(model.embed(EmbedRequest(model="small", texts=("owl",))))
 
 
 @pytest.mark.skipif(installed, reason="llama-cpp-python is installed")
