@@ -13,8 +13,9 @@ from math import isfinite
 
 import httpx2
 
+from harness.errors import InferenceError, ReplyTooLarge
 from harness.inference.endpoint import Endpoint
-from harness.inference.providers.http import BodyTooLong, HttpConnection
+from harness.inference.providers.http import HttpConnection
 from harness.log import log_warning
 
 _TIMEOUT_S = 1.0
@@ -137,7 +138,7 @@ class MetricsSource:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 self._last = await self._ask(address)
-        except (httpx2.HTTPError, TimeoutError):
+        except (httpx2.HTTPError, InferenceError, TimeoutError):
             pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
             self.pause_s = min(_LONGEST_RETRY_S, pause_s)
             return ()
@@ -155,10 +156,12 @@ class MetricsSource:
         if not self._is_offered:
             return ()
         try:
-            response = await self._connection.client.get(address + self._path)
-            if response.status_code not in _NOT_OFFERED:
-                return self._parse(response.raise_for_status().content)
-        except (ValueError, BodyTooLong) as error:
+            status, body = await self._connection.fetch("GET", address + self._path)
+            if status == 200:
+                return self._parse(body)
+            if status not in _NOT_OFFERED:
+                raise self._connection.refusal(body, status=status)
+        except (ValueError, ReplyTooLarge) as error:
             log_warning(
                 "a server's counters cannot be read",
                 code="metrics.unreadable",

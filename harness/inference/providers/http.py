@@ -7,13 +7,12 @@ import codecs
 import re
 import ssl
 import time
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import httpx2
 import orjson
@@ -44,7 +43,6 @@ from harness.trace.tracer import traceparent
 PACKED_AS = "gzip"  # the one encoding that servers may use
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_STEP_BYTES = 64 << 10
 # The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
 _REFUSAL_BYTES = 64 << 10
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
@@ -88,61 +86,6 @@ def trace_headers() -> dict[str, str]:
     return {} if context is None else {"traceparent": context}
 
 
-# --- bodies ---------------------------------------------------------------------------------
-
-
-class BodyTooLong(httpx2.DecodingError):
-    """A body is longer than `most_bytes`."""
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(f"the body is longer than {most_bytes} bytes")
-        self.most_bytes = most_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundedBody(httpx2.AsyncByteStream):
-    """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`."""
-
-    stream: httpx2.AsyncByteStream
-    packed_as: str  # its `content-encoding`, in lower case
-    most_bytes: int
-    is_refusal: bool  # whether it belongs to a status of 400 or more
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
-        async for data in self._unpacked():
-            length += len(data)
-            if length > self.most_bytes:
-                raise BodyTooLong(self.most_bytes)
-            yield data
-            if self.is_refusal and length >= _REFUSAL_BYTES:
-                return  # its beginning says what is wrong
-
-    async def aclose(self) -> None:
-        """Closes the stream."""
-        await self.stream.aclose()
-
-    async def _unpacked(self) -> AsyncIterator[bytes]:
-        if self.packed_as in {"", "identity"}:
-            async for data in self.stream:
-                yield data
-            return
-        if self.packed_as not in {PACKED_AS, "deflate"}:
-            raise httpx2.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
-        # `| 32`: zlib recognizes the format by the first bytes.
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        try:
-            async for chunk in self.stream:
-                packed = chunk
-                while data := unpacker.decompress(packed, _STEP_BYTES):
-                    yield data
-                    packed = unpacker.unconsumed_tail
-                    # Some kilobytes may unpack to gigabytes, so other tasks get their turn.
-                    await asyncio.sleep(0)
-        except zlib.error as error:
-            raise httpx2.DecodingError(str(error)) from error
-
-
 # --- one endpoint ---------------------------------------------------------------------------
 
 
@@ -183,24 +126,14 @@ class HttpConnection:
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         authorization = {"authorization": f"Bearer {key}"} if key else {}
         self.client = StackingClient(
-            # Otherwise httpx2 offers every encoding that is installed; `BoundedBody` unpacks one.
+            # Otherwise httpx2 offers every encoding that is installed.
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
-            event_hooks={"response": [self._bound_body]},
             # Only connecting is limited here; `time_limits` limits the rest.
             timeout=(endpoint.connect_timeout_s, None, None, None),
             verify=httpx2.create_ssl_context() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
             trust_env=url.host not in _LOOPBACK,
-        )
-
-    async def _bound_body(self, response: httpx2.Response) -> None:
-        # In place of httpx2's own unpacking, which sets no limit to what a few kilobytes become.
-        response.stream = BoundedBody(
-            stream=cast("httpx2.AsyncByteStream", response.stream),
-            packed_as=response.headers.pop("content-encoding", "").strip().lower(),
-            most_bytes=self.endpoint.max_reply_bytes,
-            is_refusal=response.is_error,
         )
 
     def refusal(
@@ -230,28 +163,37 @@ class HttpConnection:
 
     async def read(self, reply: httpx2.Response) -> bytes:
         """Reads a whole reply; raises `StreamCut` if it breaks, `ReplyTooLarge` if too long."""
-        try:
-            return (await reply.aread()).removeprefix(codecs.BOM_UTF8)
-        except httpx2.RequestError as error:
-            raise self.broken(error) from error
+        return b"".join([chunk async for chunk in self.chunks(reply)]).removeprefix(codecs.BOM_UTF8)
 
     async def chunks(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
         """A reply's bytes as they come; raises as `read`."""
+        # httpx2 unpacks a few kilobytes that become gigabytes in steps of a megabyte.
+        is_packed = "content-encoding" in reply.headers
+        most_bytes, length = self.endpoint.max_reply_bytes, 0
         try:
-            async for chunk in reply.aiter_raw():
+            async for chunk in reply.aiter_bytes() if is_packed else reply.aiter_raw():
+                length += len(chunk)
+                if length > most_bytes:
+                    raise ReplyTooLarge(
+                        f"the reply is longer than max_reply_bytes = {most_bytes}; raise it if you "
+                        "expect replies this long",
+                        max_reply_bytes=most_bytes,
+                    )
                 yield chunk
+                if reply.is_error and length >= _REFUSAL_BYTES:
+                    return  # its beginning says what is wrong
         except httpx2.RequestError as error:
-            raise self.broken(error) from error
-
-    def broken(self, error: httpx2.RequestError) -> InferenceError:
-        """The error of a reply that could not be read to its end."""
-        if isinstance(error, BodyTooLong):
-            return too_large(error)
-        return self.cut(f"the connection broke: {str(error) or type(error).__name__}")
+            reason = f"the connection broke: {str(error) or type(error).__name__}"
+            raise self.cut(reason) from error
 
     def cut(self, reason: str, *, has_begun: bool = True) -> StreamCut:
         """The error of a reply that did not come to its end."""
         return StreamCut(f"the reply was cut off: {reason}", has_begun=has_begun)
+
+    async def fetch(self, method: str, url: str, **request: Any) -> tuple[int, bytes]:  # noqa: ANN401 - as httpx2's
+        """The status of any page and its body; raises as httpx2 and `read`."""
+        async with self.client.stream(method, url, **request) as reply:
+            return reply.status_code, await self.read(reply)
 
     async def ask(self, url: str, fields: Mapping[str, object]) -> object:
         """Posts fields; returns the reply's JSON, or None if it is no JSON.
@@ -271,15 +213,6 @@ class HttpConnection:
             if error.status not in {404, 405, 501}:
                 raise
             raise NotOffered(f"{server} does not embed ({error}); {remedy}") from error
-
-
-def too_large(error: BodyTooLong) -> ReplyTooLarge:
-    """The error of a body that is too long."""
-    return ReplyTooLarge(
-        f"the reply is longer than max_reply_bytes = {error.most_bytes}; raise it if you expect "
-        "replies this long",
-        max_reply_bytes=error.most_bytes,
-    )
 
 
 def redirected(status: int, location: str) -> ServerError:

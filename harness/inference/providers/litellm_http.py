@@ -90,7 +90,9 @@ class HttpCall:
             self.read_end(parsed(content))
         else:
             content = self._read(self.connection.chunks(reply))
-        return httpx.Response(reply.status_code, headers=reply.headers.raw, content=content)
+        headers = reply.headers.copy()
+        headers.pop("content-encoding", None)  # the content is unpacked
+        return httpx.Response(reply.status_code, headers=headers.raw, content=content)
 
     @contextmanager
     def kept_error(self) -> Iterator[None]:

@@ -18,11 +18,12 @@ from harness.errors import (
     InferenceError,
     LoadFailed,
     ModelNotFound,
+    StreamCut,
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import message_in
-from harness.inference.providers.http import Access, BodyTooLong, HttpConnection
+from harness.inference.providers.http import Access, HttpConnection
 
 CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
 
@@ -99,19 +100,16 @@ class ServerPages:
         content = None if body is None else orjson.dumps(body)
         headers = {"content-type": "application/json"} if content else {}
         try:
-            response = await self._connection.client.request(
+            status, answer = await self._connection.fetch(
                 method, self.root + path, content=content, params=params, headers=headers
             )
-        # Caught before its base class `RequestError`, since here the server did answer.
-        except BodyTooLong as error:
-            raise self._connection.broken(error) from error
-        except httpx2.RequestError as error:
+        except (httpx2.RequestError, StreamCut) as error:
             raise EndpointUnreachable(
                 f"the server at {self.root} does not answer {method} {path}: "
                 f"{type(error).__name__} {error}".rstrip()
             ) from error
         self.answered = True
-        return Page(status=response.status_code, body=response.content)
+        return Page(status=status, body=answer)
 
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
