@@ -179,7 +179,7 @@ class RunTotals:
     def __init__(self) -> None:
         self._was_read = False
         self._last_values: dict[str, float] = {}  # name → the server's total at the last read
-        self._grown: dict[str, float] = {}  # name → what it has grown by since the run began
+        self._grown: dict[str, float] = {}  # name → its growth since the run began
 
     def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
         """The readings, with totals since the run began, and the share of cached prompts.
@@ -194,16 +194,12 @@ class RunTotals:
         if not reading.is_total:
             return reading
         name, value = reading.name, reading.value
-        last = self._last_values.get(name)
-        if fresh:
+        # The first read counts from now. A total that appears later was 0 until then.
+        last = self._last_values.get(name, 0.0 if self._was_read else value)
+        if fresh or value < last:  # the server was started again
             last = 0.0
-        elif last is None:
-            # The first read counts from now. A total that appears later was 0 until then.
-            last = 0.0 if self._was_read else value
-        # A total that has fallen belongs to a server that was started again.
-        growth = value - last if value >= last else value
-        self._grown[name] = self._grown.get(name, 0.0) + growth
         self._last_values[name] = value
+        self._grown[name] = self._grown.get(name, 0.0) + value - last
         return replace(reading, value=self._grown[name])
 
     def _cache_hits(self) -> tuple[Reading, ...]:

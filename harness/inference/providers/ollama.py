@@ -15,13 +15,12 @@ from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
 from harness.inference.completion import Completion, Embeddings, Usage, as_vectors
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, names, parsed, rows, text_at, whole
+from harness.inference.json_text import at, names, rows, text_at, whole
 from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import Reading
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import wire_fields
-from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
+from harness.inference.providers.provider import ALWAYS, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
     Page,
     ServerFacts,
@@ -222,7 +221,6 @@ async def _facts(pages: ServerPages) -> ServerFacts:
     return ServerFacts(
         models=names(at(pulled, "models"), "name"),
         context_tokens=whole(at(_entry(loaded, pages.model_id), "context_length")),
-        metrics=isinstance(at(loaded, "models"), list),
     )
 
 
@@ -255,17 +253,6 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
         base_models=base_models,
         architecture=metadata.architecture or text_at(page, "details", "family") or None,
         fingerprint=" ".join(digest for _, digest in blobs) or None,
-    )
-
-
-def _readings(body: bytes) -> tuple[Reading, ...]:
-    models = at(parsed(body), "models")
-    if not isinstance(models, list):
-        raise ValueError("it has none of the fields of a list of models")
-    sizes = [(whole(at(m, "size")) or 0, whole(at(m, "size_vram")) or 0) for m in models]
-    return (
-        Reading(name="resident", unit="bytes", value=sum(size for size, _ in sizes)),
-        Reading(name="resident on GPU", unit="bytes", value=sum(size for _, size in sizes)),
     )
 
 
@@ -429,5 +416,4 @@ PROVIDER = Provider(
     embeds=ALWAYS,
     side_by_side="OLLAMA_NUM_PARALLEL in its environment",
     health="/",
-    counters=Counters(path="/api/ps", read=_readings),
 )

@@ -65,7 +65,6 @@ async def values(source):
         ("sglang", "/metrics", b"sglang:num_running_reqs 2.0\n", {"running": 2}),
         ("tgi", "/metrics", b"tgi_queue_size 2\n", {"waiting": 2}),
         ("tensorrt-llm", "/prometheus/metrics", b"trtllm_num_requests_running 2\n", {"running": 2}),
-        ("ollama", "/api/ps", b'{"models": []}', {"resident": 0, "resident on GPU": 0}),
     ],
 )
 def test_each_kind_of_server_is_asked_in_its_own_way(backend, path, body, readings):

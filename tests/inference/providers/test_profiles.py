@@ -168,7 +168,7 @@ def test_ollama_is_asked_beside_its_v1(path):
     server = Pages(pages={"/": {}, "/api/tags": TAGS, "/api/ps": loaded})
 
     assert facts_from(server, "ollama", path=path)[0] == ServerFacts(
-        reachable=True, ready=True, models=("served-name:latest", "qwen3:8b"), metrics=True
+        reachable=True, ready=True, models=("served-name:latest", "qwen3:8b")
     )
 
 

@@ -14,7 +14,6 @@ from harness.inference.providers.counters import Reading, RunTotals
 RECORDED = Path(__file__).parent / "recorded"
 READ = {name: one.counters.read for name, one in PROVIDERS.items() if one.counters}
 vllm_readings, llama_cpp_readings = READ["vllm"], READ["llamacpp"]
-ollama_readings = READ["ollama"]
 
 
 def values(readings):
@@ -139,23 +138,6 @@ def test_a_server_that_was_never_called_may_have_nothing_to_say(name, text):
         vllm_readings(text)
 
 
-def test_ollama_says_what_its_models_take():
-    # The fields are those of api.ProcessModelResponse in ollama 0.33.
-    body = b"""{"models": [
-        {"name": "qwen3:8b", "model": "qwen3:8b", "size": 6000000000, "digest": "500a",
-         "details": {"family": "qwen3"}, "expires_at": "2026-11-20T09:00:00Z",
-         "size_vram": 4000000000, "context_length": 4096},
-        {"name": "all-minilm:latest", "model": "all-minilm:latest", "size": 50000000,
-         "digest": "1b22", "expires_at": "2026-11-20T09:00:00Z", "size_vram": 0}
-    ]}"""
-
-    assert ollama_readings(body) == (
-        Reading(name="resident", unit="bytes", value=6_050_000_000),
-        Reading(name="resident on GPU", unit="bytes", value=4_000_000_000),
-    )
-    assert values(ollama_readings(b'{"models":[]}')) == {"resident": 0, "resident on GPU": 0}
-
-
 @pytest.mark.parametrize(
     ("parse", "body"),
     [
@@ -163,7 +145,6 @@ def test_ollama_says_what_its_models_take():
         pytest.param(vllm_readings, b"llamacpp:requests_processing 1\n", id="another server's"),
         pytest.param(READ["tgi"], b'{"a": 1}', id="JSON for TGI"),
         pytest.param(llama_cpp_readings, b"llamacpp:requests_processing one\n", id="no number"),
-        pytest.param(ollama_readings, b"[]", id="models of another shape"),
     ],
 )
 def test_what_is_no_answer_is_an_error(parse, body):
