@@ -144,8 +144,6 @@ async def _unusable(
         return replace(blank, error=notice)
     facts = await facts_of(endpoint, environment)
     message = error.statement
-    if facts.ready is False and facts.reachable:
-        message += "; the server says that it is not ready"
     if isinstance(error, ModelNotFound) and facts.models:
         message += "; " + did_you_mean(endpoint.model_id, facts.models)
     return replace(_with_facts(blank, facts), error=replace(notice, message=message))

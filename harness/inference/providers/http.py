@@ -411,9 +411,11 @@ class HttpBackend(ABC):
     def _part(self, value: object) -> Mapping[str, Any] | None:
         """A JSON value of a reply, if it is an object; None for a ping or a proxy's end mark.
 
-        Raises for an error, and for any other value.
+        Raises for an error, a list, and broken JSON.
         """
-        if isinstance(value, str) and not value.startswith("{"):
+        # A text that begins like an object is broken JSON.
+        is_broken = isinstance(value, str) and value.startswith("{")
+        if not (is_broken or isinstance(value, Mapping | list)):
             return None
         # The status was sent with the first output, before the error.
         if at(value, "error") is not None:

@@ -72,17 +72,13 @@ def load_error(
     """The error of a failed load; `why` and `lacks_memory` are from the engine's own message."""
     path = endpoint.path
     assert path is not None
-    # A broken header explains the failure better than the engine does.
-    try:
-        header = read_gguf_header(path)
-    except ModelFileInvalid as error:
-        return error
     if not lacks_memory:
         return ModelFileInvalid(
             f"llama.cpp cannot load it ({why}); is it a whole GGUF, and of a kind that this "
             "llama.cpp knows?",
             path=path,
         )
+    header = read_gguf_header(path)
     loading = loading_of(endpoint, header)
     less = "context_tokens or slots" if loading.slots > 1 else "context_tokens"
     return LoadFailed(

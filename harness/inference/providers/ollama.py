@@ -415,5 +415,4 @@ PROVIDER = Provider(
     timings=ALWAYS,
     embeds=ALWAYS,
     side_by_side="OLLAMA_NUM_PARALLEL in its environment",
-    health="/",
 )

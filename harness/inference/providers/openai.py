@@ -81,7 +81,6 @@ OTHER = Provider(
     counts_usage=False,
     times=_times,
     embeds=ALWAYS,
-    health=None,
 )
 
 # --- SGLang, from version 0.5.23 of its code ------------------------------------------------------
@@ -116,7 +115,6 @@ SGLANG = Provider(
     continues={"continue_final_message": True},
     cached_tokens="--enable-cache-report",
     embeds="--is-embedding",
-    health="/model_info",  # its `/health` generates a token
     context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
     counters=Counters(
         path="/metrics",
@@ -258,7 +256,6 @@ MLC = Provider(
     thinking=None,
     refuses=ONLY_TOP_P,
     embeds="--embedding-model",
-    health=None,
 )
 
 # --- LM Studio 0.4.21 ----------------------------------------------------------------------------
@@ -281,7 +278,6 @@ LMSTUDIO = Provider(
     refuses=frozenset({"min_p"}),
     embeds=ALWAYS,
     context=ContextReport(path="/api/v0/models", keys=("data", "loaded_context_length")),
-    health=None,
 )
 
 # --- RunPod and Modal ------------------------------------------------------------------------
@@ -294,7 +290,6 @@ RUNPOD = Provider(
     tools="ENABLE_AUTO_TOOL_CHOICE=true and TOOL_CALL_PARSER=NAME",
     times=vllm.times,
     timings=vllm.TIMES_SWITCH,
-    health=None,
 )
 
 MODAL = replace(RUNPOD, title="Modal", tools=vllm.PROVIDER.tools, counts_usage=False)

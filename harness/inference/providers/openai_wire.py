@@ -146,18 +146,12 @@ class OpenAIWire(HttpBackend):
 
         Raises for an error in the chunk, and for a chunk of another form.
         """
-        # A text that begins like this is broken JSON; any other text is a ping or a comment.
-        if isinstance(chunk, str) and chunk.startswith("{"):
-            raise self._connection.unexpected(chunk)
         choices = first_choices(chunk)
-        error_in_choice = at(choices[0], "error") if choices else None
-        if error_in_choice:
-            raise self._connection.refusal(error_in_choice)
-        if at(chunk, "error") is not None or at(chunk, "object") == "error":
-            raise self._connection.refusal(chunk)
-        if isinstance(chunk, list):
-            raise self._connection.unexpected(chunk)
-        return isinstance(chunk, dict) and reply.add(chunk, choices)
+        error = at(choices[0], "error") if choices else None
+        if error or at(chunk, "object") == "error":
+            raise self._connection.refusal(error or chunk)
+        part = self._part(chunk)
+        return part is not None and reply.add(part, choices)
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # Every server takes one text without a list, and Triton's front end takes no list.

@@ -218,8 +218,6 @@ class Provider:
     # What it says of itself.
     is_asked: bool = True
     """Whether its pages may be asked for; those of managed APIs are not."""
-    health: str | None = "/health"
-    """Path below its root that answers 200 when it is ready."""
     context: ContextReport | None = None
     counters: Counters | None = None
     source: Callable[[Endpoint, Backend], MetricsSource | None] | None = None

@@ -170,14 +170,11 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
     if endpoint.url is None or not provider.is_asked:
         return ServerFacts()
     async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
-        ready = None
-        if provider.health:
-            ready = await pages.page(provider.health) is not None
         if provider.facts is None:
             facts = await _openai_facts(pages, provider)
         else:
             facts = await provider.facts(pages)
-        return replace(facts, reachable=pages.answered, ready=ready)
+        return replace(facts, reachable=pages.answered)
 
 
 async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:

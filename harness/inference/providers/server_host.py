@@ -63,7 +63,6 @@ class ServerFacts:
 
     # Whether anything answers at its address; None if it was not asked.
     reachable: bool | None = None
-    ready: bool | None = None
     models: tuple[str, ...] | None = None  # the names it serves, or could load
     context_tokens: int | None = None  # prompt and reply of one call, together
     slots: int | None = None  # calls that it answers at once

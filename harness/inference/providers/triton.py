@@ -180,7 +180,6 @@ PROVIDER = Provider(
     facts=_facts,
     tools=NEVER,
     images=NEVER,
-    health="/v2/health/ready",
 )
 
 # 2.73. Only its vLLM backend embeds. Every reply ends with "stop", even if the token limit cut it.
@@ -195,5 +194,4 @@ OPENAI_FRONT_END = Provider(
     counts_usage=False,
     embeds="the vLLM backend",
     embeds_one_by_one=True,
-    health="/health/ready",
 )

@@ -119,7 +119,6 @@ def test_the_embedded_engine_answers_and_tells_of_itself_until_it_is_unloaded():
     assert (usage.output_tokens, read["prompt"]) == (2, usage.input_tokens)
     assert facts == ServerFacts(
         reachable=True,
-        ready=True,
         models=("smollm2-135m",),
         context_tokens=512,
         slots=2,

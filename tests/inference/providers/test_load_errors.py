@@ -30,14 +30,6 @@ def test_a_file_that_was_not_loaded_is_too_large_or_none_that_the_engine_knows(p
     assert "it failed" in str(error)
 
 
-def test_a_file_that_is_no_model_is_that_whatever_the_engine_said(tmp_path):
-    path = tmp_path / "text.gguf"
-    path.write_text("No model.")
-    error = load_error(endpoint_at(path), loading_of, why="no memory", lacks_memory=True)
-    assert isinstance(error, ModelFileInvalid)
-    assert "no memory" not in str(error)
-
-
 @pytest.mark.parametrize(("more", "warned"), [(0, []), (1, ["endpoint.context-beyond-training"])])
 def test_a_context_beyond_what_the_model_was_trained_for_is_a_warning(path, more, warned):
     endpoint = endpoint_at(path, context_tokens=read_gguf_header(path).context_length + more)

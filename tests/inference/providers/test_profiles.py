@@ -128,7 +128,7 @@ def test_every_server_is_asked_in_its_own_way(backend):
     assert facts.models == (MODEL,)
     assert facts.context_tokens == (CONTEXT_TOKENS if backend in CONTEXT else None)
     assert facts.slots == (4 if backend == "llamacpp" else None)
-    assert (facts.reachable, facts.ready) == (True, True if PROVIDERS[backend].health else None)
+    assert facts.reachable
     # No emulated one has its counters on.
     assert facts.metrics == (False if backend in METRICS else None)
     assert {one.headers["authorization"] for one in asked} == {"Bearer sk-1"}
@@ -168,7 +168,7 @@ def test_ollama_is_asked_beside_its_v1(path):
     server = Pages(pages={"/": {}, "/api/tags": TAGS, "/api/ps": loaded})
 
     assert facts_from(server, "ollama", path=path)[0] == ServerFacts(
-        reachable=True, ready=True, models=("served-name:latest", "qwen3:8b")
+        reachable=True, models=("served-name:latest", "qwen3:8b")
     )
 
 
@@ -187,7 +187,7 @@ def test_triton_lists_what_is_ready():
 
     facts, asked = facts_from(server, "triton", path="/", prompt_template="chatml")
 
-    assert facts == ServerFacts(reachable=True, ready=False, models=(MODEL,))
+    assert facts == ServerFacts(reachable=True, models=(MODEL,))
     assert asked[-1].body == {"ready": True}
 
 
@@ -210,7 +210,7 @@ def test_the_context_is_that_of_the_endpoints_model(listed, tokens):
 def test_a_router_is_told_of_which_model():
     _, asked = facts_from(server_of("llamacpp"), "llamacpp", model_id="a b")
 
-    paths = ["/health", "/v1/models", "/metrics?model=a+b", "/props?model=a+b"]
+    paths = ["/v1/models", "/metrics?model=a+b", "/props?model=a+b"]
     assert [one.path for one in asked] == paths
 
 
