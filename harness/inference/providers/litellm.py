@@ -228,12 +228,8 @@ class LiteLLMBackend:
         """The error that a provider's refusal means; `error` is what litellm made of it."""
         if response.has_redirect_location:
             return redirected(response.status_code, response.headers["location"])
-        try:
-            body = response.content
-        except httpx.ResponseNotRead:
-            body = str(error).encode()
         refusal = self._connection.refusal(
-            body, status=response.status_code, headers=response.headers
+            response.content, status=response.status_code, headers=response.headers
         )
         # litellm recognizes more wordings of an overflow than `error_replies` does.
         is_overflow = isinstance(error, self._litellm.exceptions.ContextWindowExceededError)

@@ -37,7 +37,7 @@ from harness.inference.request import Effort, JsonSchema
 
 def _times(extras: Extras) -> ServerTimings | None:
     """The times that any of these servers reports."""
-    for read in (llamacpp.times, vllm.times, _tabby_times, _tgi_times):
+    for read in (llamacpp.times, vllm.times, _tabby_times):
         times = read(extras)
         if times is not None:
             return times
@@ -142,16 +142,6 @@ def _tgi_schema(schema: JsonSchema) -> Fields:
     return {"response_format": {"type": "json_schema", "value": value}}
 
 
-def _tgi_times(extras: Extras) -> ServerTimings | None:
-    """The times in headers, which only replies that are not streamed have."""
-    validation_ns = as_ns(extras.headers.get("x-validation-time"))
-    queue_ns = as_ns(extras.headers.get("x-queue-time"))
-    if validation_ns is None or queue_ns is None:
-        return None
-    # The headers do not separate prefill from decode: the time per token covers both.
-    return ServerTimings(queue_ns=validation_ns + queue_ns)
-
-
 async def _tgi_served(pages: ServerPages) -> ModelMetadata | None:
     info = await pages.json("/info")
     path, revision = text_at(info, "model_id"), text_at(info, "model_sha")
@@ -163,20 +153,7 @@ TGI = Provider(
     served=_tgi_served,
     schema=_tgi_schema,
     refuses=ONLY_TOP_P,
-    times=_tgi_times,
-    timings="stream = false",
     context=ContextReport(path="/info", keys=("max_total_tokens",)),
-    counters=Counters(
-        path="/metrics",
-        read=prometheus(
-            running="tgi_batch_current_size",
-            waiting="tgi_queue_size",
-            # It has no totals of tokens, but histograms of tokens per request, which have sums.
-            prompt="tgi_request_input_length_sum",
-            generated="tgi_request_generated_tokens_sum",
-            from_the_start=False,
-        ),
-    ),
 )
 
 # --- TensorRT-LLM's trtllm-serve, from version 1.2 of its code ------------------------------------
@@ -190,20 +167,6 @@ TENSORRT_LLM = Provider(
     requires_calls=False,
     enforces="guided_decoding_backend in its configuration",
     cached_tokens=ALWAYS,
-    counters=Counters(
-        path="/prometheus/metrics",
-        read=prometheus(
-            # By their names in different releases.
-            running=("trtllm_num_requests_running", "trtllm_num_active_requests"),
-            waiting=("trtllm_num_requests_waiting", "trtllm_server_queue_length"),
-            kv_cache="trtllm_kv_cache_utilization",
-            prompt="trtllm_prompt_tokens_total",
-            cached="trtllm_prompt_cached_tokens_total",
-            generated="trtllm_generation_tokens_total",
-            from_the_start=False,
-        ),
-        switch="return_perf_metrics: true and enable_iter_perf_stats: true",
-    ),
 )
 
 # --- TabbyAPI, which serves ExLlama, from commit e632af41 (August 2026) ---------------------------

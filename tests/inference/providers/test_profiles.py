@@ -20,7 +20,7 @@ from harness.inference.providers.registry import server_facts, slots_source
 from harness.inference.providers.server_host import ServerFacts
 
 NAMES = get_args(WireName)
-METRICS = {"llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm"}
+METRICS = {"llamacpp", "vllm", "sglang"}
 """Servers with counters that are read."""
 CONTEXT = {"llamacpp", "vllm", "sglang", "tgi", "tabbyapi", "lmstudio"}
 """Servers that tell their context."""
@@ -85,12 +85,6 @@ def test_times_are_read_where_the_servers_row_says_and_nowhere_else(name, sent_a
     assert reported == (name in {sent_as, "openai"})
 
 
-def test_tgi_tells_its_queue_with_replies_that_are_not_streamed():
-    completion, _ = ask(server_of("tgi"), backend="tgi", stream=False)
-
-    assert [p.source for p in completion.phases if p.name == "queue"] == ["reported"]
-
-
 @each_server
 def test_a_server_that_does_not_embed_says_so(name):
     async def main():
@@ -150,9 +144,7 @@ def test_a_server_is_asked_for_its_slots_where_it_tells_them(backend, fields, sl
     assert asyncio.run(main()) == slots
 
 
-@pytest.mark.parametrize(
-    ("backend", "path"), [("llamacpp", "/metrics"), ("tensorrt-llm", "/prometheus/metrics")]
-)
+@pytest.mark.parametrize(("backend", "path"), [("llamacpp", "/metrics"), ("sglang", "/metrics")])
 def test_counters_that_are_on_are_found(backend, path):
     server = server_of(backend, pages=DIALECTS[backend].pages | {path: None})
 
