@@ -158,17 +158,11 @@ class RouterHost(ServerHost):
             return True
         if status["value"] == "loading":
             return False
-        if status.get("failed"):  # its process ended with an error
-            code = status.get("exit_code")
-            raise LoadFailed(
-                f"the llama-server of '{self.endpoint.model_id}' ended while it loaded, with exit "
-                f"code {code}; the router's log says why. The commonest reason is that "
-                "there is not enough memory for the model and its context"
-            )
+        ended = f", with exit code {status.get('exit_code')}" if status.get("failed") else ""
         raise LoadFailed(
             f"the router was asked to load '{self.endpoint.model_id}', and has it "
-            f"{status['value']}: another client had it unloaded, or GET /models lists another name",
-            code="model.unloaded-meanwhile",
+            f"{status['value']}{ended}; its log says why. With an exit code, there is mostly not "
+            "enough memory for the model and its context"
         )
 
     async def _undo_load(self, request: asyncio.Future[Page]) -> None:

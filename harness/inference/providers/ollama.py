@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered
+from harness.errors import LoadFailed, ModelNotFound, NotOffered
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
 from harness.inference.completion import Completion, Embeddings, Usage, as_vectors
 from harness.inference.endpoint import Endpoint
@@ -319,20 +319,11 @@ class OllamaHost(ServerHost):
             # the runner again.
             page = await self.ask("POST", "/api/chat", fields | {"messages": [], "shift": False})
         if page.status != 200:
-            raise self._failure(page)
+            error = self.failure(page, doing="load")
+            raise self._never_pulled(page) if isinstance(error, ModelNotFound) else error
         # With a keep_alive of 0 the reason is "unload".
         if not self.endpoint.embeddings and self.fields(page).get("done_reason") != "load":
             raise self.misread(page)
-
-    def _failure(self, page: Page) -> InferenceError:
-        if b"does not support chat" in page.body:
-            return LoadFailed(
-                f"'{self.endpoint.model_id}' does not chat ({page.text}); if it is an embedding "
-                "model, set embeddings = true",
-                code="endpoint.only-embeds",
-            )
-        error = self.failure(page, doing="load")
-        return self._never_pulled(page) if isinstance(error, ModelNotFound) else error
 
     async def _is_gone(self) -> bool:
         """Asks Ollama to unload the model if it is there; returns whether it was not there.

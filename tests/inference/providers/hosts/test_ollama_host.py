@@ -152,7 +152,7 @@ def test_what_ollama_says_without_memory_is_told_as_that(said):
 @pytest.mark.parametrize(
     ("server", "fields", "code"),
     [
-        (ollama(models={"m:1b": Pulled(embeds=True)}), {}, "endpoint.only-embeds"),
+        (ollama(models={"m:1b": Pulled(embeds=True)}), {}, "model.load-failed"),
         (ollama(), {"keep_alive": "0s"}, "server.misread"),  # which is to unload
         (ollama(instead={"/api/chat": (200, {"done_reason": "stop"})}), {}, "server.misread"),
     ],
