@@ -30,7 +30,7 @@ from harness.inference import (
 from harness.inference.completion import StructuredMode
 from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
 from harness.inference.providers.provider import NEVER
-from harness.inference.providers.server_host import ServerFacts
+from harness.inference.providers.server_host import ServerFacts, in_time
 from harness.session.models import check_tags, open_models, opened_host
 from harness.session.settings import Settings
 from harness.session.tenancy import time_to_report
@@ -302,7 +302,11 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
 
 async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
     """Has a server unload a model, and waits for it; a model that is not loaded is no error."""
-    async with opened_host(endpoint, environment) as host:
+    limit_s = endpoint.load_timeout_s
+    async with (
+        opened_host(endpoint, environment) as host,
+        in_time(endpoint.tag, limit_s, "let go of"),
+    ):
         await host.unload()
 
 

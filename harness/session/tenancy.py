@@ -21,7 +21,6 @@ from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes, read_g
 from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
 from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
 from harness.inference.providers.registry import loading_of
-from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.log import log_warning
 from harness.residency import Device, KeepAliveBudget, Need, Tenant, check_fits
 from harness.residency.ledger import place
@@ -34,8 +33,6 @@ _DISK_BYTES_PER_S = 1_000_000_000
 _SHORTEST_LOAD_S = 0.1
 # Longest that a server may take to report the size of a model, or which models are loaded.
 _ASKING_S = 10.0
-# The budget waits longer for a load than the host, which clears up and raises a better error.
-_GRACE_S = CLEARING_UP_S + 5.0
 
 
 def is_managed(endpoint: Endpoint) -> bool:
@@ -106,7 +103,7 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         load_s=max(sum(need.values()) / _DISK_BYTES_PER_S, _SHORTEST_LOAD_S),
         is_split=is_split(endpoint),
         slots=slots_of(endpoint),
-        load_timeout_s=endpoint.load_timeout_s + _GRACE_S,
+        load_timeout_s=endpoint.load_timeout_s,
         pin=endpoint.pin,
         priority=endpoint.priority,
     )

@@ -38,7 +38,7 @@ from harness.inference.providers.model_files import (
 )
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.provider import ALWAYS, NEVER, Fields, Provider, remedies
-from harness.inference.providers.server_host import NO_ROOM, in_time
+from harness.inference.providers.server_host import NO_ROOM
 from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
@@ -84,13 +84,12 @@ class EmbeddedLlamaCpp(Engine):
     async def _load(self) -> None:
         header = header_of(self._endpoint)
         fields = {**_params(self._endpoint, _loading(self._endpoint, header)), **_SERVER}
-        async with in_time(self._endpoint.tag, self._endpoint.load_timeout_s, "load"):
-            child = await _Child.start()
-            try:
-                url = await self._serve(child, {**fields, "api_keys": [self.api_key]})
-            except BaseException:
-                await child.end()
-                raise
+        child = await _Child.start()
+        try:
+            url = await self._serve(child, {**fields, "api_keys": [self.api_key]})
+        except BaseException:
+            await child.end()
+            raise
         child.url = url
         server = self._endpoint.model_copy(
             update={"backend": "llamacpp", "path": None, "url": f"{url}/v1"}

@@ -99,29 +99,27 @@ class RouterHost(ServerHost):
 
     async def load(self) -> None:
         """Has the router load the model, and waits until the model's llama-server can answer."""
-        async with self.in_time("load"):
-            before = await self._status()
-            if before["value"] == "loaded":
-                return
-            if before["value"] == "sleeping":
-                # Its process is there without its weights, and only a call would wake it.
-                await self._let_go()
-            fields = {"model": self.endpoint.model_id}
-            request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
-            try:
-                async with self.or_else(partial(self._undo_load, request)):
-                    # Shielded: if the request was cancelled, the router would load the model all
-                    # the same, a moment later than `_undo_load`.
-                    self._check_accepted(await asyncio.shield(request))
-                    await until(self._is_loaded)
-            finally:
-                request.cancel()
+        before = await self._status()
+        if before["value"] == "loaded":
+            return
+        if before["value"] == "sleeping":
+            # Its process is there without its weights, and only a call would wake it.
+            await self._let_go()
+        fields = {"model": self.endpoint.model_id}
+        request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
+        try:
+            async with self.or_else(partial(self._undo_load, request)):
+                # Shielded: if the request was cancelled, the router would load the model all
+                # the same, a moment later than `_undo_load`.
+                self._check_accepted(await asyncio.shield(request))
+                await until(self._is_loaded)
+        finally:
+            request.cancel()
 
     async def unload(self) -> None:
         """Has the router unload the model, and waits until the model's process has ended."""
-        async with self.in_time("unload"):
-            # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
-            await self._let_go()
+        # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
+        await self._let_go()
 
     async def report(self) -> HostReport:
         """The report of `/models`, which has no sizes."""

@@ -264,18 +264,16 @@ class OllamaHost(ServerHost):
 
     async def load(self) -> None:
         """Loads the model with the options that calls will have."""
-        async with self.in_time("load"):
-            # A model that is there already belongs to another client: it stays if this load fails.
-            if await self._find() is not None:
-                await self._ask_to_load()
-                return
-            async with self.or_else(self._undo_load):
-                await self._ask_to_load()
+        # A model that is there already belongs to another client: it stays if this load fails.
+        if await self._find() is not None:
+            await self._ask_to_load()
+            return
+        async with self.or_else(self._undo_load):
+            await self._ask_to_load()
 
     async def unload(self) -> None:
         """Unloads the model, and waits until its runner has ended."""
-        async with self.in_time("unload"):
-            await until(self._is_gone)
+        await until(self._is_gone)
 
     async def report(self) -> HostReport:
         """The report of `/api/ps`, which also lists a model that is still being loaded."""
@@ -291,11 +289,10 @@ class OllamaHost(ServerHost):
 
     async def footprint(self) -> Footprint | None:
         """The memory that the model will take, by its file's header; None without its size."""
-        async with self.in_time("describe"):
-            # Verbose, since otherwise values that differ by layer are left out.
-            fields = {"model": self.endpoint.model_id, "verbose": True}
-            page = self._read(await self.ask("POST", "/api/show", fields))
-            listed = self._listed(await self.ask("GET", "/api/tags"))
+        # Verbose, since otherwise values that differ by layer are left out.
+        fields = {"model": self.endpoint.model_id, "verbose": True}
+        page = self._read(await self.ask("POST", "/api/show", fields))
+        listed = self._listed(await self.ask("GET", "/api/tags"))
         size_bytes = whole(at(listed, "size"))
         if not size_bytes:
             return None

@@ -113,17 +113,15 @@ class Extras:
 class Host(Protocol):
     """Loads and unloads one model, at its server or in an engine that harness runs.
 
-    `load` and `unload` end within the endpoint's `load_timeout_s` and the few seconds that undoing
-    takes. The caller limits the time of `report`. No two of the three run at once on one host, but
-    each may run while calls are answered. All raise `InferenceError` if the server cannot be
-    reached.
+    The caller limits the time of all three. No two of them run at once on one host, but each may
+    run while calls are answered. All raise `InferenceError` if the server cannot be reached.
     """
 
     async def load(self) -> None:
         """Makes the model resident; returns when calls can begin.
 
-        If it raises or is cancelled, nothing stays in memory that was not there before. Raises
-        `ModelFileInvalid`, `ModelNotFound` or `LoadFailed`.
+        If it raises or is cancelled, it undoes the load in some seconds: nothing stays in memory
+        that was not there before. Raises `ModelFileInvalid`, `ModelNotFound` or `LoadFailed`.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -25,7 +25,7 @@ from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import message_in
 from harness.inference.providers.http import Access, HttpConnection
 
-CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
+_CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
 
 NO_ROOM: Final = re.compile(
     r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
@@ -133,10 +133,6 @@ class ServerPages:
 class ServerHost(ServerPages):
     """One endpoint's model at a server; a subclass has the methods of `Host`."""
 
-    def in_time(self, doing: str) -> AbstractAsyncContextManager[None]:
-        """See `in_time`, with this endpoint's limit."""
-        return in_time(self.endpoint.tag, self.endpoint.load_timeout_s, doing)
-
     def fields(self, answer: Page) -> Mapping[str, object]:
         """The JSON object of an answer; raises `InferenceError` for any other answer."""
         if answer.status != 200:
@@ -154,7 +150,7 @@ class ServerHost(ServerPages):
         except BaseException:
             # An error of `undo` is dropped, since the block's error says more.
             with suppress(InferenceError, TimeoutError):
-                async with asyncio.timeout(min(self.endpoint.load_timeout_s, CLEARING_UP_S)):
+                async with asyncio.timeout(min(self.endpoint.load_timeout_s, _CLEARING_UP_S)):
                     await undo()
             raise
 

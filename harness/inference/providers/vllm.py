@@ -63,23 +63,21 @@ class VllmHost(ServerHost):
 
     async def load(self) -> None:
         """Wakes the server, unless it is awake."""
-        async with self.in_time("wake"):
-            if await self._is_awake():
-                return
-            async with self.or_else(self._sleep):
-                await self._wake()
-                await until(self._is_awake)
+        if await self._is_awake():
+            return
+        async with self.or_else(self._sleep):
+            await self._wake()
+            await until(self._is_awake)
 
     async def unload(self) -> None:
         """Has the server end its calls and sleep."""
-        async with self.in_time("let go of"):
-            if not await self._is_awake():
-                return
-            await self._check_sleep_mode()
-            # After a failure the server is woken: it may be on its way to sleep, and would take no
-            # calls, although it counts as awake.
-            async with self.or_else(self._wake):
-                await self._sleep()
+        if not await self._is_awake():
+            return
+        await self._check_sleep_mode()
+        # After a failure the server is woken: it may be on its way to sleep, and would take no
+        # calls, although it counts as awake.
+        async with self.or_else(self._wake):
+            await self._sleep()
 
     async def report(self) -> HostReport:
         """Whether it is awake."""

@@ -16,6 +16,7 @@ from harness.errors import InferenceError
 from harness.inference import Endpoint
 from harness.inference.providers.http import Access
 from harness.inference.providers.registry import connect, host_of
+from harness.inference.providers.server_host import in_time
 
 PATIENCE_S = 60.0
 """For what happens at once or never."""
@@ -125,9 +126,16 @@ def ask(kind, server, *actions, **fields):
 
     async def main():
         async with server, host_at(server.root, kind, **fields) as host:
-            return [await outcome(getattr(host, action)()) for action in actions]
+            limit_s = fields.get("load_timeout_s", PATIENCE_S)
+            return [await outcome(limited(host, action, limit_s)) for action in actions]
 
     return asyncio.run(main())
+
+
+async def limited(host, action, limit_s):
+    """What a host does in the time that its caller gives it."""
+    async with in_time("writer", limit_s, action):
+        return await getattr(host, action)()
 
 
 def cancel(kind, server, begun, *, then=lambda: None, **fields):
