@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -122,11 +122,8 @@ class LiteLLMBackend:
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
         fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
-        async with self._in_time(request), self._http_call():
-            try:
-                response = await self._litellm.aembedding(**fields, **self._connection_arguments())
-            except self._litellm.openai.OpenAIError as error:
-                raise self._translated(error) from error
+        async with self._in_time(request), self._calling():
+            response = await self._litellm.aembedding(**fields, **self._connection_arguments())
         reply = response.model_dump()
         return wire_embeddings([reply], endpoint=self._endpoint, count=len(request.texts))
 
@@ -140,15 +137,12 @@ class LiteLLMBackend:
         """One attempt, with the fields that the provider has not refused."""
         progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
         reply = WireReply(progress, model_id=self._endpoint.model_id)
-        try:
-            async with self._http_call() as call:
-                arguments = {**fields, **self._connection_arguments()}
-                if request.extra_body:
-                    arguments["extra_body"] = request.extra_body
-                response = await self._litellm.acompletion(**arguments)
-                with_usage = await self._read(response, reply)
-        except self._litellm.openai.OpenAIError as error:
-            raise self._translated(error) from error
+        async with self._calling() as call:
+            arguments = {**fields, **self._connection_arguments()}
+            if request.extra_body:
+                arguments["extra_body"] = request.extra_body
+            response = await self._litellm.acompletion(**arguments)
+            with_usage = await self._read(response, reply)
         if call.tells_end:
             # The provider's own word. For other formats, litellm's translation stands.
             reply.finish_word = call.finish_word
@@ -252,8 +246,14 @@ class LiteLLMBackend:
         async with time_limits(self._endpoint, timeout_s=remaining_s) as arrived:
             yield arrived
 
-    def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
-        return http_call(self._connection, check_address=self._check_address)
+    @asynccontextmanager
+    async def _calling(self) -> AsyncIterator[HttpCall]:
+        """Around a call of litellm's: its requests take our way, and its errors become ours."""
+        try:
+            async with http_call(self._connection, check_address=self._check_address) as call:
+                yield call
+        except self._litellm.openai.OpenAIError as error:
+            raise self._translated(error) from error
 
     def _connection_arguments(self) -> dict[str, object]:
         endpoint = self._endpoint
