@@ -330,8 +330,7 @@ async def _state_of(endpoint: Endpoint, environment: Mapping[str, str]) -> Model
                 time_to_report(endpoint, "its loaded models"),
             ):
                 report = await host.report()
-            memory = {} if report is None else asdict(report)
-            return replace(state, reachable=True, **memory)
+            return replace(state, reachable=True, **asdict(report))
         if control == "fixed" and endpoint.url is not None:
             facts = await facts_of(endpoint, environment)
             return replace(state, reachable=facts.reachable)

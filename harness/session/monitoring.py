@@ -24,7 +24,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -263,18 +263,19 @@ async def sampling(
     servers: Collection[Sampled], *, tracer: Tracer, every_s: float = 0.25
 ) -> AsyncIterator[None]:
     """Samples every server from its first call until the block is left, then closes the sources."""
-    group = asyncio.TaskGroup()
-    async with AsyncExitStack() as stack:
-        for server in servers:
-            stack.push_async_callback(server.source.aclose)
-        # `async with group` would wrap an error of the run into an exception group.
-        await group.__aenter__()
-        stack.push_async_callback(group.__aexit__, None, None, None)
-        # Each has a task, so that a slow server delays only its own next sample.
-        for server in servers:
-            task = group.create_task(_sample(server, tracer=tracer, every_s=every_s))
-            stack.callback(task.cancel)
+    # Each has a task, so that a slow server delays only its own next sample. A task group would
+    # wrap an error of the run into an exception group.
+    tasks = [
+        asyncio.create_task(_sample(server, tracer=tracer, every_s=every_s)) for server in servers
+    ]
+    try:
         yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for server in servers:
+            await server.source.aclose()
 
 
 async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
@@ -369,10 +370,8 @@ def process_readings(
             before = None
             yield ()
             continue
-        readings = [
-            Reading(name="process memory", unit="bytes", value=use.resident_bytes // _MIB * _MIB),
-            Reading(name="page", unit="faults", value=use.page_faults),
-        ]
+        resident_bytes = use.resident_bytes // _MIB * _MIB
+        readings = [Reading(name="process memory", unit="bytes", value=resident_bytes)]
         if before is not None:
             number_before, before_ns, use_before = before
             if number_before == number and now_ns > before_ns:
@@ -388,7 +387,6 @@ def gpu_readings(gpus: Gpus, number: int) -> Iterator[tuple[Reading, ...]]:
         state = gpus.state(number)
         quantities = (
             ("in use", "share", state.busy),
-            ("memory in use", "share", state.memory_busy),
             ("memory taken", "bytes", state.used_bytes),
             ("power", "W", state.power_w),
         )

@@ -169,7 +169,7 @@ def test_a_process_is_told_by_the_cores_it_used_since_the_last_reading():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     readings = process_readings(lambda: busy.pid, clock=monotonic)
     try:
-        assert told(next(readings)).keys() == {"process memory", "page"}
+        assert told(next(readings)).keys() == {"process memory"}
         time.sleep(0.3)  # its processor time is counted in hundredths of a second
         used = told(next(readings))
         assert 0.05 < used["CPU"] <= 1.1
@@ -186,7 +186,7 @@ def test_a_new_process_in_place_of_another_has_used_nothing_yet():
 
     first, ended, other, new = (told(next(readings)).keys() for _ in range(4))
     assert ended == set()
-    assert first == other == new == {"process memory", "page"}
+    assert first == other == new == {"process memory"}
 
 
 class Nvml:
@@ -234,7 +234,6 @@ def test_cores_this_process_engines_and_gpus_have_tracks(monkeypatch):
 
     asyncio.run(main())
     assert written["gpu0", "in use"] == ("share", 0.5)
-    assert written["gpu0", "memory in use"] == ("share", 0.25)
     assert written["gpu0", "memory taken"] == ("bytes", GIB)
     assert ("gpu0", "power") not in written
     assert 0 <= written["machine", "cores in use"][1] <= 1

@@ -419,11 +419,8 @@ class StopTexts:
         if ends:
             self._held_back = ""
             return text[: min(ends)]
-        safe_end = 0
-        while not any(stop.startswith(text[safe_end:]) for stop in self._stops):
-            if safe_end == len(text):
-                break
-            safe_end += 1
+        begun = (n for stop in self._stops for n in range(len(stop)) if text.endswith(stop[:n]))
+        safe_end = len(text) - max(begun, default=0)
         self._held_back = text[safe_end:]
         return text[:safe_end]
 

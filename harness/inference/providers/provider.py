@@ -129,8 +129,8 @@ class Host(Protocol):
         """Gives its memory back, and returns when it is back; raises `LoadFailed` if it stays."""
         ...
 
-    async def report(self) -> HostReport | None:
-        """Whether it is loaded now; None where the host cannot tell."""
+    async def report(self) -> HostReport:
+        """Whether it is loaded now."""
         ...
 
     async def aclose(self) -> None:
