@@ -68,11 +68,10 @@ _SAMPLE = re.compile(
 _PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")  # the beginning of such a text
 
 
-def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
+def prometheus(**samples_of: str | tuple[str, ...]) -> Parser:
     """Makes a parser of Prometheus text that skips NaN and infinities.
 
-    `samples_of` maps keys of `METRICS` to one or more names of samples. `from_the_start` says
-    whether the server has the samples before its first call.
+    `samples_of` maps keys of `METRICS` to one or more names of samples.
     """
     names_by_key = {
         key: (names,) if isinstance(names, str) else names for key, names in samples_of.items()
@@ -86,7 +85,8 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
         for name, value in _SAMPLE.findall(text):
             if name in wanted:
                 values_by_name.setdefault(name, []).append(float(value))
-        if not values_by_name and (from_the_start or not _PROMETHEUS.match(text)):
+        # SGLang has none of its samples before its first call.
+        if not values_by_name and not _PROMETHEUS.match(text):
             raise ValueError(f"none of {', '.join(sorted(wanted))} in it")
         page: list[Reading] = []
         for key, names in names_by_key.items():

@@ -338,7 +338,6 @@ _NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
 PROVIDER = Provider(
     title="litellm",
     connect=LiteLLMBackend,
-    is_asked=False,
     finds_keys=True,
     strict_schemas=True,
     refuses_tools=True,

@@ -236,7 +236,7 @@ PROVIDER = Provider(
     times=times,
     timings=ALWAYS,
     embeds="--embeddings",
-    side_by_side="--parallel",
+    side_by_side=True,
     context=ContextReport(
         path="/props", keys=("default_generation_settings", "n_ctx"), slots="total_slots"
     ),

@@ -402,5 +402,5 @@ PROVIDER = Provider(
     cached_tokens="an Ollama newer than 0.33.2",
     timings=ALWAYS,
     embeds=ALWAYS,
-    side_by_side="OLLAMA_NUM_PARALLEL in its environment",
+    side_by_side=True,
 )

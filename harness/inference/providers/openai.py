@@ -127,7 +127,6 @@ SGLANG = Provider(
             cached="sglang:cached_tokens_total",  # by where they were cached
             generated="sglang:generation_tokens_total",
             acceptance="sglang:spec_accept_rate",
-            from_the_start=False,
         ),
         switch="--enable-metrics",
     ),

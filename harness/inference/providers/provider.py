@@ -172,7 +172,8 @@ class Provider:
     """How it loads a file; None for a server."""
 
     finds_keys: bool = False
-    """Whether its client picks addresses and credentials itself."""
+    """Whether its client picks addresses and credentials itself, as for managed APIs, whose pages
+    are not asked for."""
 
     # The form of a request to it on the OpenAI wire.
     schema: Callable[[JsonSchema], Fields] | None = None
@@ -214,16 +215,14 @@ class Provider:
     """How to make it report the cached part of prompts."""
 
     # What it says of itself.
-    is_asked: bool = True
-    """Whether its pages may be asked for; those of managed APIs are not."""
     context: ContextReport | None = None
     counters: Counters | None = None
     source: Callable[[Endpoint, Backend], MetricsSource | None] | None = None
     """Where its counters are read if its address is not the endpoint's."""
     process: Callable[[Backend], int | None] | None = None
     """The id of the engine's process, if harness starts it; None while it does not run."""
-    side_by_side: str = ""
-    """The setting for the number of calls that it answers at once."""
+    side_by_side: bool = False
+    """Whether it has a setting for the number of calls that it answers at once."""
 
     # How the budget treats its models.
     holds_one_model: bool = False

@@ -67,7 +67,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "embedded": embedded.PROVIDER,
     "llama-cpp-python": llama_cpp_python.PROVIDER,
     "litellm": litellm.PROVIDER,
-    "scripted": Provider(title="a scripted backend", connect=_scripted, is_asked=False),
+    "scripted": Provider(title="a scripted backend", connect=_scripted),
 }
 
 
@@ -167,7 +167,7 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
             slots=provider.slots(endpoint),
             metrics=True if provider.source else None,
         )
-    if endpoint.url is None or not provider.is_asked:
+    if endpoint.url is None or provider.finds_keys:
         return ServerFacts()
     async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
         if provider.facts is None:
