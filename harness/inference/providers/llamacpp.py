@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from harness.errors import LoadFailed, ModelNotFound, ServerError
+from harness.errors import LoadFailed, ModelNotFound
 from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
@@ -130,11 +130,10 @@ class RouterHost(ServerHost):
         """Raises unless the router's answer says that it loads the model, or has it."""
         if page.status == 200 or _says(page, _ALREADY):
             return
-        model_id = self.endpoint.model_id
-        if page.status == 404:
+        if page.status == 404:  # its body, "File Not Found", does not speak of the model
             raise ModelNotFound(
-                f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
-                f"that GET {self.root}/models lists"
+                f"the router does not know '{self.endpoint.model_id}'; set the endpoint's model_id "
+                f"to a name that GET {self.root}/models lists"
             )
         if _FULL.search(page.text):  # it counts models, not memory
             raise LoadFailed(
@@ -144,10 +143,7 @@ class RouterHost(ServerHost):
                 code="server.model-limit",
                 out_of_memory=True,
             )
-        error = self.refusal(page)
-        if isinstance(error, ServerError):
-            raise LoadFailed(f"the router could not load '{model_id}': {page.text}") from error
-        raise error
+        raise self.failure(page, doing="load")
 
     async def _is_loaded(self) -> bool:
         """Whether the load that was requested has ended; raises if it failed."""
@@ -174,10 +170,7 @@ class RouterHost(ServerHost):
             return
         page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
         if page.status != 200 and not _says(page, _NOT_THERE):
-            raise LoadFailed(
-                f"the router keeps '{self.endpoint.model_id}': {page.text}",
-                code="model.not-unloaded",
-            )
+            raise self.failure(page, doing="unload")
         await until(self._is_gone)
 
     async def _is_gone(self) -> bool:

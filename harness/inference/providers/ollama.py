@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from harness.errors import LoadFailed, ModelNotFound, NotOffered
+from harness.errors import ModelNotFound, NotOffered
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
 from harness.inference.completion import Completion, Embeddings, Usage, as_vectors
 from harness.inference.endpoint import Endpoint
@@ -333,10 +333,7 @@ class OllamaHost(ServerHost):
         fields = {"model": self.endpoint.model_id, "keep_alive": 0}
         page = await self.ask("POST", "/api/generate", fields)
         if page.status != 200:
-            raise LoadFailed(
-                f"Ollama keeps '{self.endpoint.model_id}': {page.text}",
-                code="model.not-unloaded",
-            )
+            raise self.failure(page, doing="unload")
         return False
 
     async def _undo_load(self) -> None:

@@ -160,18 +160,14 @@ class ServerHost(ServerPages):
         """The error of a refused request, in the server's own words."""
         return self._connection.refusal(answer.body, status=answer.status)
 
-    def failure(self, answer: Page, *, doing: str) -> InferenceError:
-        """The error of a load or unload that was refused; `doing` is its verb: `load`."""
+    def failure(self, answer: Page, *, doing: Literal["load", "unload"]) -> InferenceError:
+        """The error of a load or unload that was refused."""
         error = self.refusal(answer)
-        if isinstance(error, AuthenticationFailed):
-            return AuthenticationFailed(
-                f"the server refused the key to load models and let them go ({answer.text}); set "
-                "the endpoint's api_key_env to the name of the variable that holds it"
-            )
-        if isinstance(error, ModelNotFound):
+        if isinstance(error, AuthenticationFailed | ModelNotFound):
             return error
         return LoadFailed(
             f"the server could not {doing} '{self.endpoint.model_id}': {answer.text}",
+            code="model.load-failed" if doing == "load" else "model.not-unloaded",
             out_of_memory=NO_ROOM.search(answer.body.decode("utf-8", "replace")) is not None,
         )
 

@@ -111,12 +111,12 @@ class VllmHost(ServerHost):
         # `wait`, since calls of other clients may be under way. This run has none when it unloads.
         answer = await self.ask("POST", "/sleep", params={"level": "1", "mode": "wait"})
         if answer.status != 200:
-            raise self.failure(answer, doing="let go of")
+            raise self.failure(answer, doing="unload")
 
     async def _wake(self) -> None:
         answer = await self.ask("POST", "/wake_up")
         if answer.status != 200:
-            raise self.failure(answer, doing="wake")
+            raise self.failure(answer, doing="load")
 
 
 PROVIDER = Provider(
