@@ -150,16 +150,9 @@ async def _unusable(
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
-    return replace(
-        check,
-        # None means that the server has no pages to ask for. It has answered a call by now, if only
-        # with a refusal.
-        reachable=facts.reachable is not False,
-        models=facts.models,
-        context_tokens=facts.context_tokens,
-        slots=facts.slots,
-        metrics=facts.metrics,
-    )
+    # None means that the server has no pages to ask for. It has answered a call by now, if only
+    # with a refusal.
+    return replace(check, **asdict(facts) | {"reachable": facts.reachable is not False})
 
 
 # --- the calls ------------------------------------------------------------------------------

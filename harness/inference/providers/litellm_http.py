@@ -92,6 +92,7 @@ class HttpCall:
             content = self._read(self.connection.chunks(reply))
         headers = reply.headers.copy()
         headers.pop("content-encoding", None)  # the content is unpacked
+        headers.pop("set-cookie", None)  # `CLIENT`, which all endpoints share, would send it back
         return httpx.Response(reply.status_code, headers=headers.raw, content=content)
 
     @contextmanager

@@ -654,6 +654,15 @@ def test_calls_one_after_another_keep_one_connection_open_that_closing_closes(se
     asyncio.run(main())
 
 
+def test_no_cookie_is_kept_for_the_calls_of_others():
+    cookie = ("content-type", "text/event-stream"), ("set-cookie", "session=1; Path=/")
+    reply = Reply(headers=cookie, steps=HELLO.steps)
+
+    _, server = ask(Loopback([reply, reply]), calls=2, **of(OPENAI))
+
+    assert ["cookie" in asked.headers for asked in server.asked] == [False, False]
+
+
 def test_closing_one_endpoint_leaves_the_connections_of_another():
     async def main():
         server = Loopback([HELLO] * 3)
