@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from harness.errors import (
@@ -203,12 +202,6 @@ def _advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
             message=f"it answered, but does not list model '{endpoint.model_id}': another model "
             "may have answered",
         )
-    if check.structured is not None and endpoint.structured not in {None, check.structured}:
-        yield Notice(
-            code="endpoint.structured-differs",
-            message=f"its settings say structured = '{endpoint.structured}', and the check found "
-            f"'{check.structured}'",
-        )
     if check.structured == "ignored":
         remedy = f"; {provider.enforces} changes that" if provider.enforces else ""
         yield Notice(
@@ -327,18 +320,14 @@ async def _state_of(endpoint: Endpoint, environment: Mapping[str, str]) -> Model
         if control == "fixed" and endpoint.url is not None:
             facts = await facts_of(endpoint, environment)
             return replace(state, reachable=facts.reachable)
-        if control == "run" and endpoint.path is not None:
-            return replace(state, problem=_problem_of(endpoint.path))
+        if endpoint.path is not None:
+            is_there = False
+            with suppress(OSError):  # of a folder that may not be read
+                is_there = endpoint.path.is_file()
+            problem = None if is_there else f"there is no file {endpoint.path}"
+            return replace(state, problem=problem)
         return state
     except EndpointUnreachable as error:
         return replace(state, reachable=False, problem=error.statement)
     except HarnessError as error:
         return replace(state, problem=error.statement)
-
-
-def _problem_of(file: Path) -> str | None:
-    """What is wrong with a model's file, in words; None if it exists."""
-    try:
-        return None if file.is_file() else f"there is no file {file}"
-    except OSError as error:
-        return f"{file} cannot be looked at ({error.strerror})"

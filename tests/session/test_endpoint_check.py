@@ -128,11 +128,7 @@ def test_servers_differ_in_what_they_tell(server, seen):
 
 ADVISED = {
     "flags off": (dialect("vllm"), {}, [(OFF, CACHED), (OFF, TIMED)]),
-    "another mode than is written down": (
-        dialect("triton-openai"),
-        {"structured": "enforced"},
-        [("endpoint.structured-differs", "'ignored'"), ("endpoint.ignores-schemas", "")],
-    ),
+    "schemas ignored": (dialect("triton-openai"), {}, [("endpoint.ignores-schemas", "")]),
     "a model that is not looked at": (
         dialect("llamacpp"),
         {"model_id": "another"},
