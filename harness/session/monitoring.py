@@ -24,7 +24,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -263,19 +263,19 @@ async def sampling(
     servers: Collection[Sampled], *, tracer: Tracer, every_s: float = 0.25
 ) -> AsyncIterator[None]:
     """Samples every server from its first call until the block is left, then closes the sources."""
-    # Each has a task, so that a slow server delays only its own next sample. A task group would
-    # wrap an error of the run into an exception group.
-    tasks = [
-        asyncio.create_task(_sample(server, tracer=tracer, every_s=every_s)) for server in servers
-    ]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with AsyncExitStack() as stack:
+        tasks = []
         for server in servers:
-            await server.source.aclose()
+            stack.push_async_callback(server.source.aclose)
+            # Each has a task, so that a slow server delays only its own next sample. A task group
+            # would wrap an error of the run into an exception group.
+            tasks.append(asyncio.create_task(_sample(server, tracer=tracer, every_s=every_s)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
