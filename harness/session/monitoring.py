@@ -311,22 +311,20 @@ def device_sources(
     as long as it has no process.
     """
     with opened_gpus() as gpus:
-        readings = {"machine": core_readings()}
+        sources = {"machine": LocalSource(core_readings())}
         for track, process_id in {"process harness": os.getpid, **engines}.items():
-            readings[track] = process_readings(process_id, clock=clock)
+            sources[track] = LocalSource(process_readings(process_id, clock=clock))
         if gpus is not None:
             for number, gpu in enumerate(gpus.found):
-                readings[gpu.name] = gpu_readings(gpus, number)
-        sampled = [
-            Sampled(source=LocalSource(made), track=track) for track, made in readings.items()
-        ]
+                sources[gpu.name] = GpuSource(gpu_readings(gpus, number))
+        sampled = [Sampled(source=source, track=track) for track, source in sources.items()]
         for entry in sampled:
             entry.called.set()
         yield sampled
 
 
 class LocalSource:
-    """Readings of this machine, made one after another in a thread: a driver may take long."""
+    """Readings of this machine, made one after another."""
 
     pause_s = 0.0
 
@@ -335,10 +333,18 @@ class LocalSource:
 
     async def read(self) -> tuple[Reading, ...]:
         """See `Source`."""
-        return await asyncio.to_thread(next, self._readings)
+        return next(self._readings)
 
     async def aclose(self) -> None:
         """There is nothing to close."""
+
+
+class GpuSource(LocalSource):
+    """Readings of a GPU, whose driver may take long to answer."""
+
+    async def read(self) -> tuple[Reading, ...]:
+        """See `Source`."""
+        return await asyncio.to_thread(next, self._readings)
 
 
 def core_readings() -> Iterator[tuple[Reading, ...]]:
