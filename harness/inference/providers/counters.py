@@ -99,23 +99,29 @@ def prometheus(**samples_of: str | tuple[str, ...]) -> Parser:
     return readings
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Where a server reports its counters."""
+
+    path: str  # below the server's root
+    read: Parser
+    switch: str | None = ""  # how to make it report them; see `Switch` of `provider`
+    pause_s: float = 0.0  # the least time between the end of a read and the next
+
+
 class MetricsSource:
     """The counters of one server, read again and again by one task."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        path: str,
-        parse: Parser,
+        counters: Counters,
         *,
         api_key: str | None,
-        pause_s: float = 0.0,
         address: Callable[[], str | None] | None = None,
     ) -> None:
-        self.pause_s = pause_s  # the least time between the end of a read and the next
-        self._usual_pause_s = pause_s
-        self._path = path
-        self._parse = parse
+        self.pause_s = counters.pause_s
+        self._counters = counters
         self._is_offered = True  # False once its page is missing, or of another kind
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
         self._connection = HttpConnection(bounded, api_key=api_key)
@@ -139,10 +145,10 @@ class MetricsSource:
             async with asyncio.timeout(_TIMEOUT_S):
                 self._last = await self._ask(address)
         except (httpx2.HTTPError, InferenceError, TimeoutError):
-            pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
+            pause_s = max(_SHORTEST_RETRY_S, self._counters.pause_s, 2 * self.pause_s)
             self.pause_s = min(_LONGEST_RETRY_S, pause_s)
             return ()
-        self.pause_s = self._usual_pause_s
+        self.pause_s = self._counters.pause_s
         is_new_server = address != self._last_address
         self._last_address = address
         return self._totals.counted(self._last, fresh=is_new_server)
@@ -156,9 +162,9 @@ class MetricsSource:
         if not self._is_offered:
             return ()
         try:
-            status, body = await self._connection.fetch("GET", address + self._path)
+            status, body = await self._connection.fetch("GET", address + self._counters.path)
             if status == 200:
-                return self._parse(body)
+                return self._counters.read(body)
             if status not in _NOT_OFFERED:
                 raise self._connection.refusal(body, status=status)
         except (ValueError, ReplyTooLarge) as error:
@@ -166,7 +172,7 @@ class MetricsSource:
                 "a server's counters cannot be read",
                 code="metrics.unreadable",
                 endpoint=self._connection.endpoint.tag,
-                path=self._path,
+                path=self._counters.path,
                 error=str(error),
             )
         self._is_offered = False

@@ -314,13 +314,10 @@ def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
 def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     if not isinstance(backend, EmbeddedLlamaCpp):
         return None
-    counters = llamacpp.COUNTERS
     return MetricsSource(
         endpoint.model_copy(update={"url": "http://127.0.0.1"}),
-        counters.path,
-        counters.read,
+        llamacpp.COUNTERS,
         api_key=backend.api_key,
-        pause_s=counters.pause_s,
         address=lambda: backend.address,
     )
 

@@ -381,7 +381,7 @@ class HttpBackend(ABC):
                 try:
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))
-                    completion = await self._read(values, progress, reply.headers)
+                    completion = await self._read(values, progress)
                 except ServerError as error:
                     # A caller that has got a part of the reply must not get it again.
                     if progress.was_heard or not self._refused.learn(error, fields):
@@ -425,9 +425,7 @@ class HttpBackend(ABC):
         return value
 
     @abstractmethod
-    async def _read(
-        self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
-    ) -> Completion:
+    async def _read(self, values: AsyncIterator[Any], progress: ReplyInProgress) -> Completion:
         """Reads the JSON values of a reply up to its end."""
 
 

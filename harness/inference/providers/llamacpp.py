@@ -15,19 +15,18 @@ from harness.errors import LoadFailed, ModelNotFound
 from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import prometheus
+from harness.inference.providers.counters import Counters, prometheus
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ALWAYS,
     ContextReport,
-    Counters,
-    Extras,
     HostReport,
     Provider,
     as_ns,
     remedies,
 )
 from harness.inference.providers.server_host import Page, ServerHost, ServerPages, until
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -39,13 +38,13 @@ _GONE: Final = frozenset({"unloaded", "downloading", "downloaded"})
 _STATES: Final = _GONE | {"loading", "loaded", "sleeping"}
 
 
-def times(extras: Extras) -> ServerTimings | None:
+def times(reply: WireReply) -> ServerTimings | None:
     """What a reply's `timings` say; None if it has none."""
-    if not extras.timings:
+    if not reply.timings:
         return None
     return ServerTimings(
-        prefill_ns=as_ns(extras.timings.get("prompt_ms")),
-        decode_ns=as_ns(extras.timings.get("predicted_ms")),
+        prefill_ns=as_ns(reply.timings.get("prompt_ms")),
+        decode_ns=as_ns(reply.timings.get("predicted_ms")),
     )
 
 

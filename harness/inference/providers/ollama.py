@@ -91,9 +91,7 @@ class OllamaWire(HttpBackend):
         body |= {name: fields[name] for name in _BESIDE_OPTIONS if name in fields}
         return body if request.reply_schema is None else body | {"format": request.reply_schema}
 
-    async def _read(
-        self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
-    ) -> Completion:
+    async def _read(self, values: AsyncIterator[Any], progress: ReplyInProgress) -> Completion:
         is_first = True
         async for value in values:
             if (part := self._part(value)) is None:

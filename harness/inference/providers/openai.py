@@ -16,14 +16,12 @@ from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
 from harness.inference.providers import llamacpp, vllm
-from harness.inference.providers.counters import prometheus
+from harness.inference.providers.counters import Counters, prometheus
 from harness.inference.providers.openai_wire import ONLY_TOP_P, nested_schema, openai_schema
 from harness.inference.providers.provider import (
     ALWAYS,
     NEVER,
     ContextReport,
-    Counters,
-    Extras,
     Fields,
     Provider,
     as_ns,
@@ -31,14 +29,15 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerPages
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import Effort, JsonSchema
 
 
-def _times(extras: Extras) -> ServerTimings | None:
+def _times(reply: WireReply) -> ServerTimings | None:
     """The times that any of these servers reports."""
     for read in (llamacpp.times, vllm.times, _tabby_times):
-        times = read(extras)
+        times = read(reply)
         if times is not None:
             return times
     return None
@@ -171,12 +170,13 @@ TENSORRT_LLM = Provider(
 # --- TabbyAPI, which serves ExLlama, from commit e632af41 (August 2026) ---------------------------
 
 
-def _tabby_times(extras: Extras) -> ServerTimings | None:
+def _tabby_times(reply: WireReply) -> ServerTimings | None:
     """The times in fields of the usage, in seconds."""
-    prefill_ns = as_ns(extras.usage.get("prompt_time"), "s")
+    usage = reply.usage or {}
+    prefill_ns = as_ns(usage.get("prompt_time"), "s")
     if prefill_ns is None:
         return None
-    decode_ns = as_ns(extras.usage.get("completion_time"), "s")
+    decode_ns = as_ns(usage.get("completion_time"), "s")
     return ServerTimings(prefill_ns=prefill_ns, decode_ns=decode_ns)
 
 

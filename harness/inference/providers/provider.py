@@ -12,9 +12,10 @@ from harness.hardware import Footprint, GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import MetricsSource, Reading
+from harness.inference.providers.counters import Counters, MetricsSource
 from harness.inference.providers.http import Access
 from harness.inference.providers.server_host import ServerFacts, ServerPages
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import ChatRequest, Effort, JsonSchema
 
@@ -87,27 +88,6 @@ class ContextReport:
     keys: tuple[str, ...]
     # Key on the same page of the number of calls that it answers side by side.
     slots: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """Where a server reports its counters."""
-
-    path: str  # below the server's root
-    read: Callable[[bytes], tuple[Reading, ...]]  # raises ValueError for a page of another kind
-    switch: Switch = ALWAYS
-    pause_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """The parts of an OpenAI reply beside its text in which servers differ."""
-
-    # Fields of the reply with these names, each from the last chunk that had it.
-    timings: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)  # by lower-case name
 
 
 class Host(Protocol):
@@ -207,7 +187,7 @@ class Provider:
     # What its replies report.
     counts_usage: bool = True
     """Whether a streamed reply without its usage is incomplete."""
-    times: Callable[[Extras], ServerTimings | None] | None = None
+    times: Callable[[WireReply], ServerTimings | None] | None = None
     """Reads the times of a call from its reply."""
     timings: Switch = NEVER
     """How to make it report these times."""

@@ -222,6 +222,4 @@ def metrics_source(
     counters = provider.counters
     if endpoint.url is None or counters is None:
         return None
-    return MetricsSource(
-        endpoint, counters.path, counters.read, api_key=api_key, pause_s=counters.pause_s
-    )
+    return MetricsSource(endpoint, counters, api_key=api_key)

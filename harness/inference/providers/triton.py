@@ -87,9 +87,7 @@ class TritonWire(HttpBackend):
         text = prompt_text(self._turns, request.conversation)
         return {"text_input": text, "parameters": parameters}
 
-    async def _read(
-        self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
-    ) -> Completion:
+    async def _read(self, values: AsyncIterator[Any], progress: ReplyInProgress) -> Completion:
         last: Mapping[str, Any] | None = None
         output_tokens: int | None = None
         async for value in values:

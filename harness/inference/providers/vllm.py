@@ -9,18 +9,17 @@ from __future__ import annotations
 from harness.errors import LoadFailed
 from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import prometheus
+from harness.inference.providers.counters import Counters, prometheus
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ContextReport,
-    Counters,
-    Extras,
     HostReport,
     Provider,
     as_ns,
     remedies,
 )
 from harness.inference.providers.server_host import ServerHost, ServerPages, until
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
@@ -28,15 +27,15 @@ _CACHED_SWITCH = "--enable-prompt-tokens-details"
 _NO_SUCH_PAGE = 404
 
 
-def times(extras: Extras) -> ServerTimings | None:
+def times(reply: WireReply) -> ServerTimings | None:
     """The times in a reply's `metrics`; None if it has none."""
-    if not extras.metrics:
+    if not reply.metrics:
         return None
     return ServerTimings(
-        queue_ns=as_ns(extras.metrics.get("queue_time_ms")),
+        queue_ns=as_ns(reply.metrics.get("queue_time_ms")),
         # vLLM counts it from the end of the queue.
-        prefill_ns=as_ns(extras.metrics.get("time_to_first_token_ms")),
-        decode_ns=as_ns(extras.metrics.get("generation_time_ms")),
+        prefill_ns=as_ns(reply.metrics.get("time_to_first_token_ms")),
+        decode_ns=as_ns(reply.metrics.get("generation_time_ms")),
     )
 
 
