@@ -162,11 +162,11 @@ class MetricsSource:
         if not self._is_offered:
             return ()
         try:
-            status, body = await self._connection.fetch("GET", address + self._counters.path)
-            if status == 200:
-                return self._counters.read(body)
-            if status not in _NOT_OFFERED:
-                raise self._connection.refusal(body, status=status)
+            page = await self._connection.fetch("GET", address + self._counters.path)
+            if page.status == 200:
+                return self._counters.read(page.body)
+            if page.status not in _NOT_OFFERED:
+                raise self._connection.refusal(page.body, status=page.status)
         except (ValueError, ReplyTooLarge) as error:
             log_warning(
                 "a server's counters cannot be read",

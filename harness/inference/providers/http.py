@@ -30,7 +30,7 @@ from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, parsed
 from harness.inference.providers.connection_stack import StackingClient
-from harness.inference.providers.error_replies import error_from_reply
+from harness.inference.providers.error_replies import error_from_reply, message_in
 from harness.inference.providers.json_stream import json_values
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
@@ -99,6 +99,24 @@ class Access:
     # Called with the address of a request by clients that pick the address themselves; raises
     # `NotTrusted` to prevent the request.
     check_address: Callable[[str], None] = lambda _url: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A server's answer, whatever its status."""
+
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> object:
+        """Its JSON; None if it has none."""
+        return parsed(self.body)
+
+    @property
+    def text(self) -> str:
+        """Its status, and the message of an error in any shape."""
+        return f"HTTP {self.status}: {message_in(self.body)}"
 
 
 class HttpConnection:
@@ -190,10 +208,10 @@ class HttpConnection:
         """The error of a reply that did not come to its end."""
         return StreamCut(f"the reply was cut off: {reason}", has_begun=has_begun)
 
-    async def fetch(self, method: str, url: str, **request: Any) -> tuple[int, bytes]:  # noqa: ANN401 - as httpx2's
-        """The status of any page and its body; raises as httpx2 and `read`."""
+    async def fetch(self, method: str, url: str, **request: Any) -> Page:  # noqa: ANN401 - as httpx2's
+        """Any page of the server; raises as httpx2 and `read`."""
         async with self.client.stream(method, url, **request) as reply:
-            return reply.status_code, await self.read(reply)
+            return Page(status=reply.status_code, body=await self.read(reply))
 
     async def ask(self, url: str, fields: Mapping[str, object]) -> object:
         """Posts fields; returns the reply's JSON, or None if it is no JSON.

@@ -16,6 +16,7 @@ from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
 from harness.inference.providers.counters import Counters, prometheus
+from harness.inference.providers.http import Page
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ALWAYS,
@@ -25,7 +26,7 @@ from harness.inference.providers.provider import (
     as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import Page, ServerHost, ServerPages, until
+from harness.inference.providers.server_host import ServerHost, ServerPages, until
 from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 

@@ -18,11 +18,10 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, names, rows, text_at, whole
 from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
-from harness.inference.providers.http import Access, HttpBackend
+from harness.inference.providers.http import Access, HttpBackend, Page
 from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import ALWAYS, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
-    Page,
     ServerFacts,
     ServerHost,
     ServerPages,

@@ -22,8 +22,7 @@ from harness.errors import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import parsed
-from harness.inference.providers.error_replies import message_in
-from harness.inference.providers.http import Access, HttpConnection
+from harness.inference.providers.http import Access, HttpConnection, Page
 
 _CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
 
@@ -37,24 +36,6 @@ NO_ROOM: Final = re.compile(
 _PAGE_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A server's answer, whatever its status."""
-
-    status: int
-    body: bytes
-
-    @property
-    def json(self) -> object:
-        """Its JSON; None if it has none."""
-        return parsed(self.body)
-
-    @property
-    def text(self) -> str:
-        """Its status, and the message of an error in any shape."""
-        return f"HTTP {self.status}: {message_in(self.body)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +80,7 @@ class ServerPages:
         content = None if body is None else orjson.dumps(body)
         headers = {"content-type": "application/json"} if content else {}
         try:
-            status, answer = await self._connection.fetch(
+            page = await self._connection.fetch(
                 method, self.root + path, content=content, params=params, headers=headers
             )
         except (httpx2.RequestError, StreamCut) as error:
@@ -108,7 +89,7 @@ class ServerPages:
                 f"{type(error).__name__} {error}".rstrip()
             ) from error
         self.answered = True
-        return Page(status=status, body=answer)
+        return page
 
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
