@@ -197,9 +197,10 @@ class HttpConnection:
                         "expect replies this long",
                         max_reply_bytes=most_bytes,
                     )
-                yield chunk
                 if reply.is_error and length >= _REFUSAL_BYTES:
-                    return  # its beginning says what is wrong
+                    yield chunk[:_REFUSAL_BYTES]  # its beginning says what is wrong
+                    return
+                yield chunk
         except httpx2.RequestError as error:
             reason = f"the connection broke: {str(error) or type(error).__name__}"
             raise self.cut(reason) from error
