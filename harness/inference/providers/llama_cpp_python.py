@@ -19,11 +19,11 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -34,7 +34,7 @@ from harness.errors import (
 )
 from harness.hardware import GgufHeader, Loading
 from harness.inference.completion import Completion, Embeddings, FinishReason, Phase, Usage
-from harness.inference.endpoint import Endpoint, SamplingField
+from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.model_files import (
     Engine,
@@ -44,21 +44,15 @@ from harness.inference.providers.model_files import (
     load_error,
     type_number,
 )
-from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import NEVER, Provider, check_offers, remedies
-from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
 from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
-# The value of each sampling field that llama.cpp assumes if it is not sent.
-_DEFAULTS: Mapping[str, Any] = {
-    part.name: 0.8 if part.name == "temperature" else part.default
-    for part in fields(ChatRequest)
-    if part.name in get_args(SamplingField)
-}
+# Fields of a request for which it has no place.
+_NOT_TAKEN = ("reasoning_effort", "extra_body")
 
 
 class LlamaCppPython(Engine):
@@ -69,7 +63,6 @@ class LlamaCppPython(Engine):
         self._clock = clock
         self._engine: LlamaCppEngine | None = None
         self._turn = asyncio.Lock()
-        self._refused = RefusedFields((*endpoint.drop, "reasoning_effort"))
 
     @property
     def is_loaded(self) -> bool:
@@ -93,19 +86,15 @@ class LlamaCppPython(Engine):
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         check_offers(request, PROVIDER)
-        _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
-        if request.extra_body:
-            dropped += ("extra_body",)
-        defaults = {name: value for name, value in _DEFAULTS.items() if name in dropped}
-        call = replace(request, **defaults)
+        dropped = tuple(name for name in _NOT_TAKEN if getattr(request, name))
         start_ns = self._clock()
         async with time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived, self._turn:
             engine = self._engine
             if engine is None:
                 raise ServerError("the model is not loaded; load it first")
-            progress = ReplyInProgress(call, clock=self._clock, arrived=arrived)
+            progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
             # Pieces of the text, and then the ending.
-            steps = engine.reply(call)
+            steps = engine.reply(request)
             while isinstance(step := await engine.compute(partial(next, steps)), str):
                 progress.add(step)
             progress.end()
