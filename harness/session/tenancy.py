@@ -63,7 +63,7 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
-    return gguf_footprint(header, loading_of(endpoint, header))
+    return gguf_footprint(header, loading_of(endpoint))
 
 
 def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
@@ -71,7 +71,7 @@ def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
     header = None if endpoint.path is None else read_gguf_header(endpoint.path)
     if header is None or not header.exact_caches:
         return None
-    return partial(prompt_kv_bytes, header, loading_of(endpoint, header))
+    return partial(prompt_kv_bytes, header, loading_of(endpoint))
 
 
 def slots_of(endpoint: Endpoint) -> int | None:
@@ -148,7 +148,7 @@ def _known_need(endpoint: Endpoint) -> Need | None:
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
-    loading = loading_of(endpoint, header)
+    loading = loading_of(endpoint)
     if endpoint.device == MACHINE:
         return {MACHINE: gguf_footprint(header, loading).total_bytes}
     split = split_footprint(header, loading, gpu_layers=endpoint.gpu_layers)

@@ -32,15 +32,15 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.hardware import GgufHeader, Loading
+from harness.hardware import Loading
 from harness.inference.completion import Completion, Embeddings, FinishReason, Phase, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.model_files import (
     Engine,
+    check_file,
     engine_host,
     gpu_fields,
-    header_of,
     load_error,
     type_number,
 )
@@ -321,7 +321,7 @@ class LlamaCppEngine:
         return spelling.decode()
 
 
-def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
+def _loading(endpoint: Endpoint) -> Loading:
     """How the package loads a model, for its footprint."""
     return Loading(
         context_tokens=endpoint.context_tokens,
@@ -347,8 +347,8 @@ def _import_llama_cpp(endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is
 
 
 def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is not typed
-    header = header_of(endpoint)
-    loading = _loading(endpoint, header)
+    check_file(endpoint)
+    loading = _loading(endpoint)
     placement = _placement(library, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     try:
@@ -372,7 +372,7 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
         # The package gives no reason. If it got as far as the context, the weights were loaded, and
         # there was no room for the context.
         lacks_memory = "llama_context" in str(error)
-        raise load_error(endpoint, _loading, why=str(error), lacks_memory=lacks_memory) from error
+        raise load_error(endpoint, loading, why=str(error), lacks_memory=lacks_memory) from error
     # It would log warnings of what is raised as an error anyway, such as a stopped computation.
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     return llama

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 
 from harness.errors import NotOffered
-from harness.hardware import Footprint, GgufHeader, Loading
+from harness.hardware import Footprint, Loading
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
@@ -148,7 +148,7 @@ class Provider:
     """Asks which model it really serves; None if it does not report that."""
     footprint: Callable[[Endpoint, Host], Awaitable[Footprint | None]] | None = None
     """Asks for a model's size in memory; None if it does not report that."""
-    loading: Callable[[Endpoint, GgufHeader], Loading] | None = None
+    loading: Callable[[Endpoint], Loading] | None = None
     """How it loads a file; None for a server."""
 
     finds_keys: bool = False

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 from harness.errors import ConfigurationInvalid
-from harness.hardware import GgufHeader, Loading
+from harness.hardware import Loading
 from harness.inference.backend import Backend
 from harness.inference.completion import ToolMode
 from harness.inference.endpoint import Endpoint
@@ -123,11 +123,11 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
     return host(endpoint, access or Access(), backend)
 
 
-def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
+def loading_of(endpoint: Endpoint) -> Loading:
     """How an endpoint's file is loaded; only for backends that load files."""
     loading = provider_of(endpoint).loading
     assert loading is not None
-    return loading(endpoint, header)
+    return loading(endpoint)
 
 
 async def served_metadata(
