@@ -33,6 +33,7 @@ from harness.errors import (
     StreamCut,
 )
 from harness.hardware import Loading
+from harness.hardware.quantization import TENSOR_FORMATS
 from harness.inference.completion import Completion, Embeddings, FinishReason, Phase, Usage
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
@@ -42,7 +43,6 @@ from harness.inference.providers.model_files import (
     engine_host,
     gpu_fields,
     load_error,
-    type_number,
 )
 from harness.inference.providers.provider import NEVER, Provider, check_offers, remedies
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
@@ -127,6 +127,8 @@ class LlamaCppPython(Engine):
 
 T = TypeVar("T")
 
+# Type of a cache → its number in ggml's `ggml_type`.
+TYPE_NUMBERS = {block.name.lower(): number for number, block in TENSOR_FORMATS.items()}
 _MICRO_BATCH_TOKENS = 512  # llama.cpp's default
 # The package replaces stdout during a load. Of two loads at once, the later one would restore the
 # stdout that the earlier one had replaced, and so lose it for good.
@@ -360,8 +362,8 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
                 n_ubatch=loading.micro_batch_tokens,
                 n_threads=threads,
                 n_threads_batch=threads,
-                type_k=type_number(loading.cache_type_k),
-                type_v=type_number(loading.cache_type_v),
+                type_k=TYPE_NUMBERS[loading.cache_type_k],
+                type_v=TYPE_NUMBERS[loading.cache_type_v],
                 # llama.cpp cannot read quantized values without flash attention, and would have the
                 # scores of all heads over a long context in memory at once.
                 flash_attn=True,

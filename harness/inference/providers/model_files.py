@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, cast
 
 from harness.errors import HarnessError, LoadFailed, ModelFileInvalid
-from harness.hardware import CacheType, Loading, gguf_footprint, read_gguf_header
-from harness.hardware.quantization import TENSOR_FORMATS
+from harness.hardware import Loading, gguf_footprint, read_gguf_header
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.http import Access
@@ -33,14 +32,6 @@ def check_file(endpoint: Endpoint) -> None:
             context_tokens=endpoint.context_tokens,
             trained_tokens=header.context_length,
         )
-
-
-_NUMBERS = {block.name.lower(): number for number, block in TENSOR_FORMATS.items()}
-
-
-def type_number(cache_type: CacheType) -> int:
-    """The number of a cache's type in ggml's `ggml_type`."""
-    return _NUMBERS[cache_type]
 
 
 def gpu_fields(endpoint: Endpoint) -> dict[str, Any]:

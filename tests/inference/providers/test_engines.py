@@ -35,7 +35,7 @@ from harness.hardware import CacheType, Loading, gguf_footprint, read_gguf_heade
 from harness.inference import EmbedRequest, Endpoint, Message
 from harness.inference.answer import answer
 from harness.inference.model_identity import model_identity
-from harness.inference.providers.model_files import type_number
+from harness.inference.providers.llama_cpp_python import TYPE_NUMBERS
 from harness.inference.providers.registry import (
     connect,
     metrics_source,
@@ -375,7 +375,7 @@ def test_types_have_the_numbers_that_ggml_gives_them(cache_type):
     import llama_cpp
     import xllamacpp
 
-    number = type_number(cache_type)
+    number = TYPE_NUMBERS[cache_type]
 
     name = f"GGML_TYPE_{cache_type.upper()}"
     assert number == xllamacpp.ggml_type[name]
