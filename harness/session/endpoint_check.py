@@ -117,7 +117,11 @@ async def _check(
                 f"{endpoint.tag}: first call; the model may have to load, for up to "
                 f"{endpoint.timeout_s:g} s"
             )
-            await _first_call(opened.client, endpoint)
+            # This call decides whether the endpoint can be used.
+            if endpoint.embeddings:
+                await opened.client.embed(EmbedRequest(model=endpoint.tag, texts=_TEXTS))
+            else:
+                await opened.client.chat(_chat(endpoint.tag))
             facts = await facts_of(alone, environment)
             # It answered the call, even if its pages of facts do not answer.
             check = replace(_with_facts(blank, facts), reachable=True)
@@ -155,14 +159,6 @@ def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
 
 
 # --- the calls ------------------------------------------------------------------------------
-
-
-async def _first_call(client: Client, endpoint: Endpoint) -> None:
-    """Makes the call that decides whether the endpoint can be used."""
-    if endpoint.embeddings:
-        await client.embed(EmbedRequest(model=endpoint.tag, texts=_TEXTS))
-    else:
-        await client.chat(_chat(endpoint.tag))
 
 
 async def _try_calls(client: Client, check: EndpointCheck) -> EndpointCheck:
