@@ -1,4 +1,4 @@
-"""litellm's way to providers: over our own connections, which repeat nothing and lose nothing.
+"""litellm's way to providers: over the connections that all other calls use.
 
 litellm's own client sends a request again when the server hangs up. It splits event streams at
 every character that Unicode calls a line end, even inside a JSON string, and silently drops the
@@ -40,7 +40,7 @@ _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\x
 
 @dataclass(slots=True, kw_only=True)
 class HttpCall:
-    """One call: values that the HTTP client and litellm's caller exchange past litellm."""
+    """One call: what its requests and litellm's caller exchange past litellm."""
 
     # The client adds the query of the endpoint's address: litellm would add paths behind it.
     connection: HttpConnection
