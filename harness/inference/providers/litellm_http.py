@@ -42,7 +42,6 @@ _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\x
 class HttpCall:
     """One call: what its requests and litellm's caller exchange past litellm."""
 
-    # The client adds the query of the endpoint's address: litellm would add paths behind it.
     connection: HttpConnection
     exchange: Exchange
     # Raises `NotTrusted` for an address that nothing may be sent to.
@@ -60,6 +59,7 @@ class HttpCall:
         url = httpx2.URL(str(request.url))
         address = httpx2.URL(self.connection.base)
         if (url.host, url.port) == (address.host, address.port):
+            # The query of the endpoint's address: litellm would add paths behind it.
             url = url.copy_merge_params(client.params)
         self.check_address(str(url))
         # Some providers get litellm's own `authorization` in place of the endpoint's.
