@@ -42,7 +42,7 @@ def endpoints() -> None:
 @config_option
 @json_option
 def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
-    """Check all endpoints, or the named ones, with a dozen short calls each.
+    """Check all endpoints, or the named ones, with a few short calls each.
 
     Shows what each can do, and how it could report more. Exit codes: 0 all work, 1 one does not, 2
     invalid input, 130 interrupted.
@@ -100,11 +100,8 @@ _TITLES = {
     "structured": "schemas",
     "timings": "timings",
     "cached_tokens": "cached tokens",
-    "embeds": "embeds",
     "metrics": "counters",
     "dropped": "refused fields",
-    "ttft_ms": "first token, ms",
-    "tokens_per_s": "tokens a second",
     "error": "problem",
 }
 

@@ -85,8 +85,6 @@ class Loading:
     """Whether layers with a sliding window keep the whole context too (`--swa-full`)."""
     computed_logits: int | None = None
     """Tokens of a micro-batch that get logits; None for one of each slot."""
-    kept_logits: int | None = None
-    """Tokens whose logits are kept for the caller; None for one of each slot."""
 
     def cells(self, *, window_tokens: int | None = None) -> int:
         """Cells of all slots together in a layer, which may have a sliding window."""
@@ -209,9 +207,8 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
 
 def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
     """Bytes of the logits that the caller gets, in f32, in the machine's memory."""
-    tokens = loading.slots if loading.kept_logits is None else loading.kept_logits
     length = header.vocabulary_size if header.has_output else header.embedding_length
-    return _FLOAT_BYTES * tokens * length
+    return _FLOAT_BYTES * loading.slots * length
 
 
 def padded_tokens(tokens: int) -> int:

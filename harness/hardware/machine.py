@@ -107,7 +107,6 @@ class GpuState:
 
     busy: float | None
     """The share of the driver's last sampling period, up to a second, in which anything ran."""
-    memory_busy: float | None  # the share of it in which its memory was read or written
     used_bytes: int | None
     power_w: float | None
 
@@ -154,7 +153,6 @@ class Gpus:
         power_mw = self._asked(nvml.nvmlDeviceGetPowerUsage, handle)
         return GpuState(
             busy=None if rates is None else rates.gpu / 100,
-            memory_busy=None if rates is None else rates.memory / 100,
             used_bytes=None if memory is None else int(memory.used),
             power_w=None if power_mw is None else power_mw / 1000,
         )
@@ -188,7 +186,6 @@ class ProcessUse:
 
     cpu_s: float  # the time of all its threads together
     resident_bytes: int  # now
-    page_faults: int  # how often it waited for a page from disk: major faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +204,10 @@ def process_use(process_id: int) -> ProcessUse | None:
         return None
     # The second field, a name in parentheses, may hold spaces and parentheses. See proc(5).
     fields = line.rpartition(")")[2].split()
-    # From the third field on: utime and stime are 14 and 15 there, rss is 24, majflt 12.
+    # From the third field on: utime and stime are 14 and 15 there, rss is 24.
     return ProcessUse(
         cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         resident_bytes=int(fields[21]) * os.sysconf("SC_PAGESIZE"),
-        page_faults=int(fields[9]),
     )
 
 

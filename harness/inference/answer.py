@@ -31,6 +31,7 @@ returns it as it is, `continue` asks for the rest and joins it; a filtered reply
 
 _MOST_CONTINUATIONS = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
+_REMINDER_OF_TOOLS = "\n\n[Your last reply was empty. Answer, or call a tool.]"
 # For a greedy call that is repeated: at temperature 0 it would get the same reply.
 _TEMPERATURE_AGAIN = 0.3
 
@@ -322,7 +323,8 @@ def reminded(request: ChatRequest) -> ChatRequest | None:
     # The reminder stands in the last message, since templates of some models allow no further turn.
     # It also changes the request, whose greedy reply would be the same.
     *before, last = request.messages
-    if last.content.endswith(_REMINDER):
+    reminder = _REMINDER_OF_TOOLS if request.tools else _REMINDER
+    if last.content.endswith(reminder):
         return None
-    last = replace(last, content=last.content + _REMINDER)
+    last = replace(last, content=last.content + reminder)
     return replace(request, messages=(*before, last))

@@ -49,9 +49,7 @@ llama.cpp in a process that harness starts, `llama-cpp-python` llama.cpp inside 
 FILE_BACKENDS: frozenset[BackendName] = frozenset({"embedded", "llama-cpp-python"})
 """Backends that load a GGUF file themselves."""
 
-MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
-    {"ollama", "llamacpp", "vllm", "triton", "triton-openai"}
-)
+MANAGED_BACKENDS: frozenset[BackendName] = frozenset({"ollama", "llamacpp", "vllm"})
 """Servers that load and unload models on request."""
 
 MACHINE, AUTO = "machine", "auto"

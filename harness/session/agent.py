@@ -16,7 +16,6 @@ from harness.errors import (
     InvalidInput,
     NodeTimedOut,
     NotOffered,
-    ReplyEmpty,
     RunLimitReached,
     did_you_mean,
 )
@@ -26,7 +25,6 @@ from harness.graph.graph import ResultT
 from harness.graph.node import RUN_PARAMETER
 from harness.graph.outcome import Log
 from harness.inference import Completion, Image, Message, OnCut, ToolCall
-from harness.inference.completion import is_visible, why_no_text
 from harness.session.mcp_tools import ToolSource
 from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableTool, cut, result_of
 from harness.trace import Tracer, describe, events
@@ -41,7 +39,6 @@ _TRACEBACK_CHARS = 5_000
 
 _LAST = "\n\n[No further call is possible. Answer now, with what you know.]"
 _UNSEEN = "\n\n[The images of this result cannot be shown to this model.]"
-_EMPTY = "Your reply was empty. Answer, or call a tool."
 
 
 class AgentReplyOptions(TypedDict, total=False):
@@ -89,21 +86,18 @@ class AgentStep:
     results: tuple[ToolResult, ...]
 
 
-Move = AgentStop | Literal["call", "remind", "nudge", "empty"]
-"""Why the agent ends, or its next move: `call` the tools; `remind` the model of the last results of
-the same calls; `nudge` it to answer after an empty reply. A second `empty` reply in a row is an
-error."""
+Move = AgentStop | Literal["call", "remind"]
+"""Why the agent ends, or its next move: `call` the tools, or `remind` the model of the last results
+of the same calls."""
 
 
 def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) -> Move:
     """The next move after a reply of the model."""
-    if not reply.tool_calls and is_visible(reply.text):
+    if not reply.tool_calls:
         return "answered"
-    if not reply.tool_calls and steps and not steps[-1].turn.tool_calls:
-        return "empty"
     requested = _key_of(reply.tool_calls)
     repetitions = 0
-    if requested and steps and _key_of(steps[-1].turn.tool_calls) == requested:
+    if steps and _key_of(steps[-1].turn.tool_calls) == requested:
         if any(result.outcome == "repeated" for result in steps[-1].results):
             return "repeating"
         for step in reversed(steps):
@@ -113,8 +107,6 @@ def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) 
             repetitions += 1
     if len(steps) + 1 >= max_steps:
         return "max_steps"
-    if not requested:
-        return "nudge"
     return "remind" if repetitions >= SAME_CALLS else "call"
 
 
@@ -147,8 +139,7 @@ async def run_agent(
     Raises:
         InvalidInput: A limit is too low.
         RunLimitReached: A limit of the run ended it.
-        ReplyEmpty: Two replies in a row have no text and call no tool.
-        InferenceError: A reply failed.
+        InferenceError: A reply failed; `ReplyEmpty` if two in a row have no text and no call.
     """
     if max_steps < 1 or max_result_chars < 1:
         raise InvalidInput(
@@ -175,8 +166,6 @@ async def run_agent(
                 match move := next_move(steps, reply, max_steps=max_steps):
                     case "answered" | "max_steps" | "repeating":
                         break
-                    case "empty":
-                        raise _no_text(reply, role)
                     case "call":
                         # As steps of the run, calls are in its journal before the model is asked
                         # again, so that a resumed run repeats no finished call.
@@ -184,8 +173,6 @@ async def run_agent(
                         results = await call.map(caller.step, items, name=name, has_track=False)
                     case "remind":
                         results = [_repeated(result) for result in steps[-1].results]
-                    case "nudge":
-                        results = []
                 steps.append(AgentStep(turn=reply.message, results=tuple(results)))
                 is_last = len(steps) == max_steps - 1
                 messages_so_far += _messages_of(steps[-1], is_last=is_last)
@@ -201,18 +188,6 @@ async def run_agent(
         steps=len(texts),
         calls=calls,
         messages=tuple(messages_so_far),
-    )
-
-
-def _no_text(reply: Completion, role: str) -> ReplyEmpty:
-    return ReplyEmpty(
-        f"two replies of the agent in a row have no text: {why_no_text(reply)}. Reword the task, "
-        "or give the model more room or less to reason about",
-        endpoint=reply.endpoint or role,
-        text=reply.text,
-        finish_reason=reply.finish_reason,
-        usage=reply.usage,
-        from_cache=reply.from_cache,
     )
 
 
@@ -237,7 +212,7 @@ def _messages_of(step: AgentStep, *, is_last: bool) -> list[Message]:
         Message("tool", result.text, answers=call.id, images=result.images)
         for call, result in zip(step.turn.tool_calls, step.results, strict=True)
     ]
-    messages = [step.turn, *(results or [Message("user", _EMPTY)])]
+    messages = [step.turn, *results]
     if is_last:
         # No message of its own, since some models' templates allow no user after a tool.
         messages[-1] = replace(messages[-1], content=messages[-1].content + _LAST)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from harness.errors import (
@@ -16,14 +16,11 @@ from harness.errors import (
     InvalidInput,
     ModelNotFound,
     Notice,
-    NotOffered,
-    ServerError,
     did_you_mean,
 )
 from harness.inference import (
     ChatRequest,
     Client,
-    Completion,
     EmbedRequest,
     Endpoint,
     Message,
@@ -32,7 +29,7 @@ from harness.inference import (
 from harness.inference.completion import StructuredMode
 from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
 from harness.inference.providers.provider import NEVER
-from harness.inference.providers.server_host import ServerFacts
+from harness.inference.providers.server_host import ServerFacts, in_time
 from harness.session.models import check_tags, open_models, opened_host
 from harness.session.settings import Settings
 from harness.session.tenancy import time_to_report
@@ -48,8 +45,6 @@ _SCHEMA = {
     "required": ["ready"],
     "additionalProperties": False,
 }
-# Statuses with which servers refuse a kind of request that they do not offer.
-_NOT_OFFERED = {400, 404, 405, 422, 501}
 Progress = Callable[[str], None]
 """Called with each step, in words, when it begins."""
 
@@ -76,14 +71,10 @@ class EndpointCheck:
     """Whether it reports where a call's time went."""
     cached_tokens: bool | None = None
     """Whether it reports how much of a prompt came out of its prefix cache."""
-    embeds: bool | None = None
     metrics: bool | None = None
     """Whether it has counters."""
     dropped: tuple[str, ...] = ()
     """Fields of a request that the server refused, and that were left out."""
-    ttft_ms: float | None = None
-    """From sending a short prompt to the first token, with the model loaded."""
-    tokens_per_s: float | None = None
     advice: tuple[Notice, ...] = ()
 
 
@@ -126,15 +117,18 @@ async def _check(
                 f"{endpoint.tag}: first call; the model may have to load, for up to "
                 f"{endpoint.timeout_s:g} s"
             )
-            embeds_only = await _first_call(opened.client, endpoint)
+            # This call decides whether the endpoint can be used.
+            if endpoint.embeddings:
+                await opened.client.embed(EmbedRequest(model=endpoint.tag, texts=_TEXTS))
+            else:
+                await opened.client.chat(_chat(endpoint.tag))
             facts = await facts_of(alone, environment)
             # It answered the call, even if its pages of facts do not answer.
             check = replace(_with_facts(blank, facts), reachable=True)
-            if endpoint.embeddings or embeds_only:
-                check = replace(check, embeds=True)
-            else:
-                check = await _try_calls(opened.client, check, progress)
-            return replace(check, advice=(*embeds_only, *_advice_on(check, endpoint)))
+            if not endpoint.embeddings:
+                progress(f"{endpoint.tag}: what it tells, and what it does with a schema")
+                check = await _try_calls(opened.client, check)
+            return replace(check, advice=tuple(_advice_on(check, endpoint)))
     except HarnessError as error:
         return await _unusable(blank, error, endpoint, environment)
 
@@ -153,101 +147,40 @@ async def _unusable(
         return replace(blank, error=notice)
     facts = await facts_of(endpoint, environment)
     message = error.statement
-    if facts.ready is False and facts.reachable:
-        message += "; the server says that it is not ready"
     if isinstance(error, ModelNotFound) and facts.models:
         message += "; " + did_you_mean(endpoint.model_id, facts.models)
     return replace(_with_facts(blank, facts), error=replace(notice, message=message))
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
-    return replace(
-        check,
-        # None means that the server has no pages to ask for. It has answered a call by now, if only
-        # with a refusal.
-        reachable=facts.reachable is not False,
-        models=facts.models,
-        context_tokens=facts.context_tokens,
-        slots=facts.slots,
-        metrics=facts.metrics,
-    )
+    # None means that the server has no pages to ask for. It has answered a call by now, if only
+    # with a refusal.
+    return replace(check, **asdict(facts) | {"reachable": facts.reachable is not False})
 
 
 # --- the calls ------------------------------------------------------------------------------
 
 
-async def _first_call(client: Client, endpoint: Endpoint) -> tuple[Notice, ...]:
-    """Makes the call that decides whether the endpoint can be used; a notice if it only embeds."""
-    embed = EmbedRequest(model=endpoint.tag, texts=_TEXTS)
-    if endpoint.embeddings:
-        await client.embed(embed)
-        return ()
-    try:
-        await client.chat(_chat(endpoint.tag))
-    except ServerError as error:
-        # A server whose model only embeds refuses to chat.
-        if error.status not in _NOT_OFFERED or not await _is_offered(client.embed(embed)):
-            raise
-        message = f"it embeds, and does not chat: {error.statement}"
-        return (Notice(code="endpoint.embeds-only", message=message),)
-    return ()
-
-
-async def _try_calls(client: Client, check: EndpointCheck, progress: Progress) -> EndpointCheck:
+async def _try_calls(client: Client, check: EndpointCheck) -> EndpointCheck:
     """Adds what further calls find out; a call that fails leaves its fields at None."""
-
-    async def reply_to(request: ChatRequest) -> Completion | None:
-        try:
-            return await client.chat(request)
-        except InferenceError:
-            return None
-
-    progress(f"{check.tag}: what it tells, and what it does with a schema")
     chat = _chat(check.tag)
-    # The prompt of the first call again, so that part of it can come out of the prefix cache.
-    if reply := await reply_to(chat):
-        first_token_ns = reply.first_token_ns
+    with suppress(InferenceError):
+        # The prompt of the first call again, so that part of it can come out of the prefix cache.
+        reply = await client.chat(chat)
         check = replace(
             check,
             timings=any(phase.source == "reported" for phase in reply.phases),
             cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
-            ttft_ms=None if first_token_ns is None else (first_token_ns - reply.sent_ns) / 1e6,
-            tokens_per_s=_tokens_per_s(reply),
             dropped=reply.dropped,
         )
-    if reply := await reply_to(replace(chat, reply_schema=_SCHEMA)):
+    with suppress(InferenceError):
+        reply = await client.chat(replace(chat, reply_schema=_SCHEMA))
         check = replace(check, structured=reply.structured)
-    progress(f"{check.tag}: embeddings")
-    embed = client.embed(EmbedRequest(model=check.tag, texts=_TEXTS))
-    return replace(check, embeds=await _is_offered(embed))
+    return check
 
 
 def _chat(tag: str) -> ChatRequest:
     return ChatRequest(model=tag, messages=_PROMPT, max_output_tokens=_MAX_OUTPUT_TOKENS)
-
-
-async def _is_offered(call: Awaitable[object]) -> bool | None:
-    """Whether the server offers this kind of call; None if it failed for another reason."""
-    try:
-        await call
-    except NotOffered:
-        return False
-    except ServerError as error:
-        return False if error.status in {400, 422} else None
-    except InferenceError:
-        return None
-    return True
-
-
-def _tokens_per_s(reply: Completion) -> float | None:
-    """The speed of decoding; None if the reply does not show it."""
-    decode = next((phase for phase in reply.phases if phase.name == "decode"), None)
-    if reply.usage is None or reply.usage.output_tokens < 2 or decode is None:
-        return None
-    if decode.source == "derived":  # it may include the prefill
-        return None
-    # Decoding begins after the first token.
-    return (reply.usage.output_tokens - 1) / ((decode.end_ns - decode.start_ns) / 1e9)
 
 
 # --- what follows from them -----------------------------------------------------------------
@@ -264,12 +197,6 @@ def _advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
             code="endpoint.model-not-listed",
             message=f"it answered, but does not list model '{endpoint.model_id}': another model "
             "may have answered",
-        )
-    if check.structured is not None and endpoint.structured not in {None, check.structured}:
-        yield Notice(
-            code="endpoint.structured-differs",
-            message=f"its settings say structured = '{endpoint.structured}', and the check found "
-            f"'{check.structured}'",
         )
     if check.structured == "ignored":
         remedy = f"; {provider.enforces} changes that" if provider.enforces else ""
@@ -357,7 +284,11 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
 
 async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
     """Has a server unload a model, and waits for it; a model that is not loaded is no error."""
-    async with opened_host(endpoint, environment) as host:
+    limit_s = endpoint.load_timeout_s
+    async with (
+        opened_host(endpoint, environment) as host,
+        in_time(endpoint.tag, limit_s, "let go of"),
+    ):
         await host.unload()
 
 
@@ -381,23 +312,18 @@ async def _state_of(endpoint: Endpoint, environment: Mapping[str, str]) -> Model
                 time_to_report(endpoint, "its loaded models"),
             ):
                 report = await host.report()
-            memory = {} if report is None else asdict(report)
-            return replace(state, reachable=True, **memory)
+            return replace(state, reachable=True, **asdict(report))
         if control == "fixed" and endpoint.url is not None:
             facts = await facts_of(endpoint, environment)
             return replace(state, reachable=facts.reachable)
-        if control == "run" and endpoint.path is not None:
-            return replace(state, problem=_problem_of(endpoint.path))
+        if endpoint.path is not None:
+            is_there = False
+            with suppress(OSError):  # of a folder that may not be read
+                is_there = endpoint.path.is_file()
+            problem = None if is_there else f"there is no file {endpoint.path}"
+            return replace(state, problem=problem)
         return state
     except EndpointUnreachable as error:
         return replace(state, reachable=False, problem=error.statement)
     except HarnessError as error:
         return replace(state, problem=error.statement)
-
-
-def _problem_of(file: Path) -> str | None:
-    """What is wrong with a model's file, in words; None if it exists."""
-    try:
-        return None if file.is_file() else f"there is no file {file}"
-    except OSError as error:
-        return f"{file} cannot be looked at ({error.strerror})"

@@ -149,7 +149,8 @@ class McpServers:
         return [
             UsableTool(
                 spec=ToolSpec(
-                    name=_offered_name(server.prefix + name),
+                    # Model servers accept no other names.
+                    name=re.sub(r"[^A-Za-z0-9_-]", "_", server.prefix + name)[:64],
                     description=tool.description or "",
                     parameters=inlined(tool.input_schema),
                 ),
@@ -168,11 +169,6 @@ class McpServers:
     async def _call(self, server: mcp, name: str, /, **arguments: object) -> object:
         connection = await self._connected(server)
         return await connection.call(name, arguments)
-
-
-def _offered_name(name: str) -> str:
-    # Model servers accept no other names.
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
 
 
 class _McpConnection:

@@ -36,7 +36,6 @@ from harness.errors import ModelFileInvalid
 from harness.files import whole_file
 from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
 from harness.hardware.machine import (
-    CoreUse,
     Gpus,
     ProcessUse,
     core_count,
@@ -264,18 +263,19 @@ async def sampling(
     servers: Collection[Sampled], *, tracer: Tracer, every_s: float = 0.25
 ) -> AsyncIterator[None]:
     """Samples every server from its first call until the block is left, then closes the sources."""
-    group = asyncio.TaskGroup()
     async with AsyncExitStack() as stack:
+        tasks = []
         for server in servers:
             stack.push_async_callback(server.source.aclose)
-        # `async with group` would wrap an error of the run into an exception group.
-        await group.__aenter__()
-        stack.push_async_callback(group.__aexit__, None, None, None)
-        # Each has a task, so that a slow server delays only its own next sample.
-        for server in servers:
-            task = group.create_task(_sample(server, tracer=tracer, every_s=every_s))
-            stack.callback(task.cancel)
-        yield
+            # Each has a task, so that a slow server delays only its own next sample. A task group
+            # would wrap an error of the run into an exception group.
+            tasks.append(asyncio.create_task(_sample(server, tracer=tracer, every_s=every_s)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
@@ -311,95 +311,92 @@ def device_sources(
     as long as it has no process.
     """
     with opened_gpus() as gpus:
-        sources: dict[str, Source] = {"machine": CoreSource()}
-        sources["process harness"] = ProcessSource(os.getpid, clock=clock)
-        for track, process_id in engines.items():
-            sources[track] = ProcessSource(process_id, clock=clock)
+        sources = {"machine": LocalSource(core_readings())}
+        for track, process_id in {"process harness": os.getpid, **engines}.items():
+            sources[track] = LocalSource(process_readings(process_id, clock=clock))
         if gpus is not None:
             for number, gpu in enumerate(gpus.found):
-                sources[gpu.name] = GpuSource(gpus, number)
+                sources[gpu.name] = GpuSource(gpu_readings(gpus, number))
         sampled = [Sampled(source=source, track=track) for track, source in sources.items()]
         for entry in sampled:
             entry.called.set()
         yield sampled
 
 
-class _LocalSource:
-    """The part of `Source` that counters of this machine share."""
+class LocalSource:
+    """Readings of this machine, made one after another."""
 
     pause_s = 0.0
+
+    def __init__(self, readings: Iterator[tuple[Reading, ...]]) -> None:
+        self._readings = readings
+
+    async def read(self) -> tuple[Reading, ...]:
+        """See `Source`."""
+        return next(self._readings)
 
     async def aclose(self) -> None:
         """There is nothing to close."""
 
 
-class CoreSource(_LocalSource):
-    """How busy all cores were since the last reading, by any program."""
-
-    def __init__(self) -> None:
-        self._before: CoreUse | None = None
+class GpuSource(LocalSource):
+    """Readings of a GPU, whose driver may take long to answer."""
 
     async def read(self) -> tuple[Reading, ...]:
-        """The share of all cores; nothing at the first reading, or if Linux does not count."""
-        before = self._before
+        """See `Source`."""
+        return await asyncio.to_thread(next, self._readings)
+
+
+def core_readings() -> Iterator[tuple[Reading, ...]]:
+    """How busy all cores were since the last reading, by any program; Linux alone counts that."""
+    before = core_use()
+    while True:
         current = core_use()
-        self._before = current
         if before is None or current is None or current.total_s <= before.total_s:
-            return ()
+            yield ()
+            continue
         share = (current.busy_s - before.busy_s) / (current.total_s - before.total_s)
-        return (Reading(name="cores in use", unit="share", value=round(share, 3)),)
+        before = current
+        yield (Reading(name="cores in use", unit="share", value=round(share, 3)),)
 
 
-class ProcessSource(_LocalSource):
-    """The cores that one process used since the last reading, and its memory."""
+def process_readings(
+    process_id: Callable[[], int | None], *, clock: Clock
+) -> Iterator[tuple[Reading, ...]]:
+    """The memory of one process, and the cores that it used since the last reading.
 
-    def __init__(self, process_id: Callable[[], int | None], *, clock: Clock) -> None:
-        self._process_id = process_id
-        self._clock = clock
-        # The process, the time and the use at the last reading.
-        self._before: tuple[int, int, ProcessUse] | None = None
-
-    async def read(self) -> tuple[Reading, ...]:
-        """Without `CPU` at the first reading of a process, which may replace another one."""
-        process_id = self._process_id()
-        now_ns = self._clock()
-        current = None if process_id is None else process_use(process_id)
-        before = self._before
-        self._before = None
-        if process_id is None or current is None:
-            return ()
-        self._before = (process_id, now_ns, current)
-        resident_bytes = current.resident_bytes // _MIB * _MIB
-        readings = [
-            Reading(name="process memory", unit="bytes", value=resident_bytes),
-            Reading(name="page", unit="faults", value=current.page_faults),
-        ]
+    Without `CPU` at the first reading of a process, which may replace another one.
+    """
+    before: tuple[int, int, ProcessUse] | None = None
+    while True:
+        number = process_id()
+        now_ns = clock()
+        use = None if number is None else process_use(number)
+        if number is None or use is None:
+            before = None
+            yield ()
+            continue
+        resident_bytes = use.resident_bytes // _MIB * _MIB
+        readings = [Reading(name="process memory", unit="bytes", value=resident_bytes)]
         if before is not None:
-            id_before, before_ns, use_before = before
-            if id_before == process_id and now_ns > before_ns:
-                cores = (current.cpu_s - use_before.cpu_s) * 1e9 / (now_ns - before_ns)
+            number_before, before_ns, use_before = before
+            if number_before == number and now_ns > before_ns:
+                cores = (use.cpu_s - use_before.cpu_s) * 1e9 / (now_ns - before_ns)
                 readings.append(Reading(name="CPU", unit="cores", value=round(cores, 2)))
-        return tuple(readings)
+        before = (number, now_ns, use)
+        yield tuple(readings)
 
 
-class GpuSource(_LocalSource):
-    """The load, memory and power of one GPU."""
-
-    def __init__(self, gpus: Gpus, number: int) -> None:
-        self._gpus = gpus
-        self._number = number
-
-    async def read(self) -> tuple[Reading, ...]:
-        """The quantities that its driver reports."""
-        # In a thread, since a driver may take long to answer.
-        state = await asyncio.to_thread(self._gpus.state, self._number)
+def gpu_readings(gpus: Gpus, number: int) -> Iterator[tuple[Reading, ...]]:
+    """The load, memory and power of one GPU, as far as its driver reports them."""
+    while True:
+        state = gpus.state(number)
         quantities = (
             ("in use", "share", state.busy),
-            ("memory in use", "share", state.memory_busy),
             ("memory taken", "bytes", state.used_bytes),
             ("power", "W", state.power_w),
         )
-        return tuple(
+        yield tuple(
             Reading(name=name, unit=unit, value=value)
             for name, unit, value in quantities
             if value is not None

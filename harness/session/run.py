@@ -343,8 +343,7 @@ class Run:
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
             specs = tuple(tool.spec for tool in usable)
-            # `allow_empty`, since the agent itself reminds its model after a reply without text.
-            return await self.chat(role, messages, tools=specs, allow_empty=True, **options)
+            return await self.chat(role, messages, tools=specs, **options)
 
         result = await run_agent(
             ask,

@@ -20,7 +20,6 @@ from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes, read_g
 from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
 from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
 from harness.inference.providers.registry import loading_of
-from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.log import log_warning
 from harness.residency import Device, KeepAliveBudget, Need, Tenant, check_fits
 from harness.residency.ledger import place
@@ -33,8 +32,6 @@ _DISK_BYTES_PER_S = 1_000_000_000
 _SHORTEST_LOAD_S = 0.1
 # Longest that a server may take to report the size of a model, or which models are loaded.
 _ASKING_S = 10.0
-# The budget waits longer for a load than the host, which clears up and raises a better error.
-_GRACE_S = CLEARING_UP_S + 5.0
 
 
 def is_managed(endpoint: Endpoint) -> bool:
@@ -65,7 +62,7 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
-    return gguf_footprint(header, loading_of(endpoint, header))
+    return gguf_footprint(header, loading_of(endpoint))
 
 
 def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
@@ -73,7 +70,7 @@ def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
     header = None if endpoint.path is None else read_gguf_header(endpoint.path)
     if header is None or not header.exact_caches:
         return None
-    return partial(prompt_kv_bytes, header, loading_of(endpoint, header))
+    return partial(prompt_kv_bytes, header, loading_of(endpoint))
 
 
 def slots_of(endpoint: Endpoint) -> int | None:
@@ -105,7 +102,7 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         load_s=max(sum(need.values()) / _DISK_BYTES_PER_S, _SHORTEST_LOAD_S),
         is_split=is_split(endpoint),
         slots=slots_of(endpoint),
-        load_timeout_s=endpoint.load_timeout_s + _GRACE_S,
+        load_timeout_s=endpoint.load_timeout_s,
         pin=endpoint.pin,
         priority=endpoint.priority,
     )
@@ -150,7 +147,7 @@ def _known_need(endpoint: Endpoint) -> Need | None:
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
-    loading = loading_of(endpoint, header)
+    loading = loading_of(endpoint)
     if endpoint.device == MACHINE:
         return {MACHINE: gguf_footprint(header, loading).total_bytes}
     split = split_footprint(header, loading, gpu_layers=endpoint.gpu_layers, shares=shares.values())

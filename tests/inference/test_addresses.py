@@ -101,7 +101,7 @@ def test_the_query_is_in_all_that_a_server_is_asked():
 
     asked = asyncio.run(main())
     found = {one.path.partition("?")[0] for one in asked}
-    assert {"/v1/models", "/metrics", "/props", "/health", "/sleep"} <= found
+    assert {"/v1/models", "/metrics", "/props", "/sleep"} <= found
     assert all(QUERY[1:] in one.path for one in asked)
     assert all(one.path.count("?") == 1 for one in asked)
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from harness.inference import ChatRequest, as_messages
 from harness.inference.providers.counters import Reading
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.registry import metrics_source
-from harness.session.monitoring import ProcessSource, Sampled, device_sources, sampling
+from harness.session.monitoring import Sampled, device_sources, process_readings, sampling
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer, monotonic
 
@@ -166,33 +167,26 @@ def told(read):
 
 def test_a_process_is_told_by_the_cores_it_used_since_the_last_reading():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    source = ProcessSource(lambda: busy.pid, clock=monotonic)
-
-    async def main():
-        assert told(await source.read()).keys() == {"process memory", "page"}
-        await asyncio.sleep(0.3)  # its processor time is counted in hundredths of a second
-        used = told(await source.read())
+    readings = process_readings(lambda: busy.pid, clock=monotonic)
+    try:
+        assert told(next(readings)).keys() == {"process memory"}
+        time.sleep(0.3)  # its processor time is counted in hundredths of a second
+        used = told(next(readings))
         assert 0.05 < used["CPU"] <= 1.1
         assert used["process memory"] > 1 << 20
-
-    try:
-        asyncio.run(main())
     finally:
         busy.kill()
         busy.wait()
-    assert asyncio.run(source.read()) == ()
+    assert next(readings) == ()
 
 
 def test_a_new_process_in_place_of_another_has_used_nothing_yet():
     processes = [os.getpid(), os.getppid(), None, os.getppid()]
-    source = ProcessSource(processes.pop, clock=monotonic)
+    readings = process_readings(processes.pop, clock=monotonic)
 
-    async def main():
-        return [told(await source.read()).keys() for _ in range(4)]
-
-    first, ended, other, new = asyncio.run(main())
+    first, ended, other, new = (told(next(readings)).keys() for _ in range(4))
     assert ended == set()
-    assert first == other == new == {"process memory", "page"}
+    assert first == other == new == {"process memory"}
 
 
 class Nvml:
@@ -240,7 +234,6 @@ def test_cores_this_process_engines_and_gpus_have_tracks(monkeypatch):
 
     asyncio.run(main())
     assert written["gpu0", "in use"] == ("share", 0.5)
-    assert written["gpu0", "memory in use"] == ("share", 0.25)
     assert written["gpu0", "memory taken"] == ("bytes", GIB)
     assert ("gpu0", "power") not in written
     assert 0 <= written["machine", "cores in use"][1] <= 1

@@ -6,7 +6,6 @@ A quantity has the same name for every server.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,8 +13,9 @@ from math import isfinite
 
 import httpx2
 
+from harness.errors import InferenceError, ReplyTooLarge
 from harness.inference.endpoint import Endpoint
-from harness.inference.providers.http import BodyTooLong, HttpConnection
+from harness.inference.providers.http import HttpConnection
 from harness.log import log_warning
 
 _TIMEOUT_S = 1.0
@@ -68,11 +68,10 @@ _SAMPLE = re.compile(
 _PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")  # the beginning of such a text
 
 
-def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
+def prometheus(**samples_of: str | tuple[str, ...]) -> Parser:
     """Makes a parser of Prometheus text that skips NaN and infinities.
 
-    `samples_of` maps keys of `METRICS` to one or more names of samples. `from_the_start` says
-    whether the server has the samples before its first call.
+    `samples_of` maps keys of `METRICS` to one or more names of samples.
     """
     names_by_key = {
         key: (names,) if isinstance(names, str) else names for key, names in samples_of.items()
@@ -86,7 +85,8 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
         for name, value in _SAMPLE.findall(text):
             if name in wanted:
                 values_by_name.setdefault(name, []).append(float(value))
-        if not values_by_name and (from_the_start or not _PROMETHEUS.match(text)):
+        # SGLang has none of its samples before its first call.
+        if not values_by_name and not _PROMETHEUS.match(text):
             raise ValueError(f"none of {', '.join(sorted(wanted))} in it")
         page: list[Reading] = []
         for key, names in names_by_key.items():
@@ -99,21 +99,30 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
     return readings
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Where a server reports its counters."""
+
+    path: str  # below the server's root
+    read: Parser
+    switch: str | None = ""  # how to make it report them; see `Switch` of `provider`
+    pause_s: float = 0.0  # the least time between the end of a read and the next
+
+
 class MetricsSource:
     """The counters of one server, read again and again by one task."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        paths: Mapping[str, Parser],
+        counters: Counters,
         *,
         api_key: str | None,
-        pause_s: float = 0.0,
         address: Callable[[], str | None] | None = None,
     ) -> None:
-        self.pause_s = pause_s  # the least time between the end of a read and the next
-        self._usual_pause_s = pause_s
-        self._paths = dict(paths)
+        self.pause_s = counters.pause_s
+        self._counters = counters
+        self._is_offered = True  # False once its page is missing, or of another kind
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
         self._connection = HttpConnection(bounded, api_key=api_key)
         # Gives the address of a server that the run starts, None while it does not run.
@@ -134,13 +143,12 @@ class MetricsSource:
             return tuple(replace(r, value=0.0) for r in self._last if not r.is_total)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                answers = [await self._ask(address, path) for path in tuple(self._paths)]
-        except (httpx2.HTTPError, TimeoutError):
-            pause_s = max(_SHORTEST_RETRY_S, self._usual_pause_s, 2 * self.pause_s)
+                self._last = await self._ask(address)
+        except (httpx2.HTTPError, InferenceError, TimeoutError):
+            pause_s = max(_SHORTEST_RETRY_S, self._counters.pause_s, 2 * self.pause_s)
             self.pause_s = min(_LONGEST_RETRY_S, pause_s)
             return ()
-        self.pause_s = self._usual_pause_s
-        self._last = tuple(itertools.chain.from_iterable(answers))
+        self.pause_s = self._counters.pause_s
         is_new_server = address != self._last_address
         self._last_address = address
         return self._totals.counted(self._last, fresh=is_new_server)
@@ -149,24 +157,26 @@ class MetricsSource:
         """Closes the connections."""
         await self._connection.client.aclose()
 
-    async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
-        """Reads one page; a page that is missing or of another kind is not asked for again."""
+    async def _ask(self, address: str) -> tuple[Reading, ...]:
+        """Reads the page; one that is missing or of another kind is not asked for again."""
+        if not self._is_offered:
+            return ()
         try:
-            response = await self._connection.client.get(address + path)
-            if response.status_code in _NOT_OFFERED:
-                del self._paths[path]
-                return ()
-            return self._paths[path](response.raise_for_status().content)
-        except (ValueError, BodyTooLong) as error:
-            del self._paths[path]
+            page = await self._connection.fetch("GET", address + self._counters.path)
+            if page.status == 200:
+                return self._counters.read(page.body)
+            if page.status not in _NOT_OFFERED:
+                raise self._connection.refusal(page.body, status=page.status)
+        except (ValueError, ReplyTooLarge) as error:
             log_warning(
                 "a server's counters cannot be read",
                 code="metrics.unreadable",
                 endpoint=self._connection.endpoint.tag,
-                path=path,
+                path=self._counters.path,
                 error=str(error),
             )
-            return ()
+        self._is_offered = False
+        return ()
 
 
 class RunTotals:
@@ -175,7 +185,7 @@ class RunTotals:
     def __init__(self) -> None:
         self._was_read = False
         self._last_values: dict[str, float] = {}  # name → the server's total at the last read
-        self._grown: dict[str, float] = {}  # name → what it has grown by since the run began
+        self._grown: dict[str, float] = {}  # name → its growth since the run began
 
     def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
         """The readings, with totals since the run began, and the share of cached prompts.
@@ -190,16 +200,12 @@ class RunTotals:
         if not reading.is_total:
             return reading
         name, value = reading.name, reading.value
-        last = self._last_values.get(name)
-        if fresh:
+        # The first read counts from now. A total that appears later was 0 until then.
+        last = self._last_values.get(name, 0.0 if self._was_read else value)
+        if fresh or value < last:  # the server was started again
             last = 0.0
-        elif last is None:
-            # The first read counts from now. A total that appears later was 0 until then.
-            last = 0.0 if self._was_read else value
-        # A total that has fallen belongs to a server that was started again.
-        growth = value - last if value >= last else value
-        self._grown[name] = self._grown.get(name, 0.0) + growth
         self._last_values[name] = value
+        self._grown[name] = self._grown.get(name, 0.0) + value - last
         return replace(reading, value=self._grown[name])
 
     def _cache_hits(self) -> tuple[Reading, ...]:

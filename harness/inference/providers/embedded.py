@@ -22,7 +22,7 @@ from typing import Final, cast
 import orjson
 
 from harness.errors import EndpointUnreachable, LoadFailed, ServerError, StreamCut
-from harness.hardware import GgufHeader, Loading
+from harness.hardware import Loading
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
@@ -31,14 +31,14 @@ from harness.inference.providers.counters import MetricsSource
 from harness.inference.providers.http import Access
 from harness.inference.providers.model_files import (
     Engine,
+    check_file,
     engine_host,
     gpu_fields,
-    header_of,
     load_error,
 )
 from harness.inference.providers.openai_wire import OpenAIWire
 from harness.inference.providers.provider import ALWAYS, NEVER, Fields, Provider, remedies
-from harness.inference.providers.server_host import NO_ROOM, in_time
+from harness.inference.providers.server_host import NO_ROOM
 from harness.inference.request import ChatRequest, EmbedRequest
 from harness.trace import Clock, monotonic
 
@@ -82,15 +82,14 @@ class EmbeddedLlamaCpp(Engine):
         return child.process_id if child is not None and child.is_alive else None
 
     async def _load(self) -> None:
-        header = header_of(self._endpoint)
-        fields = {**_params(self._endpoint, _loading(self._endpoint, header)), **_SERVER}
-        async with in_time(self._endpoint.tag, self._endpoint.load_timeout_s, "load"):
-            child = await _Child.start()
-            try:
-                url = await self._serve(child, {**fields, "api_keys": [self.api_key]})
-            except BaseException:
-                await child.end()
-                raise
+        check_file(self._endpoint)
+        fields = {**_params(self._endpoint), **_SERVER}
+        child = await _Child.start()
+        try:
+            url = await self._serve(child, {**fields, "api_keys": [self.api_key]})
+        except BaseException:
+            await child.end()
+            raise
         child.url = url
         server = self._endpoint.model_copy(
             update={"backend": "llamacpp", "path": None, "url": f"{url}/v1"}
@@ -142,7 +141,8 @@ class EmbeddedLlamaCpp(Engine):
             )
         reason = child.first_error() or str(answer["error"])
         lacks_memory = NO_ROOM.search(reason) is not None
-        raise load_error(self._endpoint, _loading, why=reason, lacks_memory=lacks_memory)
+        loading = _loading(self._endpoint)
+        raise load_error(self._endpoint, loading, why=reason, lacks_memory=lacks_memory)
 
     @asynccontextmanager
     async def _alive(self) -> AsyncIterator[OpenAIWire]:
@@ -267,7 +267,8 @@ _SERVER: Fields = {
 }
 
 
-def _params(endpoint: Endpoint, loading: Loading) -> Fields:
+def _params(endpoint: Endpoint) -> Fields:
+    loading = _loading(endpoint)
     # One core is left to other processes while tokens are written. Measured on two cores with the
     # demo's model: it writes 66 tokens/s with one thread and 98 with two while nothing else runs,
     # but 73 and 1 to 46 beside one busy process. Prompts are read with all cores: 250 tokens/s
@@ -300,7 +301,7 @@ def _placement(endpoint: Endpoint) -> Fields:
     return {**gpus, "n_gpu_layers": _ALL_LAYERS} if gpus else {}
 
 
-def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
+def _loading(endpoint: Endpoint) -> Loading:
     tokens = _EMBED_TOKENS if endpoint.embeddings else _CHAT_TOKENS
     return Loading(
         context_tokens=endpoint.context_tokens,
@@ -315,14 +316,10 @@ def _loading(endpoint: Endpoint, _header: GgufHeader) -> Loading:
 def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     if not isinstance(backend, EmbeddedLlamaCpp):
         return None
-    # Only this llama-server is asked for its slots. That question would wake another one from its
-    # sleep, and the answer does not say whether the slots share one context.
-    counters = llamacpp.COUNTERS
     return MetricsSource(
         endpoint.model_copy(update={"url": "http://127.0.0.1"}),
-        {counters.path: counters.read, "/slots": llamacpp.slot_readings},
+        llamacpp.COUNTERS,
         api_key=backend.api_key,
-        pause_s=counters.pause_s,
         address=lambda: backend.address,
     )
 
@@ -364,7 +361,7 @@ PROVIDER = Provider(
     images=NEVER,
     cached_tokens=ALWAYS,
     timings=ALWAYS,
-    side_by_side="slots",
+    side_by_side=True,
     source=_source,
     process=lambda backend: getattr(backend, "process_id", None),
     slots=lambda endpoint: endpoint.slots,

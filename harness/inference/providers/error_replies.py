@@ -63,34 +63,6 @@ _TAKES_NO_IMAGES = re.compile(
     r"|(?:not|n't) support (?:image|vision)",
     re.IGNORECASE,
 )
-# The kinds of limit behind a 429: a pattern of its message or of the names of its spent counters,
-# and the remedy. The first that matches counts.
-_LIMITS = (
-    # "tokens per day (TPD)" of Groq, or Gemini's GenerateRequestsPerDayPerProjectPerModel.
-    (
-        re.compile(r"per[ _-]?day|remaining-\w+-day|\bdaily\b|\b[rt]pd\b", re.IGNORECASE),
-        "the limit is by the day: wait until it renews, or set a fallback to another endpoint",
-    ),
-    (
-        re.compile(r"concurren|parallel|simultaneous|at (?:once|the same time)", re.IGNORECASE),
-        "make fewer calls at once (max_parallel)",
-    ),
-    (
-        re.compile(
-            r"tokens?[ _-]?per|\btpm\b|token rate limit|remaining-\w*-?tokens|tokens-remaining",
-            re.IGNORECASE,
-        ),
-        "the limit is of tokens over time: make prompts shorter, or lower max_output_tokens",
-    ),
-    (
-        re.compile(
-            r"per[ _-]?(?:sec|min|hour)|/ ?min\b|\brp[ms]\b|remaining-requests|requests-remaining",
-            re.IGNORECASE,
-        ),
-        "the limit is of calls over time: make fewer, or slow them (a lower max_parallel)",
-    ),
-)
-_ANY_LIMIT = "make fewer calls at once (max_parallel), or fewer and shorter ones a minute"
 # Statuses of mistakes in a request, and 200 of a stream, which says nothing about the kind. With
 # any other, "not found" may be about a library that the server's model needs.
 _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
@@ -141,9 +113,10 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
             f"name that it does: harness endpoints check {endpoint} lists them"
         )
     if status == 429:
-        remedy = _remedy_of_limit(complaint, headers)
         return RateLimited(
-            f"the account is at its limit ({text}); {remedy}{wait}", retry_after_s=wait_s
+            f"the account is at its limit ({text}); make fewer calls at once (max_parallel), or "
+            f"shorter ones, or set a fallback to another endpoint{wait}",
+            retry_after_s=wait_s,
         )
     if _TAKES_NO_IMAGES.search(text):
         return NotOffered(
@@ -154,17 +127,6 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     if status == 404:
         text += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
     return ServerError(f"HTTP {status}: {text}", status=status)
-
-
-def _remedy_of_limit(complaint: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    """The remedy for a 429, by the fields of its error and the headers' counters that are at 0."""
-    spent_counters = [
-        name
-        for name, remaining in headers.items()
-        if "ratelimit" in name.lower() and remaining.strip() == "0"
-    ]
-    text = f"{complaint} {' '.join(spent_counters)}"
-    return next((remedy for pattern, remedy in _LIMITS if pattern.search(text)), _ANY_LIMIT)
 
 
 def message_in(body: bytes) -> str:

@@ -7,13 +7,12 @@ import codecs
 import re
 import ssl
 import time
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import httpx2
 import orjson
@@ -31,7 +30,7 @@ from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, parsed
 from harness.inference.providers.connection_stack import StackingClient
-from harness.inference.providers.error_replies import error_from_reply
+from harness.inference.providers.error_replies import error_from_reply, message_in
 from harness.inference.providers.json_stream import json_values
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
@@ -44,7 +43,6 @@ from harness.trace.tracer import traceparent
 PACKED_AS = "gzip"  # the one encoding that servers may use
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_STEP_BYTES = 64 << 10
 # The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
 _REFUSAL_BYTES = 64 << 10
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
@@ -88,61 +86,6 @@ def trace_headers() -> dict[str, str]:
     return {} if context is None else {"traceparent": context}
 
 
-# --- bodies ---------------------------------------------------------------------------------
-
-
-class BodyTooLong(httpx2.DecodingError):
-    """A body is longer than `most_bytes`."""
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(f"the body is longer than {most_bytes} bytes")
-        self.most_bytes = most_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundedBody(httpx2.AsyncByteStream):
-    """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`."""
-
-    stream: httpx2.AsyncByteStream
-    packed_as: str  # its `content-encoding`, in lower case
-    most_bytes: int
-    is_refusal: bool  # whether it belongs to a status of 400 or more
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
-        async for data in self._unpacked():
-            length += len(data)
-            if length > self.most_bytes:
-                raise BodyTooLong(self.most_bytes)
-            yield data
-            if self.is_refusal and length >= _REFUSAL_BYTES:
-                return  # its beginning says what is wrong
-
-    async def aclose(self) -> None:
-        """Closes the stream."""
-        await self.stream.aclose()
-
-    async def _unpacked(self) -> AsyncIterator[bytes]:
-        if self.packed_as in {"", "identity"}:
-            async for data in self.stream:
-                yield data
-            return
-        if self.packed_as not in {PACKED_AS, "deflate"}:
-            raise httpx2.DecodingError(f"its encoding is {self.packed_as}, which was not asked for")
-        # `| 32`: zlib recognizes the format by the first bytes.
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        try:
-            async for chunk in self.stream:
-                packed = chunk
-                while data := unpacker.decompress(packed, _STEP_BYTES):
-                    yield data
-                    packed = unpacker.unconsumed_tail
-                    # Some kilobytes may unpack to gigabytes, so other tasks get their turn.
-                    await asyncio.sleep(0)
-        except zlib.error as error:
-            raise httpx2.DecodingError(str(error)) from error
-
-
 # --- one endpoint ---------------------------------------------------------------------------
 
 
@@ -158,6 +101,24 @@ class Access:
     check_address: Callable[[str], None] = lambda _url: None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A server's answer, whatever its status."""
+
+    status: int
+    body: bytes
+
+    @property
+    def json(self) -> object:
+        """Its JSON; None if it has none."""
+        return parsed(self.body)
+
+    @property
+    def text(self) -> str:
+        """Its status, and the message of an error in any shape."""
+        return f"HTTP {self.status}: {message_in(self.body)}"
+
+
 class HttpConnection:
     """The connections to one endpoint, and the errors that its refusals and failures mean.
 
@@ -165,12 +126,6 @@ class HttpConnection:
     `base` is the endpoint's address, with its `/v1` if it has one, `root` the server's. Raises
     `ConfigurationInvalid` for a key that cannot stand in an HTTP header.
     """
-
-    # The classes of httpx2. For litellm, a subclass has those of httpx, with the same arguments.
-    new_client: Callable[..., Any] = StackingClient
-    new_body: type[BoundedBody] = BoundedBody
-    new_tls = staticmethod(httpx2.create_ssl_context)
-    client: httpx2.AsyncClient
 
     def __init__(self, endpoint: Endpoint, *, api_key: str | None = None) -> None:
         self.endpoint = endpoint
@@ -188,25 +143,15 @@ class HttpConnection:
         }
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         authorization = {"authorization": f"Bearer {key}"} if key else {}
-        self.client = self.new_client(
-            # Otherwise httpx2 offers every encoding that is installed; `BoundedBody` unpacks one.
+        self.client = StackingClient(
+            # Otherwise httpx2 offers every encoding that is installed.
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
-            event_hooks={"response": [self._bound_body]},
             # Only connecting is limited here; `time_limits` limits the rest.
             timeout=(endpoint.connect_timeout_s, None, None, None),
-            verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
+            verify=httpx2.create_ssl_context() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
             trust_env=url.host not in _LOOPBACK,
-        )
-
-    async def _bound_body(self, response: httpx2.Response) -> None:
-        # In place of httpx2's own unpacking, which sets no limit to what a few kilobytes become.
-        response.stream = self.new_body(
-            stream=cast("httpx2.AsyncByteStream", response.stream),
-            packed_as=response.headers.pop("content-encoding", "").strip().lower(),
-            most_bytes=self.endpoint.max_reply_bytes,
-            is_refusal=response.is_error,
         )
 
     def refusal(
@@ -236,28 +181,38 @@ class HttpConnection:
 
     async def read(self, reply: httpx2.Response) -> bytes:
         """Reads a whole reply; raises `StreamCut` if it breaks, `ReplyTooLarge` if too long."""
-        try:
-            return (await reply.aread()).removeprefix(codecs.BOM_UTF8)
-        except httpx2.RequestError as error:
-            raise self.broken(error) from error
+        return b"".join([chunk async for chunk in self.chunks(reply)]).removeprefix(codecs.BOM_UTF8)
 
     async def chunks(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
         """A reply's bytes as they come; raises as `read`."""
+        # httpx2 unpacks a few kilobytes that become gigabytes in steps of a megabyte.
+        is_packed = "content-encoding" in reply.headers
+        most_bytes, length = self.endpoint.max_reply_bytes, 0
         try:
-            async for chunk in reply.aiter_raw():
+            async for chunk in reply.aiter_bytes() if is_packed else reply.aiter_raw():
+                length += len(chunk)
+                if length > most_bytes:
+                    raise ReplyTooLarge(
+                        f"the reply is longer than max_reply_bytes = {most_bytes}; raise it if you "
+                        "expect replies this long",
+                        max_reply_bytes=most_bytes,
+                    )
+                if reply.is_error and length >= _REFUSAL_BYTES:
+                    yield chunk[:_REFUSAL_BYTES]  # its beginning says what is wrong
+                    return
                 yield chunk
         except httpx2.RequestError as error:
-            raise self.broken(error) from error
-
-    def broken(self, error: httpx2.RequestError) -> InferenceError:
-        """The error of a reply that could not be read to its end."""
-        if isinstance(error, BodyTooLong):
-            return too_large(error)
-        return self.cut(f"the connection broke: {str(error) or type(error).__name__}")
+            reason = f"the connection broke: {str(error) or type(error).__name__}"
+            raise self.cut(reason) from error
 
     def cut(self, reason: str, *, has_begun: bool = True) -> StreamCut:
         """The error of a reply that did not come to its end."""
         return StreamCut(f"the reply was cut off: {reason}", has_begun=has_begun)
+
+    async def fetch(self, method: str, url: str, **request: Any) -> Page:  # noqa: ANN401 - as httpx2's
+        """Any page of the server; raises as httpx2 and `read`."""
+        async with self.client.stream(method, url, **request) as reply:
+            return Page(status=reply.status_code, body=await self.read(reply))
 
     async def ask(self, url: str, fields: Mapping[str, object]) -> object:
         """Posts fields; returns the reply's JSON, or None if it is no JSON.
@@ -277,15 +232,6 @@ class HttpConnection:
             if error.status not in {404, 405, 501}:
                 raise
             raise NotOffered(f"{server} does not embed ({error}); {remedy}") from error
-
-
-def too_large(error: BodyTooLong) -> ReplyTooLarge:
-    """The error of a body that is too long."""
-    return ReplyTooLarge(
-        f"the reply is longer than max_reply_bytes = {error.most_bytes}; raise it if you expect "
-        "replies this long",
-        max_reply_bytes=error.most_bytes,
-    )
 
 
 def redirected(status: int, location: str) -> ServerError:
@@ -346,8 +292,13 @@ class Exchange(AsyncExitStack):
         sent again. Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`,
         `ReplyTooLarge`, or the error that a refusal means.
         """
-        response = await self._send(url, fields, on_sent)
-        self.push_async_callback(response.aclose)
+        request = self._connection.client.build_request(
+            "POST",
+            _address(url),
+            content=orjson.dumps(fields),
+            headers=_JSON | trace_headers(),
+        )
+        response = await self.send(request, on_sent=on_sent)
         status = response.status_code
         if status != 200:
             body = await self._connection.read(response)
@@ -365,9 +316,10 @@ class Exchange(AsyncExitStack):
             )
         return response
 
-    async def _send(
-        self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
+    async def send(
+        self, request: httpx2.Request, *, on_sent: Callable[[], None] | None = None
     ) -> httpx2.Response:
+        """Sends any request; the response, whatever its status, is closed when the block ends."""
         client = self._connection.client
         connect_start_ns: int | None = None  # None as long as a pooled connection is used
 
@@ -382,17 +334,11 @@ class Exchange(AsyncExitStack):
             if on_sent and event.endswith("send_request_body.complete"):
                 on_sent()
 
-        request = client.build_request(
-            "POST",
-            _address(url),
-            content=orjson.dumps(fields),
-            headers=_JSON | trace_headers(),
-            extensions={"trace": watch},
-        )
+        request.extensions["trace"] = watch
         try:
             self.requests += 1
             try:
-                return await client.send(request, stream=True)
+                response = await client.send(request, stream=True)
             except _BROKEN as error:
                 if client.is_closed:
                     reason = "the connections were closed on this side"
@@ -404,14 +350,18 @@ class Exchange(AsyncExitStack):
                 # Otherwise the server had closed the pooled connection before a reply began, and
                 # it is safe to send the request again.
                 self.requests += 1
-                return await client.send(request, stream=True)
+                response = await client.send(request, stream=True)
         except _BROKEN as error:
             reason = f"the connection broke before it began: {str(error) or type(error).__name__}"
             raise self._connection.cut(reason, has_begun=False) from error
         except httpx2.ConnectTimeout as error:
             raise timed_out("connect_timeout_s", self._connection.endpoint) from error
         except httpx2.RequestError as error:
+            # Without the query, which may hold a key.
+            url = str(request.url.copy_with(query=None))
             raise not_connected(error, url) from error
+        self.push_async_callback(response.aclose)
+        return response
 
 
 # Cached, since of all the work for a request, parsing its address takes longest.
@@ -450,7 +400,7 @@ class HttpBackend(ABC):
                 try:
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))
-                    completion = await self._read(values, progress, reply.headers)
+                    completion = await self._read(values, progress)
                 except ServerError as error:
                     # A caller that has got a part of the reply must not get it again.
                     if progress.was_heard or not self._refused.learn(error, fields):
@@ -480,9 +430,11 @@ class HttpBackend(ABC):
     def _part(self, value: object) -> Mapping[str, Any] | None:
         """A JSON value of a reply, if it is an object; None for a ping or a proxy's end mark.
 
-        Raises for an error, and for any other value.
+        Raises for an error, a list, and broken JSON.
         """
-        if isinstance(value, str) and not value.startswith("{"):
+        # A text that begins like an object is broken JSON.
+        is_broken = isinstance(value, str) and value.startswith("{")
+        if not (is_broken or isinstance(value, Mapping | list)):
             return None
         # The status was sent with the first output, before the error.
         if at(value, "error") is not None:
@@ -492,9 +444,7 @@ class HttpBackend(ABC):
         return value
 
     @abstractmethod
-    async def _read(
-        self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
-    ) -> Completion:
+    async def _read(self, values: AsyncIterator[Any], progress: ReplyInProgress) -> Completion:
         """Reads the JSON values of a reply up to its end."""
 
 

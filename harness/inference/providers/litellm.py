@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,17 +20,15 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.http import (
     Access,
-    BodyTooLong,
+    HttpConnection,
     base_of,
     bearer,
     causes,
     not_connected,
     redirected,
-    too_large,
 )
 from harness.inference.providers.litellm_http import (
     HttpCall,
-    HttpxConnection,
     http_call,
     make_careful,
 )
@@ -45,7 +43,7 @@ from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
-from harness.inference.time_limits import Arrived, time_limits, timed_out
+from harness.inference.time_limits import Arrived, time_limits
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -88,7 +86,7 @@ class LiteLLMBackend:
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         self._endpoint = endpoint
         self._api_key = bearer(access.api_key, endpoint=endpoint.tag)
-        self._connection = HttpxConnection(endpoint, api_key=access.api_key)
+        self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self._clock = access.clock
         self._check_address = access.check_address
         self._litellm: Any = None
@@ -124,11 +122,8 @@ class LiteLLMBackend:
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
         fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
-        async with self._in_time(request), self._http_call():
-            try:
-                response = await self._litellm.aembedding(**fields, **self._connection_arguments())
-            except self._litellm.openai.OpenAIError as error:
-                raise self._translated(error) from error
+        async with self._in_time(request), self._calling():
+            response = await self._litellm.aembedding(**fields, **self._connection_arguments())
         reply = response.model_dump()
         return wire_embeddings([reply], endpoint=self._endpoint, count=len(request.texts))
 
@@ -142,15 +137,12 @@ class LiteLLMBackend:
         """One attempt, with the fields that the provider has not refused."""
         progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
         reply = WireReply(progress, model_id=self._endpoint.model_id)
-        try:
-            async with self._http_call() as call:
-                arguments = {**fields, **self._connection_arguments()}
-                if request.extra_body:
-                    arguments["extra_body"] = request.extra_body
-                response = await self._litellm.acompletion(**arguments)
-                with_usage = await self._read(response, reply)
-        except self._litellm.openai.OpenAIError as error:
-            raise self._translated(error) from error
+        async with self._calling() as call:
+            arguments = {**fields, **self._connection_arguments()}
+            if request.extra_body:
+                arguments["extra_body"] = request.extra_body
+            response = await self._litellm.acompletion(**arguments)
+            with_usage = await self._read(response, reply)
         if call.tells_end:
             # The provider's own word. For other formats, litellm's translation stands.
             reply.finish_word = call.finish_word
@@ -201,11 +193,7 @@ class LiteLLMBackend:
 
     def _translated(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
         """An error of litellm as one of this package."""
-        endpoint = self._endpoint
         kinds = self._litellm.exceptions
-        for cause in causes(error):
-            if isinstance(cause, BodyTooLong):
-                return too_large(cause)
         if isinstance(error, kinds.MidStreamFallbackError):
             return self._connection.cut(str(error))
         # litellm guesses a class by the message; the provider's reply, among the causes, is surer.
@@ -213,18 +201,12 @@ class LiteLLMBackend:
             match cause:
                 case httpx.HTTPStatusError():
                     return self._refusal(error, cause.response)
-                case httpx.ConnectTimeout():
-                    return timed_out("connect_timeout_s", endpoint)
-                case httpx.ConnectError() | httpx.ProxyError():
-                    return not_connected(cause, endpoint.url or "the provider")
-                case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
-                    reason = str(cause) or type(cause).__name__
-                    reason = f"the connection broke before it began: {reason}"
-                    return self._connection.cut(reason, has_begun=False)
+                case httpx.ConnectError():  # of a provider that has a client of its own
+                    return not_connected(cause, self._endpoint.url or "the provider")
         # Without such a cause, litellm raised the error by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(
-                f"litellm knows no embeddings of this provider ('{endpoint.model_id}')"
+                f"litellm knows no embeddings of this provider ('{self._endpoint.model_id}')"
             )
         if isinstance(error, kinds.Timeout):
             return CallTimeout(str(error))
@@ -240,12 +222,8 @@ class LiteLLMBackend:
         """The error that a provider's refusal means; `error` is what litellm made of it."""
         if response.has_redirect_location:
             return redirected(response.status_code, response.headers["location"])
-        try:
-            body = response.content
-        except httpx.ResponseNotRead:
-            body = str(error).encode()
         refusal = self._connection.refusal(
-            body, status=response.status_code, headers=response.headers
+            response.content, status=response.status_code, headers=response.headers
         )
         # litellm recognizes more wordings of an overflow than `error_replies` does.
         is_overflow = isinstance(error, self._litellm.exceptions.ContextWindowExceededError)
@@ -268,8 +246,14 @@ class LiteLLMBackend:
         async with time_limits(self._endpoint, timeout_s=remaining_s) as arrived:
             yield arrived
 
-    def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
-        return http_call(self._connection, check_address=self._check_address)
+    @asynccontextmanager
+    async def _calling(self) -> AsyncIterator[HttpCall]:
+        """Around a call of litellm's: its requests take our way, and its errors become ours."""
+        try:
+            async with http_call(self._connection, check_address=self._check_address) as call:
+                yield call
+        except self._litellm.openai.OpenAIError as error:
+            raise self._translated(error) from error
 
     def _connection_arguments(self) -> dict[str, object]:
         endpoint = self._endpoint
@@ -354,7 +338,6 @@ _NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
 PROVIDER = Provider(
     title="litellm",
     connect=LiteLLMBackend,
-    is_asked=False,
     finds_keys=True,
     strict_schemas=True,
     refuses_tools=True,

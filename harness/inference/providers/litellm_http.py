@@ -1,4 +1,4 @@
-"""The HTTP client for litellm: it repeats nothing, loses nothing, and works in any event loop.
+"""litellm's way to providers: over the connections that all other calls use.
 
 litellm's own client sends a request again when the server hangs up. It splits event streams at
 every character that Unicode calls a line end, even inside a JSON string, and silently drops the
@@ -11,22 +11,21 @@ Only `litellm.import_litellm` imports litellm itself, after its settings are mad
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import httpx2
 import orjson
 
-from harness.errors import NotTrusted
+from harness.errors import HarnessError
 from harness.inference.json_text import at, parsed
-from harness.inference.providers.connection_stack import KEEPALIVE_S
 from harness.inference.providers.http import (
     PACKED_AS,
-    BoundedBody,
+    Exchange,
     HttpConnection,
     read_to_end,
     trace_headers,
@@ -34,39 +33,76 @@ from harness.inference.providers.http import (
 from harness.inference.providers.json_stream import is_end_mark, json_values
 from harness.inference.providers.wire_reply import divided, first_choices
 
-_LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
 _DONE = b"[DONE]"
 # Line ends in UTF-8, and as JSON escapes them. JSON has to escape all other line ends anyway.
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 
 
-class _HttpxBody(BoundedBody, httpx.AsyncByteStream):
-    pass
-
-
-class HttpxConnection(HttpConnection):
-    """Connections of httpx, since litellm takes no others."""
-
-    new_client = staticmethod(partial(httpx.AsyncClient, limits=_LIMITS))
-    new_body = _HttpxBody
-    new_tls = staticmethod(httpx.create_ssl_context)
-    client: httpx.AsyncClient  # type: ignore[assignment]
-
-
 @dataclass(slots=True, kw_only=True)
 class HttpCall:
-    """One call: values that the HTTP client and litellm's caller exchange past litellm."""
+    """One call: what its requests and litellm's caller exchange past litellm."""
 
-    # The client adds the query of the endpoint's address: litellm would add paths behind it.
-    connection: HttpxConnection
+    connection: HttpConnection
+    exchange: Exchange
     # Raises `NotTrusted` for an address that nothing may be sent to.
     check_address: Callable[[str], None]
-    refusal: NotTrusted | None = None  # raised by `check_address`
-    # Closed when the call is over, however it ends.
-    responses: list[httpx.Response] = field(default_factory=list)
+    error: HarnessError | None = None
+    # The rest of a stream, so that its connection can be used again.
+    rest: AsyncIterator[object] | None = None
     # Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's.
     tells_end: bool = False
     finish_word: str | None = None  # the provider's own finish reason
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Sends a request of litellm's once; the response is one that litellm can read."""
+        client = self.connection.client
+        url = httpx2.URL(str(request.url))
+        address = httpx2.URL(self.connection.base)
+        if (url.host, url.port) == (address.host, address.port):
+            # The query of the endpoint's address: litellm would add paths behind it.
+            url = url.copy_merge_params(client.params)
+        self.check_address(str(url))
+        # Some providers get litellm's own `authorization` in place of the endpoint's.
+        request.headers.update(trace_headers() | self.connection.endpoint.headers)
+        request.headers["accept-encoding"] = PACKED_AS
+        body = await request.aread()
+        reply = await self.exchange.send(
+            httpx2.Request(
+                request.method,
+                url,
+                headers=request.headers.raw,
+                content=body,
+                # For most providers litellm keeps only one timeout, where the endpoint has one to
+                # connect.
+                extensions={"timeout": client.timeout.as_dict()},
+            )
+        )
+        kind = reply.headers.get("content-type", "")
+        # Some servers ignore `stream`, and answer with one document, which litellm reads as a
+        # stream.
+        is_stream = kind.startswith("text/event-stream") or at(parsed(body), "stream") is True
+        content: bytes | AsyncIterator[bytes]
+        if is_stream and reply.is_success:
+            self.rest = json_values(self.connection.chunks(reply))
+            content = self._read(self._events(self.rest))
+        elif reply.is_error or "json" in kind:
+            content = await self.connection.read(reply)
+            self.read_end(parsed(content))
+        else:
+            content = self._read(self.connection.chunks(reply))
+        headers = reply.headers.copy()
+        headers.pop("content-encoding", None)  # the content is unpacked
+        headers.pop("set-cookie", None)  # `CLIENT`, which all endpoints share, would send it back
+        return httpx.Response(reply.status_code, headers=headers.raw, content=content)
+
+    @contextmanager
+    def kept_error(self) -> Iterator[None]:
+        """Keeps the block's error, of which litellm makes another that says less."""
+        try:
+            yield
+        except HarnessError as error:
+            self.error = error
+            raise
 
     def read_end(self, value: object) -> None:
         """Reads the finish reason in a reply, or in one event of a stream, if it has one."""
@@ -83,147 +119,94 @@ class HttpCall:
             case {"choices": [{}, *_]}:
                 self.tells_end = True
 
+    async def _read(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        with self.kept_error():
+            async for chunk in chunks:
+                yield chunk
+
+    async def _events(self, values: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+        """A stream of JSON events as litellm can read it: a line each, no pings, no comments."""
+        async for value in values:
+            has_ended = is_end_mark(value)
+            is_ping = isinstance(value, str) and not value.startswith("{")
+            if is_ping and not has_ended:
+                continue
+            data = _DONE if has_ended else orjson.dumps(_with_text_content(value))
+            # litellm would end a line there, and lose the piece.
+            for end, escaped in _LINE_ENDS.items():
+                data = data.replace(end, escaped)
+            self.read_end(value)
+            yield b"data: " + data + b"\n\n"
+
 
 HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 
 
 @asynccontextmanager
 async def http_call(
-    connection: HttpxConnection, *, check_address: Callable[[str], None]
+    connection: HttpConnection, *, check_address: Callable[[str], None]
 ) -> AsyncIterator[HttpCall]:
-    """The block in which litellm makes a call; raises `NotTrusted` for a forbidden address."""
-    call = HttpCall(connection=connection, check_address=check_address)
-    token = HTTP_CALL.set(call)
-    try:
-        yield call
-    except Exception:
-        if call.refusal is None:
-            raise
-        raise call.refusal from None
-    finally:
-        HTTP_CALL.reset(token)
-        for response in call.responses:
-            await response.aclose()
+    """The block in which litellm makes a call; raises our own error of a request that failed."""
+    async with Exchange(connection) as exchange:
+        call = HttpCall(connection=connection, exchange=exchange, check_address=check_address)
+        token = HTTP_CALL.set(call)
+        try:
+            yield call
+        except Exception:
+            if call.error is None:
+                raise
+            raise call.error from None
+        finally:
+            HTTP_CALL.reset(token)
+        if call.rest is not None:
+            # OpenAI's library stops at the end mark, but only a body that was read to its end frees
+            # its connection.
+            await read_to_end(call.rest)
 
 
-class CarefulClient(httpx.AsyncClient):
-    """A client that sends each call over the connections of its endpoint, and nothing else."""
+class _Transport(httpx.AsyncBaseTransport):
+    """Sends each request over the connections of the endpoint that is called, and nothing else."""
 
-    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:  # noqa: ANN401
-        """Sends a request once; see `httpx.AsyncClient.send`."""
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call = HTTP_CALL.get()
         if call is None:
             raise httpx.NetworkError("litellm sends something by itself", request=request)
-        client = call.connection.client
-        # For most providers litellm keeps only one timeout, where the endpoint has one to connect.
-        request.extensions = {**request.extensions, "timeout": client.timeout.as_dict()}
-        request.headers["accept-encoding"] = PACKED_AS
-        # Some providers get litellm's own `authorization` in place of the endpoint's.
-        request.headers.update(trace_headers() | call.connection.endpoint.headers)
-        address = httpx.URL(call.connection.base)
-        if (request.url.host, request.url.port) == (address.host, address.port):
-            request.url = request.url.copy_merge_params(client.params)
-        _check_address(request)
-        try:
-            response = await client.send(request, **options)
-        except (httpx.ConnectError, httpx.RemoteProtocolError) as error:
-            # After these two errors litellm would send the request again, but not after this one.
-            raise httpx.NetworkError(str(error), request=request) from error
-        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        # Some servers ignore `stream`, and answer with one document, which litellm reads as a
-        # stream.
-        wants_stream = response.is_success and at(parsed(request.content), "stream") is True
-        if (is_stream or wants_stream) and not response.is_closed:
-            assert isinstance(response.stream, httpx.AsyncByteStream)
-            response.stream = _EventStream(response.stream, call)
-        if response.is_closed:
-            call.read_end(parsed(response.content))
-        call.responses.append(response)
-        return response
+        with call.kept_error():
+            return await call.send(request)
 
 
-CLIENT = CarefulClient(verify=False)  # it connects to nothing itself
-"""The client of all calls that litellm makes."""
+CLIENT = httpx.AsyncClient(transport=_Transport())
+"""The client of all calls that litellm makes in an event loop."""
 
 
 def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types are incomplete
     """Makes litellm send all through `CLIENT`, or through clients that follow no redirect."""
     if litellm.aclient_session is CLIENT:
         return
-    from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415
     from litellm.llms.custom_httpx.http_handler import (  # noqa: PLC0415
         AsyncHTTPHandler,
         HTTPHandler,
     )
 
-    class CarefulCache(LLMClientCache):
-        """litellm's store of HTTP handlers, whose client it replaces."""
+    create_client = HTTPHandler.create_client
 
-        def set_cache(self, key: str, value: object, *args: Any, **options: Any) -> None:  # noqa: ANN401
-            if isinstance(value, AsyncHTTPHandler):
-                value.client = CLIENT
-            super().set_cache(key, value, *args, **options)
+    def create_careful_client(handler: Any) -> httpx.Client:  # noqa: ANN401 - litellm's own
+        client = create_client(handler)
+        client.follow_redirects = False
+        client.event_hooks = {"request": [_check_address]}
+        return client
 
-    litellm.in_memory_llm_clients_cache = CarefulCache()
-    # A few providers are called by handlers that no cache sees, some of them without an event loop.
-    for handler in (HTTPHandler, AsyncHTTPHandler):
-        handler.create_client = _careful(handler.create_client)  # type: ignore[method-assign]
+    # A few providers are called without an event loop.
+    HTTPHandler.create_client = create_careful_client  # type: ignore[assignment, method-assign]
+    AsyncHTTPHandler.create_client = lambda *_, **__: CLIENT  # type: ignore[method-assign]
     litellm.aclient_session = CLIENT
 
 
 def _check_address(request: httpx.Request) -> None:
     call = HTTP_CALL.get()
     if call is not None:
-        try:
+        with call.kept_error():
             call.check_address(str(request.url))
-        except NotTrusted as error:
-            # `http_call` raises this error again in place of the one that litellm makes of it,
-            # which says less.
-            call.refusal = error
-            raise
-
-
-def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of litellm that creates clients, with clients that follow no redirect."""
-
-    def create_careful_client(*args: Any, **options: Any) -> Any:  # noqa: ANN401
-        client = create_client(*args, **options)
-        client.follow_redirects = False
-        if isinstance(client, httpx.Client):
-            client.event_hooks = {"request": [_check_address]}
-        return client
-
-    return create_careful_client
-
-
-class _EventStream(httpx.AsyncByteStream):
-    """A stream of JSON events as litellm can read it: a line each, no pings, no comments."""
-
-    def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall) -> None:
-        self._stream = stream
-        self._values = json_values(aiter(stream))
-        self._call = call
-        self._has_ended = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for value in self._values:
-            self._has_ended = is_end_mark(value)
-            is_ping = isinstance(value, str) and not value.startswith("{")
-            if is_ping and not self._has_ended:
-                continue
-            data = _DONE if self._has_ended else orjson.dumps(_with_text_content(value))
-            # litellm would end a line there, and lose the piece.
-            for end, escaped in _LINE_ENDS.items():
-                data = data.replace(end, escaped)
-            self._call.read_end(value)
-            yield b"data: " + data + b"\n\n"
-
-    async def aclose(self) -> None:
-        if self._has_ended:
-            # OpenAI's library stops at the end mark, but only a body that was read to its end frees
-            # its connection.
-            await read_to_end(self._values)
-        await self._stream.aclose()
 
 
 def _with_text_content(value: Any) -> Any:  # noqa: ANN401 - JSON

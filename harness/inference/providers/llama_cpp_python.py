@@ -19,51 +19,40 @@ import json
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeVar
 
 from harness.errors import (
     ConfigurationInvalid,
-    ContextOverflow,
     LoadFailed,
     NotOffered,
     ServerError,
     StreamCut,
 )
-from harness.hardware import GgufHeader, Loading
+from harness.hardware import Loading
+from harness.hardware.quantization import TENSOR_FORMATS
 from harness.inference.completion import Completion, Embeddings, FinishReason, Phase, Usage
-from harness.inference.endpoint import Endpoint, SamplingField
+from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.model_files import (
     Engine,
+    check_file,
     engine_host,
     gpu_fields,
-    header_of,
     load_error,
-    type_number,
 )
-from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import NEVER, Provider, check_offers, remedies
-from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
-from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, Request
-from harness.inference.time_limits import Arrived, time_limits
+from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
+from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
-# The value of each sampling field that llama.cpp assumes if it is not sent.
-_DEFAULTS: Mapping[str, Any] = {
-    part.name: 0.8 if part.name == "temperature" else part.default
-    for part in fields(ChatRequest)
-    if part.name in get_args(SamplingField)
-}
+# Fields of a request for which it has no place.
+_NOT_TAKEN = ("reasoning_effort", "extra_body")
 
 
 class LlamaCppPython(Engine):
@@ -74,7 +63,6 @@ class LlamaCppPython(Engine):
         self._clock = clock
         self._engine: LlamaCppEngine | None = None
         self._turn = asyncio.Lock()
-        self._refused = RefusedFields((*endpoint.drop, "reasoning_effort"))
 
     @property
     def is_loaded(self) -> bool:
@@ -97,21 +85,16 @@ class LlamaCppPython(Engine):
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        if self._endpoint.embeddings:
-            raise NotOffered(
-                "a model that is loaded to embed does not chat; unset the endpoint's embeddings"
-            )
         check_offers(request, PROVIDER)
-        _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
-        if request.extra_body:
-            dropped += ("extra_body",)
-        defaults = {name: value for name, value in _DEFAULTS.items() if name in dropped}
-        call = replace(request, **defaults)
+        dropped = tuple(name for name in _NOT_TAKEN if getattr(request, name))
         start_ns = self._clock()
-        async with self._in_turn(request) as (engine, arrived):
-            progress = ReplyInProgress(call, clock=self._clock, arrived=arrived)
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived, self._turn:
+            engine = self._engine
+            if engine is None:
+                raise ServerError("the model is not loaded; load it first")
+            progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
             # Pieces of the text, and then the ending.
-            steps = engine.reply(call)
+            steps = engine.reply(request)
             while isinstance(step := await engine.compute(partial(next, steps)), str):
                 progress.add(step)
             progress.end()
@@ -132,22 +115,11 @@ class LlamaCppPython(Engine):
         )
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """One vector of length 1 per text; see `Backend.embed`."""
-        if not self._endpoint.embeddings:
-            raise NotOffered("the model is loaded to chat; set the endpoint's embeddings to true")
-        async with self._in_turn(request) as (engine, _):
-            vectors, input_tokens = await engine.compute(partial(engine.embed, request.texts))
-        return Embeddings(
-            vectors=vectors, input_tokens=input_tokens, model_id=self._endpoint.model_id
+        """Not offered; see `Backend.embed`."""
+        raise NotOffered(
+            "llama-cpp-python only chats here; to embed, load the file with backend = 'embedded'",
+            endpoint=request.model,
         )
-
-    @asynccontextmanager
-    async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, Arrived]]:
-        """Waits until no other call uses the engine; the engine, and `arrived` of `time_limits`."""
-        async with time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived, self._turn:
-            if self._engine is None:
-                raise ServerError("the model is not loaded; load it first")
-            yield self._engine, arrived
 
     def _start(self) -> None:
         self._engine = LlamaCppEngine(self._endpoint)
@@ -155,8 +127,9 @@ class LlamaCppPython(Engine):
 
 T = TypeVar("T")
 
+# Type of a cache → its number in ggml's `ggml_type`.
+TYPE_NUMBERS = {block.name.lower(): number for number, block in TENSOR_FORMATS.items()}
 _MICRO_BATCH_TOKENS = 512  # llama.cpp's default
-_SEQUENCES = 256  # texts that the package has room for at once when it embeds
 # The package replaces stdout during a load. Of two loads at once, the later one would restore the
 # stdout that the earlier one had replaced, and so lose it for good.
 _LOADING = threading.Lock()
@@ -246,7 +219,12 @@ class LlamaCppEngine:
         context_tokens = self._endpoint.context_tokens
         room_tokens = context_tokens - len(prompt)
         if room_tokens < 1:
-            raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
+            raise context_overflow(
+                f"the prompt has {len(prompt)} tokens, the context {context_tokens}",
+                endpoint=self._endpoint.tag,
+                prompt_tokens=len(prompt),
+                context_tokens=context_tokens,
+            )
         limit_tokens = min(room_tokens, request.max_output_tokens or room_tokens)
         grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
         # Otherwise a computation that was stopped would be counted with the next.
@@ -295,22 +273,6 @@ class LlamaCppEngine:
             timings=ServerTimings(prefill_ns=prefill_ns, decode_ns=total_ns - prefill_ns),
         )
 
-    def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], int]:
-        """The vectors of texts, one a row and of length 1; and the number of tokens of all."""
-        lengths = [len(self._llama.tokenize(text.encode())) for text in texts]
-        # A model embeds no longer text than it was trained for, however long its context is.
-        longest = min(self._endpoint.context_tokens, self._llama.n_batch)
-        if max(lengths) > longest:
-            raise self._overflow("text", max(lengths), context_tokens=longest)
-        if min(lengths) == 0:
-            # The package would write to memory that is not its own.
-            raise ServerError("an empty text has no vector; leave it out", status=400)
-        # One text at a time: for models without pooling, the package mixes up several together.
-        rows = [np.array(self._llama.embed(text, truncate=False), np.float32) for text in texts]
-        # A model that names no pooling gives a row per token: their mean is the text's vector.
-        vectors = np.stack([row.mean(axis=0) if row.ndim == 2 else row for row in rows])
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), sum(lengths)
-
     def _grammar(self, schema: JsonSchema) -> Any:  # noqa: ANN401 - the package's own type
         try:
             text = self._library.llama_grammar.json_schema_to_gbnf(json.dumps(schema))
@@ -327,14 +289,6 @@ class LlamaCppEngine:
         return ServerError(
             f"llama-cpp-python cannot make a grammar of the reply's schema ({reason}); simplify it",
             status=400,
-        )
-
-    def _overflow(self, subject: str, tokens: int, *, context_tokens: int) -> ContextOverflow:
-        return context_overflow(
-            f"the {subject} has {tokens} tokens, the context {context_tokens}",
-            endpoint=self._endpoint.tag,
-            prompt_tokens=tokens,
-            context_tokens=context_tokens,
         )
 
     def _computed(self) -> tuple[int, int]:
@@ -369,22 +323,15 @@ class LlamaCppEngine:
         return spelling.decode()
 
 
-def _loading(endpoint: Endpoint, header: GgufHeader) -> Loading:
+def _loading(endpoint: Endpoint) -> Loading:
     """How the package loads a model, for its footprint."""
-    micro_batch = _MICRO_BATCH_TOKENS
-    if endpoint.embeddings:
-        # A text to embed must fit into one micro-batch; the model was not trained on texts longer
-        # than its `context_length`.
-        micro_batch = min(endpoint.context_tokens, header.context_length)
     return Loading(
         context_tokens=endpoint.context_tokens,
         cache_type_k=endpoint.cache_type_k,
         cache_type_v=endpoint.cache_type_v,
-        micro_batch_tokens=micro_batch,
+        micro_batch_tokens=_MICRO_BATCH_TOKENS,
         whole_windows=True,  # llama.cpp's own default; llama-server turns it off
-        computed_logits=micro_batch,  # llama.cpp makes room for those of a whole micro-batch
-        # To embed, the package sets as many sequences as llama.cpp allows.
-        kept_logits=_SEQUENCES if endpoint.embeddings else None,
+        computed_logits=_MICRO_BATCH_TOKENS,  # it makes room for those of a whole micro-batch
     )
 
 
@@ -402,8 +349,8 @@ def _import_llama_cpp(endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is
 
 
 def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp is not typed
-    header = header_of(endpoint)
-    loading = _loading(endpoint, header)
+    check_file(endpoint)
+    loading = _loading(endpoint)
     placement = _placement(library, endpoint)
     threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
     try:
@@ -415,20 +362,19 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
                 n_ubatch=loading.micro_batch_tokens,
                 n_threads=threads,
                 n_threads_batch=threads,
-                type_k=type_number(loading.cache_type_k),
-                type_v=type_number(loading.cache_type_v),
+                type_k=TYPE_NUMBERS[loading.cache_type_k],
+                type_v=TYPE_NUMBERS[loading.cache_type_v],
                 # llama.cpp cannot read quantized values without flash attention, and would have the
                 # scores of all heads over a long context in memory at once.
                 flash_attn=True,
                 **placement,
-                embedding=endpoint.embeddings,
                 verbose=False,
             )
     except Exception as error:  # the package's parts raise errors of many classes
         # The package gives no reason. If it got as far as the context, the weights were loaded, and
         # there was no room for the context.
         lacks_memory = "llama_context" in str(error)
-        raise load_error(endpoint, _loading, why=str(error), lacks_memory=lacks_memory) from error
+        raise load_error(endpoint, loading, why=str(error), lacks_memory=lacks_memory) from error
     # It would log warnings of what is raised as an error anyway, such as a stopped computation.
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     return llama
@@ -464,11 +410,8 @@ class StopTexts:
         if ends:
             self._held_back = ""
             return text[: min(ends)]
-        safe_end = 0
-        while not any(stop.startswith(text[safe_end:]) for stop in self._stops):
-            if safe_end == len(text):
-                break
-            safe_end += 1
+        begun = (n for stop in self._stops for n in range(len(stop)) if text.endswith(stop[:n]))
+        safe_end = len(text) - max(begun, default=0)
         self._held_back = text[safe_end:]
         return text[:safe_end]
 

@@ -11,25 +11,23 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from pydantic import BaseModel, PositiveInt, TypeAdapter
-
-from harness.errors import LoadFailed, ModelNotFound, ServerError
+from harness.errors import LoadFailed, ModelNotFound
 from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import METRICS, Reading, prometheus
+from harness.inference.providers.counters import Counters, prometheus
+from harness.inference.providers.http import Page
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ALWAYS,
     ContextReport,
-    Counters,
-    Extras,
     HostReport,
     Provider,
     as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import Page, ServerHost, ServerPages, until
+from harness.inference.providers.server_host import ServerHost, ServerPages, until
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -41,13 +39,13 @@ _GONE: Final = frozenset({"unloaded", "downloading", "downloaded"})
 _STATES: Final = _GONE | {"loading", "loaded", "sleeping"}
 
 
-def times(extras: Extras) -> ServerTimings | None:
+def times(reply: WireReply) -> ServerTimings | None:
     """What a reply's `timings` say; None if it has none."""
-    if not extras.timings:
+    if not reply.timings:
         return None
     return ServerTimings(
-        prefill_ns=as_ns(extras.timings.get("prompt_ms")),
-        decode_ns=as_ns(extras.timings.get("predicted_ms")),
+        prefill_ns=as_ns(reply.timings.get("prompt_ms")),
+        decode_ns=as_ns(reply.timings.get("predicted_ms")),
     )
 
 
@@ -77,29 +75,6 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
 # --- its counters ----------------------------------------------------------------------------
 
 
-class _ServerSlot(BaseModel):
-    n_ctx: PositiveInt
-    is_processing: bool
-    # Despite its name, the tokens of prompt and reply so far; missing until the first request.
-    n_prompt_tokens: int | None = None
-
-
-_SLOTS = TypeAdapter(list[_ServerSlot])
-
-
-def slot_readings(body: bytes) -> tuple[Reading, ...]:
-    """How full the context of all slots is, from `/slots`; raises ValueError for another page."""
-    slots = _SLOTS.validate_json(body)
-    # The tokens that earlier requests left in idle slots give way to others, and do not count.
-    used_tokens = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
-    if not slots or None in used_tokens:
-        return ()
-    # Right only if each slot has a context of its own. With a shared one (`--kv-unified`) each slot
-    # reports the whole of it, and no field says so.
-    share = sum(filter(None, used_tokens)) / sum(slot.n_ctx for slot in slots)
-    return (METRICS["kv_cache"].of(share),)
-
-
 COUNTERS = Counters(
     path="/metrics",
     read=prometheus(
@@ -124,29 +99,27 @@ class RouterHost(ServerHost):
 
     async def load(self) -> None:
         """Has the router load the model, and waits until the model's llama-server can answer."""
-        async with self.in_time("load"):
-            before = await self._status()
-            if before["value"] == "loaded":
-                return
-            if before["value"] == "sleeping":
-                # Its process is there without its weights, and only a call would wake it.
-                await self._let_go()
-            fields = {"model": self.endpoint.model_id}
-            request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
-            try:
-                async with self.or_else(partial(self._undo_load, request)):
-                    # Shielded: if the request was cancelled, the router would load the model all
-                    # the same, a moment later than `_undo_load`.
-                    self._check_accepted(await asyncio.shield(request))
-                    await until(self._is_loaded)
-            finally:
-                request.cancel()
+        before = await self._status()
+        if before["value"] == "loaded":
+            return
+        if before["value"] == "sleeping":
+            # Its process is there without its weights, and only a call would wake it.
+            await self._let_go()
+        fields = {"model": self.endpoint.model_id}
+        request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
+        try:
+            async with self.or_else(partial(self._undo_load, request)):
+                # Shielded: if the request was cancelled, the router would load the model all
+                # the same, a moment later than `_undo_load`.
+                self._check_accepted(await asyncio.shield(request))
+                await until(self._is_loaded)
+        finally:
+            request.cancel()
 
     async def unload(self) -> None:
         """Has the router unload the model, and waits until the model's process has ended."""
-        async with self.in_time("unload"):
-            # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
-            await self._let_go()
+        # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
+        await self._let_go()
 
     async def report(self) -> HostReport:
         """The report of `/models`, which has no sizes."""
@@ -157,11 +130,10 @@ class RouterHost(ServerHost):
         """Raises unless the router's answer says that it loads the model, or has it."""
         if page.status == 200 or _says(page, _ALREADY):
             return
-        model_id = self.endpoint.model_id
-        if page.status == 404:
+        if page.status == 404:  # its body, "File Not Found", does not speak of the model
             raise ModelNotFound(
-                f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
-                f"that GET {self.root}/models lists"
+                f"the router does not know '{self.endpoint.model_id}'; set the endpoint's model_id "
+                f"to a name that GET {self.root}/models lists"
             )
         if _FULL.search(page.text):  # it counts models, not memory
             raise LoadFailed(
@@ -171,10 +143,7 @@ class RouterHost(ServerHost):
                 code="server.model-limit",
                 out_of_memory=True,
             )
-        error = self.refusal(page)
-        if isinstance(error, ServerError):
-            raise LoadFailed(f"the router could not load '{model_id}': {page.text}") from error
-        raise error
+        raise self.failure(page, doing="load")
 
     async def _is_loaded(self) -> bool:
         """Whether the load that was requested has ended; raises if it failed."""
@@ -183,17 +152,11 @@ class RouterHost(ServerHost):
             return True
         if status["value"] == "loading":
             return False
-        if status.get("failed"):  # its process ended with an error
-            code = status.get("exit_code")
-            raise LoadFailed(
-                f"the llama-server of '{self.endpoint.model_id}' ended while it loaded, with exit "
-                f"code {code}; the router's log says why. The commonest reason is that "
-                "there is not enough memory for the model and its context"
-            )
+        ended = f", with exit code {status.get('exit_code')}" if status.get("failed") else ""
         raise LoadFailed(
             f"the router was asked to load '{self.endpoint.model_id}', and has it "
-            f"{status['value']}: another client had it unloaded, or GET /models lists another name",
-            code="model.unloaded-meanwhile",
+            f"{status['value']}{ended}; its log says why. With an exit code, there is mostly not "
+            "enough memory for the model and its context"
         )
 
     async def _undo_load(self, request: asyncio.Future[Page]) -> None:
@@ -207,10 +170,7 @@ class RouterHost(ServerHost):
             return
         page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
         if page.status != 200 and not _says(page, _NOT_THERE):
-            raise LoadFailed(
-                f"the router keeps '{self.endpoint.model_id}': {page.text}",
-                code="model.not-unloaded",
-            )
+            raise self.failure(page, doing="unload")
         await until(self._is_gone)
 
     async def _is_gone(self) -> bool:
@@ -269,7 +229,7 @@ PROVIDER = Provider(
     times=times,
     timings=ALWAYS,
     embeds="--embeddings",
-    side_by_side="--parallel",
+    side_by_side=True,
     context=ContextReport(
         path="/props", keys=("default_generation_settings", "n_ctx"), slots="total_slots"
     ),

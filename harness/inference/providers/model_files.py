@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, cast
 
 from harness.errors import HarnessError, LoadFailed, ModelFileInvalid
-from harness.hardware import CacheType, GgufHeader, Loading, gguf_footprint, read_gguf_header
-from harness.hardware.quantization import TENSOR_FORMATS
+from harness.hardware import Loading, gguf_footprint, read_gguf_header
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.http import Access
@@ -16,8 +14,8 @@ from harness.inference.providers.provider import Host, HostReport
 from harness.log import log_warning
 
 
-def header_of(endpoint: Endpoint) -> GgufHeader:
-    """The header of an endpoint's file; warns of a context longer than it was trained with."""
+def check_file(endpoint: Endpoint) -> None:
+    """Checks an endpoint's file; warns of a context longer than the model was trained with."""
     path = endpoint.path
     assert path is not None
     if not path.is_file():
@@ -34,15 +32,6 @@ def header_of(endpoint: Endpoint) -> GgufHeader:
             context_tokens=endpoint.context_tokens,
             trained_tokens=header.context_length,
         )
-    return header
-
-
-_NUMBERS = {block.name.lower(): number for number, block in TENSOR_FORMATS.items()}
-
-
-def type_number(cache_type: CacheType) -> int:
-    """The number of a cache's type in ggml's `ggml_type`."""
-    return _NUMBERS[cache_type]
 
 
 def gpu_fields(endpoint: Endpoint) -> dict[str, Any]:
@@ -63,30 +52,21 @@ def gpu_fields(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def load_error(
-    endpoint: Endpoint,
-    loading_of: Callable[[Endpoint, GgufHeader], Loading],
-    *,
-    why: str,
-    lacks_memory: bool,
+    endpoint: Endpoint, loading: Loading, *, why: str, lacks_memory: bool
 ) -> HarnessError:
     """The error of a failed load; `why` and `lacks_memory` are from the engine's own message."""
     path = endpoint.path
     assert path is not None
-    # A broken header explains the failure better than the engine does.
-    try:
-        header = read_gguf_header(path)
-    except ModelFileInvalid as error:
-        return error
     if not lacks_memory:
         return ModelFileInvalid(
             f"llama.cpp cannot load it ({why}); is it a whole GGUF, and of a kind that this "
             "llama.cpp knows?",
             path=path,
         )
-    loading = loading_of(endpoint, header)
+    need = gguf_footprint(read_gguf_header(path), loading)
     less = "context_tokens or slots" if loading.slots > 1 else "context_tokens"
     return LoadFailed(
-        f"there is no room for {path.name}: it needs {gguf_footprint(header, loading)} ({why}); "
+        f"there is no room for {path.name}: it needs {need} ({why}); "
         f"lower {less}, or use a smaller quantization",
         out_of_memory=True,
     )

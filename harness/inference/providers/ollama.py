@@ -11,19 +11,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from harness.errors import InferenceError, LoadFailed, ModelNotFound, NotOffered
+from harness.errors import ModelNotFound, NotOffered
 from harness.hardware import Footprint, Loading, gguf_footprint, gguf_header_from_values
 from harness.inference.completion import Completion, Embeddings, Usage, as_vectors
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, names, parsed, rows, text_at, whole
+from harness.inference.json_text import at, names, rows, text_at, whole
 from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import Reading
-from harness.inference.providers.http import Access, HttpBackend
+from harness.inference.providers.http import Access, HttpBackend, Page
 from harness.inference.providers.openai_wire import wire_fields
-from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
+from harness.inference.providers.provider import ALWAYS, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
-    Page,
     ServerFacts,
     ServerHost,
     ServerPages,
@@ -92,9 +90,7 @@ class OllamaWire(HttpBackend):
         body |= {name: fields[name] for name in _BESIDE_OPTIONS if name in fields}
         return body if request.reply_schema is None else body | {"format": request.reply_schema}
 
-    async def _read(
-        self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
-    ) -> Completion:
+    async def _read(self, values: AsyncIterator[Any], progress: ReplyInProgress) -> Completion:
         is_first = True
         async for value in values:
             if (part := self._part(value)) is None:
@@ -222,7 +218,6 @@ async def _facts(pages: ServerPages) -> ServerFacts:
     return ServerFacts(
         models=names(at(pulled, "models"), "name"),
         context_tokens=whole(at(_entry(loaded, pages.model_id), "context_length")),
-        metrics=isinstance(at(loaded, "models"), list),
     )
 
 
@@ -258,17 +253,6 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     )
 
 
-def _readings(body: bytes) -> tuple[Reading, ...]:
-    models = at(parsed(body), "models")
-    if not isinstance(models, list):
-        raise ValueError("it has none of the fields of a list of models")
-    sizes = [(whole(at(m, "size")) or 0, whole(at(m, "size_vram")) or 0) for m in models]
-    return (
-        Reading(name="resident", unit="bytes", value=sum(size for size, _ in sizes)),
-        Reading(name="resident on GPU", unit="bytes", value=sum(size for _, size in sizes)),
-    )
-
-
 # --- loading and unloading -------------------------------------------------------------------
 
 
@@ -277,18 +261,16 @@ class OllamaHost(ServerHost):
 
     async def load(self) -> None:
         """Loads the model with the options that calls will have."""
-        async with self.in_time("load"):
-            # A model that is there already belongs to another client: it stays if this load fails.
-            if await self._find() is not None:
-                await self._ask_to_load()
-                return
-            async with self.or_else(self._undo_load):
-                await self._ask_to_load()
+        # A model that is there already belongs to another client: it stays if this load fails.
+        if await self._find() is not None:
+            await self._ask_to_load()
+            return
+        async with self.or_else(self._undo_load):
+            await self._ask_to_load()
 
     async def unload(self) -> None:
         """Unloads the model, and waits until its runner has ended."""
-        async with self.in_time("unload"):
-            await until(self._is_gone)
+        await until(self._is_gone)
 
     async def report(self) -> HostReport:
         """The report of `/api/ps`, which also lists a model that is still being loaded."""
@@ -304,11 +286,10 @@ class OllamaHost(ServerHost):
 
     async def footprint(self) -> Footprint | None:
         """The memory that the model will take, by its file's header; None without its size."""
-        async with self.in_time("describe"):
-            # Verbose, since otherwise values that differ by layer are left out.
-            fields = {"model": self.endpoint.model_id, "verbose": True}
-            page = self._read(await self.ask("POST", "/api/show", fields))
-            listed = self._listed(await self.ask("GET", "/api/tags"))
+        # Verbose, since otherwise values that differ by layer are left out.
+        fields = {"model": self.endpoint.model_id, "verbose": True}
+        page = self._read(await self.ask("POST", "/api/show", fields))
+        listed = self._listed(await self.ask("GET", "/api/tags"))
         size_bytes = whole(at(listed, "size"))
         if not size_bytes:
             return None
@@ -332,20 +313,11 @@ class OllamaHost(ServerHost):
             # the runner again.
             page = await self.ask("POST", "/api/chat", fields | {"messages": [], "shift": False})
         if page.status != 200:
-            raise self._failure(page)
+            error = self.failure(page, doing="load")
+            raise self._never_pulled(page) if isinstance(error, ModelNotFound) else error
         # With a keep_alive of 0 the reason is "unload".
         if not self.endpoint.embeddings and self.fields(page).get("done_reason") != "load":
             raise self.misread(page)
-
-    def _failure(self, page: Page) -> InferenceError:
-        if b"does not support chat" in page.body:
-            return LoadFailed(
-                f"'{self.endpoint.model_id}' does not chat ({page.text}); if it is an embedding "
-                "model, set embeddings = true",
-                code="endpoint.only-embeds",
-            )
-        error = self.failure(page, doing="load")
-        return self._never_pulled(page) if isinstance(error, ModelNotFound) else error
 
     async def _is_gone(self) -> bool:
         """Asks Ollama to unload the model if it is there; returns whether it was not there.
@@ -358,10 +330,7 @@ class OllamaHost(ServerHost):
         fields = {"model": self.endpoint.model_id, "keep_alive": 0}
         page = await self.ask("POST", "/api/generate", fields)
         if page.status != 200:
-            raise LoadFailed(
-                f"Ollama keeps '{self.endpoint.model_id}': {page.text}",
-                code="model.not-unloaded",
-            )
+            raise self.failure(page, doing="unload")
         return False
 
     async def _undo_load(self) -> None:
@@ -427,7 +396,5 @@ PROVIDER = Provider(
     cached_tokens="an Ollama newer than 0.33.2",
     timings=ALWAYS,
     embeds=ALWAYS,
-    side_by_side="OLLAMA_NUM_PARALLEL in its environment",
-    health="/",
-    counters=Counters(path="/api/ps", read=_readings),
+    side_by_side=True,
 )

@@ -16,14 +16,12 @@ from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
 from harness.inference.providers import llamacpp, vllm
-from harness.inference.providers.counters import prometheus
+from harness.inference.providers.counters import Counters, prometheus
 from harness.inference.providers.openai_wire import ONLY_TOP_P, nested_schema, openai_schema
 from harness.inference.providers.provider import (
     ALWAYS,
     NEVER,
     ContextReport,
-    Counters,
-    Extras,
     Fields,
     Provider,
     as_ns,
@@ -31,14 +29,15 @@ from harness.inference.providers.provider import (
     remedies,
 )
 from harness.inference.providers.server_host import ServerPages
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import Effort, JsonSchema
 
 
-def _times(extras: Extras) -> ServerTimings | None:
+def _times(reply: WireReply) -> ServerTimings | None:
     """The times that any of these servers reports."""
-    for read in (llamacpp.times, vllm.times, _tabby_times, _tgi_times):
-        times = read(extras)
+    for read in (llamacpp.times, vllm.times, _tabby_times):
+        times = read(reply)
         if times is not None:
             return times
     return None
@@ -81,7 +80,6 @@ OTHER = Provider(
     counts_usage=False,
     times=_times,
     embeds=ALWAYS,
-    health=None,
 )
 
 # --- SGLang, from version 0.5.23 of its code ------------------------------------------------------
@@ -116,7 +114,6 @@ SGLANG = Provider(
     continues={"continue_final_message": True},
     cached_tokens="--enable-cache-report",
     embeds="--is-embedding",
-    health="/model_info",  # its `/health` generates a token
     context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
     counters=Counters(
         path="/metrics",
@@ -129,7 +126,6 @@ SGLANG = Provider(
             cached="sglang:cached_tokens_total",  # by where they were cached
             generated="sglang:generation_tokens_total",
             acceptance="sglang:spec_accept_rate",
-            from_the_start=False,
         ),
         switch="--enable-metrics",
     ),
@@ -144,16 +140,6 @@ def _tgi_schema(schema: JsonSchema) -> Fields:
     return {"response_format": {"type": "json_schema", "value": value}}
 
 
-def _tgi_times(extras: Extras) -> ServerTimings | None:
-    """The times in headers, which only replies that are not streamed have."""
-    validation_ns = as_ns(extras.headers.get("x-validation-time"))
-    queue_ns = as_ns(extras.headers.get("x-queue-time"))
-    if validation_ns is None or queue_ns is None:
-        return None
-    # The headers do not separate prefill from decode: the time per token covers both.
-    return ServerTimings(queue_ns=validation_ns + queue_ns)
-
-
 async def _tgi_served(pages: ServerPages) -> ModelMetadata | None:
     info = await pages.json("/info")
     path, revision = text_at(info, "model_id"), text_at(info, "model_sha")
@@ -165,20 +151,7 @@ TGI = Provider(
     served=_tgi_served,
     schema=_tgi_schema,
     refuses=ONLY_TOP_P,
-    times=_tgi_times,
-    timings="stream = false",
     context=ContextReport(path="/info", keys=("max_total_tokens",)),
-    counters=Counters(
-        path="/metrics",
-        read=prometheus(
-            running="tgi_batch_current_size",
-            waiting="tgi_queue_size",
-            # It has no totals of tokens, but histograms of tokens per request, which have sums.
-            prompt="tgi_request_input_length_sum",
-            generated="tgi_request_generated_tokens_sum",
-            from_the_start=False,
-        ),
-    ),
 )
 
 # --- TensorRT-LLM's trtllm-serve, from version 1.2 of its code ------------------------------------
@@ -192,31 +165,18 @@ TENSORRT_LLM = Provider(
     requires_calls=False,
     enforces="guided_decoding_backend in its configuration",
     cached_tokens=ALWAYS,
-    counters=Counters(
-        path="/prometheus/metrics",
-        read=prometheus(
-            # By their names in different releases.
-            running=("trtllm_num_requests_running", "trtllm_num_active_requests"),
-            waiting=("trtllm_num_requests_waiting", "trtllm_server_queue_length"),
-            kv_cache="trtllm_kv_cache_utilization",
-            prompt="trtllm_prompt_tokens_total",
-            cached="trtllm_prompt_cached_tokens_total",
-            generated="trtllm_generation_tokens_total",
-            from_the_start=False,
-        ),
-        switch="return_perf_metrics: true and enable_iter_perf_stats: true",
-    ),
 )
 
 # --- TabbyAPI, which serves ExLlama, from commit e632af41 (August 2026) ---------------------------
 
 
-def _tabby_times(extras: Extras) -> ServerTimings | None:
+def _tabby_times(reply: WireReply) -> ServerTimings | None:
     """The times in fields of the usage, in seconds."""
-    prefill_ns = as_ns(extras.usage.get("prompt_time"), "s")
+    usage = reply.usage or {}
+    prefill_ns = as_ns(usage.get("prompt_time"), "s")
     if prefill_ns is None:
         return None
-    decode_ns = as_ns(extras.usage.get("completion_time"), "s")
+    decode_ns = as_ns(usage.get("completion_time"), "s")
     return ServerTimings(prefill_ns=prefill_ns, decode_ns=decode_ns)
 
 
@@ -258,7 +218,6 @@ MLC = Provider(
     thinking=None,
     refuses=ONLY_TOP_P,
     embeds="--embedding-model",
-    health=None,
 )
 
 # --- LM Studio 0.4.21 ----------------------------------------------------------------------------
@@ -281,7 +240,6 @@ LMSTUDIO = Provider(
     refuses=frozenset({"min_p"}),
     embeds=ALWAYS,
     context=ContextReport(path="/api/v0/models", keys=("data", "loaded_context_length")),
-    health=None,
 )
 
 # --- RunPod and Modal ------------------------------------------------------------------------
@@ -294,7 +252,6 @@ RUNPOD = Provider(
     tools="ENABLE_AUTO_TOOL_CHOICE=true and TOOL_CALL_PARSER=NAME",
     times=vllm.times,
     timings=vllm.TIMES_SWITCH,
-    health=None,
 )
 
 MODAL = replace(RUNPOD, title="Modal", tools=vllm.PROVIDER.tools, counts_usage=False)

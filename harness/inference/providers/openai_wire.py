@@ -21,7 +21,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, rows, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.json_stream import is_end_mark
-from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
+from harness.inference.providers.provider import Fields, Provider, check_offers
 from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
@@ -111,9 +111,7 @@ class OpenAIWire(HttpBackend):
         advice = "serve a model that does, such as bge-reranker"
         raise NotOffered(f"the server does not rank ({refusals[0]}); {advice}") from refusals[0]
 
-    async def _read(
-        self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
-    ) -> Completion:
+    async def _read(self, values: AsyncIterator[Any], progress: ReplyInProgress) -> Completion:
         reply = WireReply(progress, model_id=self._endpoint.model_id)
         chunk: object = None
         try:
@@ -136,28 +134,20 @@ class OpenAIWire(HttpBackend):
         # The usage comes last: without it, the stream did not come to its end.
         if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
             raise StreamCut("the reply came without its usage")
-        usage, metrics = reply.usage or {}, reply.metrics
-        extras = Extras(timings=reply.timings, metrics=metrics, usage=usage, headers=headers)
         times = self._provider.times
-        return reply.completion(reported=times(extras) if times else None)
+        return reply.completion(reported=times(reply) if times else None)
 
     def _take(self, chunk: object, reply: WireReply) -> bool:
         """Adds a chunk to the reply; returns whether it was a whole reply, not streamed.
 
         Raises for an error in the chunk, and for a chunk of another form.
         """
-        # A text that begins like this is broken JSON; any other text is a ping or a comment.
-        if isinstance(chunk, str) and chunk.startswith("{"):
-            raise self._connection.unexpected(chunk)
         choices = first_choices(chunk)
-        error_in_choice = at(choices[0], "error") if choices else None
-        if error_in_choice:
-            raise self._connection.refusal(error_in_choice)
-        if at(chunk, "error") is not None or at(chunk, "object") == "error":
-            raise self._connection.refusal(chunk)
-        if isinstance(chunk, list):
-            raise self._connection.unexpected(chunk)
-        return isinstance(chunk, dict) and reply.add(chunk, choices)
+        error = at(choices[0], "error") if choices else None
+        if error or at(chunk, "object") == "error":
+            raise self._connection.refusal(error or chunk)
+        part = self._part(chunk)
+        return part is not None and reply.add(part, choices)
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # Every server takes one text without a list, and Triton's front end takes no list.

@@ -8,13 +8,14 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 
 from harness.errors import NotOffered
-from harness.hardware import Footprint, GgufHeader, Loading
+from harness.hardware import Footprint, Loading
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import MetricsSource, Reading
+from harness.inference.providers.counters import Counters, MetricsSource
 from harness.inference.providers.http import Access
 from harness.inference.providers.server_host import ServerFacts, ServerPages
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import ChatRequest, Effort, JsonSchema
 
@@ -89,41 +90,18 @@ class ContextReport:
     slots: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
-    """Where a server reports its counters."""
-
-    path: str  # below the server's root
-    read: Callable[[bytes], tuple[Reading, ...]]  # raises ValueError for a page of another kind
-    switch: Switch = ALWAYS
-    pause_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """The parts of an OpenAI reply beside its text in which servers differ."""
-
-    # Fields of the reply with these names, each from the last chunk that had it.
-    timings: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)  # by lower-case name
-
-
 class Host(Protocol):
     """Loads and unloads one model, at its server or in an engine that harness runs.
 
-    `load` and `unload` end within the endpoint's `load_timeout_s` and the few seconds that undoing
-    takes. The caller limits the time of `report`. No two of the three run at once on one host, but
-    each may run while calls are answered. All raise `InferenceError` if the server cannot be
-    reached.
+    The caller limits the time of all three. No two of them run at once on one host, but each may
+    run while calls are answered. All raise `InferenceError` if the server cannot be reached.
     """
 
     async def load(self) -> None:
         """Makes the model resident; returns when calls can begin.
 
-        If it raises or is cancelled, nothing stays in memory that was not there before. Raises
-        `ModelFileInvalid`, `ModelNotFound` or `LoadFailed`.
+        If it raises or is cancelled, it undoes the load in some seconds: nothing stays in memory
+        that was not there before. Raises `ModelFileInvalid`, `ModelNotFound` or `LoadFailed`.
         """
         ...
 
@@ -131,8 +109,8 @@ class Host(Protocol):
         """Gives its memory back, and returns when it is back; raises `LoadFailed` if it stays."""
         ...
 
-    async def report(self) -> HostReport | None:
-        """Whether it is loaded now; None where the host cannot tell."""
+    async def report(self) -> HostReport:
+        """Whether it is loaded now."""
         ...
 
     async def aclose(self) -> None:
@@ -170,11 +148,12 @@ class Provider:
     """Asks which model it really serves; None if it does not report that."""
     footprint: Callable[[Endpoint, Host], Awaitable[Footprint | None]] | None = None
     """Asks for a model's size in memory; None if it does not report that."""
-    loading: Callable[[Endpoint, GgufHeader], Loading] | None = None
+    loading: Callable[[Endpoint], Loading] | None = None
     """How it loads a file; None for a server."""
 
     finds_keys: bool = False
-    """Whether its client picks addresses and credentials itself."""
+    """Whether its client picks addresses and credentials itself, as for managed APIs, whose pages
+    are not asked for."""
 
     # The form of a request to it on the OpenAI wire.
     schema: Callable[[JsonSchema], Fields] | None = None
@@ -208,7 +187,7 @@ class Provider:
     # What its replies report.
     counts_usage: bool = True
     """Whether a streamed reply without its usage is incomplete."""
-    times: Callable[[Extras], ServerTimings | None] | None = None
+    times: Callable[[WireReply], ServerTimings | None] | None = None
     """Reads the times of a call from its reply."""
     timings: Switch = NEVER
     """How to make it report these times."""
@@ -216,18 +195,14 @@ class Provider:
     """How to make it report the cached part of prompts."""
 
     # What it says of itself.
-    is_asked: bool = True
-    """Whether its pages may be asked for; those of managed APIs are not."""
-    health: str | None = "/health"
-    """Path below its root that answers 200 when it is ready."""
     context: ContextReport | None = None
     counters: Counters | None = None
     source: Callable[[Endpoint, Backend], MetricsSource | None] | None = None
     """Where its counters are read if its address is not the endpoint's."""
     process: Callable[[Backend], int | None] | None = None
     """The id of the engine's process, if harness starts it; None while it does not run."""
-    side_by_side: str = ""
-    """The setting for the number of calls that it answers at once."""
+    side_by_side: bool = False
+    """Whether it has a setting for the number of calls that it answers at once."""
 
     # How the budget treats its models.
     holds_one_model: bool = False

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 from harness.errors import ConfigurationInvalid
-from harness.hardware import GgufHeader, Loading
+from harness.hardware import Loading
 from harness.inference.backend import Backend
 from harness.inference.completion import ToolMode
 from harness.inference.endpoint import Endpoint
@@ -67,7 +67,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "embedded": embedded.PROVIDER,
     "llama-cpp-python": llama_cpp_python.PROVIDER,
     "litellm": litellm.PROVIDER,
-    "scripted": Provider(title="a scripted backend", connect=_scripted, is_asked=False),
+    "scripted": Provider(title="a scripted backend", connect=_scripted),
 }
 
 
@@ -123,11 +123,11 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
     return host(endpoint, access or Access(), backend)
 
 
-def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
+def loading_of(endpoint: Endpoint) -> Loading:
     """How an endpoint's file is loaded; only for backends that load files."""
     loading = provider_of(endpoint).loading
     assert loading is not None
-    return loading(endpoint, header)
+    return loading(endpoint)
 
 
 async def served_metadata(
@@ -167,17 +167,14 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
             slots=provider.slots(endpoint),
             metrics=True if provider.source else None,
         )
-    if endpoint.url is None or not provider.is_asked:
+    if endpoint.url is None or provider.finds_keys:
         return ServerFacts()
     async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
-        ready = None
-        if provider.health:
-            ready = await pages.page(provider.health) is not None
         if provider.facts is None:
             facts = await _openai_facts(pages, provider)
         else:
             facts = await provider.facts(pages)
-        return replace(facts, reachable=pages.answered, ready=ready)
+        return replace(facts, reachable=pages.answered)
 
 
 async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
@@ -225,5 +222,4 @@ def metrics_source(
     counters = provider.counters
     if endpoint.url is None or counters is None:
         return None
-    paths = {counters.path: counters.read}
-    return MetricsSource(endpoint, paths, api_key=api_key, pause_s=counters.pause_s)
+    return MetricsSource(endpoint, counters, api_key=api_key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -18,13 +18,13 @@ from harness.errors import (
     InferenceError,
     LoadFailed,
     ModelNotFound,
+    StreamCut,
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import parsed
-from harness.inference.providers.error_replies import message_in
-from harness.inference.providers.http import Access, BodyTooLong, HttpConnection
+from harness.inference.providers.http import Access, HttpConnection, Page
 
-CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
+_CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
 
 NO_ROOM: Final = re.compile(
     r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
@@ -39,30 +39,11 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A server's answer, whatever its status."""
-
-    status: int
-    body: bytes
-
-    @property
-    def json(self) -> object:
-        """Its JSON; None if it has none."""
-        return parsed(self.body)
-
-    @property
-    def text(self) -> str:
-        """Its status, and the message of an error in any shape."""
-        return f"HTTP {self.status}: {message_in(self.body)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
     """The facts about a server, found without calling a model; None if not reported."""
 
     # Whether anything answers at its address; None if it was not asked.
     reachable: bool | None = None
-    ready: bool | None = None
     models: tuple[str, ...] | None = None  # the names it serves, or could load
     context_tokens: int | None = None  # prompt and reply of one call, together
     slots: int | None = None  # calls that it answers at once
@@ -99,19 +80,16 @@ class ServerPages:
         content = None if body is None else orjson.dumps(body)
         headers = {"content-type": "application/json"} if content else {}
         try:
-            response = await self._connection.client.request(
+            page = await self._connection.fetch(
                 method, self.root + path, content=content, params=params, headers=headers
             )
-        # Caught before its base class `RequestError`, since here the server did answer.
-        except BodyTooLong as error:
-            raise self._connection.broken(error) from error
-        except httpx2.RequestError as error:
+        except (httpx2.RequestError, StreamCut) as error:
             raise EndpointUnreachable(
                 f"the server at {self.root} does not answer {method} {path}: "
                 f"{type(error).__name__} {error}".rstrip()
             ) from error
         self.answered = True
-        return Page(status=response.status_code, body=response.content)
+        return page
 
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
@@ -136,10 +114,6 @@ class ServerPages:
 class ServerHost(ServerPages):
     """One endpoint's model at a server; a subclass has the methods of `Host`."""
 
-    def in_time(self, doing: str) -> AbstractAsyncContextManager[None]:
-        """See `in_time`, with this endpoint's limit."""
-        return in_time(self.endpoint.tag, self.endpoint.load_timeout_s, doing)
-
     def fields(self, answer: Page) -> Mapping[str, object]:
         """The JSON object of an answer; raises `InferenceError` for any other answer."""
         if answer.status != 200:
@@ -157,7 +131,7 @@ class ServerHost(ServerPages):
         except BaseException:
             # An error of `undo` is dropped, since the block's error says more.
             with suppress(InferenceError, TimeoutError):
-                async with asyncio.timeout(min(self.endpoint.load_timeout_s, CLEARING_UP_S)):
+                async with asyncio.timeout(min(self.endpoint.load_timeout_s, _CLEARING_UP_S)):
                     await undo()
             raise
 
@@ -167,27 +141,15 @@ class ServerHost(ServerPages):
         """The error of a refused request, in the server's own words."""
         return self._connection.refusal(answer.body, status=answer.status)
 
-    def failure(self, answer: Page, *, doing: str) -> InferenceError:
-        """The error of a load or unload that was refused; `doing` is its verb: `load`."""
+    def failure(self, answer: Page, *, doing: Literal["load", "unload"]) -> InferenceError:
+        """The error of a load or unload that was refused."""
         error = self.refusal(answer)
-        if isinstance(error, AuthenticationFailed):
-            return AuthenticationFailed(
-                f"the server refused the key to load models and let them go ({answer.text}); set "
-                "the endpoint's api_key_env to the name of the variable that holds it"
-            )
-        if isinstance(error, ModelNotFound):
+        if isinstance(error, AuthenticationFailed | ModelNotFound):
             return error
         return LoadFailed(
             f"the server could not {doing} '{self.endpoint.model_id}': {answer.text}",
+            code="model.load-failed" if doing == "load" else "model.not-unloaded",
             out_of_memory=NO_ROOM.search(answer.body.decode("utf-8", "replace")) is not None,
-        )
-
-    def switched_off(self, title: str, *, needs: str) -> LoadFailed:
-        """The error of a server that was started without the means to unload its models."""
-        return LoadFailed(
-            f"{title} at {self.root} was started without the means to unload its model: start it "
-            f"with {needs}, or set manage to false",
-            code="server.not-manageable",
         )
 
     def misread(self, answer: Page) -> LoadFailed:

@@ -6,37 +6,36 @@ with `--structured-outputs-config {"backend": "xgrammar", "disable_any_whitespac
 
 from __future__ import annotations
 
+from harness.errors import LoadFailed
 from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import prometheus
+from harness.inference.providers.counters import Counters, prometheus
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ContextReport,
-    Counters,
-    Extras,
     HostReport,
     Provider,
     as_ns,
     remedies,
 )
 from harness.inference.providers.server_host import ServerHost, ServerPages, until
+from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
 _CACHED_SWITCH = "--enable-prompt-tokens-details"
-_SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
 _NO_SUCH_PAGE = 404
 
 
-def times(extras: Extras) -> ServerTimings | None:
+def times(reply: WireReply) -> ServerTimings | None:
     """The times in a reply's `metrics`; None if it has none."""
-    if not extras.metrics:
+    if not reply.metrics:
         return None
     return ServerTimings(
-        queue_ns=as_ns(extras.metrics.get("queue_time_ms")),
+        queue_ns=as_ns(reply.metrics.get("queue_time_ms")),
         # vLLM counts it from the end of the queue.
-        prefill_ns=as_ns(extras.metrics.get("time_to_first_token_ms")),
-        decode_ns=as_ns(extras.metrics.get("generation_time_ms")),
+        prefill_ns=as_ns(reply.metrics.get("time_to_first_token_ms")),
+        decode_ns=as_ns(reply.metrics.get("generation_time_ms")),
     )
 
 
@@ -63,23 +62,21 @@ class VllmHost(ServerHost):
 
     async def load(self) -> None:
         """Wakes the server, unless it is awake."""
-        async with self.in_time("wake"):
-            if await self._is_awake():
-                return
-            async with self.or_else(self._sleep):
-                await self._wake()
-                await until(self._is_awake)
+        if await self._is_awake():
+            return
+        async with self.or_else(self._sleep):
+            await self._wake()
+            await until(self._is_awake)
 
     async def unload(self) -> None:
         """Has the server end its calls and sleep."""
-        async with self.in_time("let go of"):
-            if not await self._is_awake():
-                return
-            await self._check_sleep_mode()
-            # After a failure the server is woken: it may be on its way to sleep, and would take no
-            # calls, although it counts as awake.
-            async with self.or_else(self._wake):
-                await self._sleep()
+        if not await self._is_awake():
+            return
+        await self._check_sleep_mode()
+        # After a failure the server is woken: it may be on its way to sleep, and would take no
+        # calls, although it counts as awake.
+        async with self.or_else(self._wake):
+            await self._sleep()
 
     async def report(self) -> HostReport:
         """Whether it is awake."""
@@ -88,7 +85,7 @@ class VllmHost(ServerHost):
     async def _is_awake(self) -> bool:
         answer = await self.ask("GET", "/is_sleeping")
         if answer.status == _NO_SUCH_PAGE:
-            raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
+            raise self._cannot_sleep()
         match self.fields(answer):
             case {"is_sleeping": bool(asleep)}:
                 return not asleep
@@ -99,18 +96,26 @@ class VllmHost(ServerHost):
         # Without `--enable-sleep-mode` vLLM goes to sleep all the same, and keeps its memory.
         answer = await self.ask("GET", "/server_info", params={"config_format": "json"})
         if at(answer.json, "vllm_config", "model_config", "enable_sleep_mode") is False:
-            raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
+            raise self._cannot_sleep()
+
+    def _cannot_sleep(self) -> LoadFailed:
+        return LoadFailed(
+            f"vLLM at {self.root} was started without the means to unload its model: start it with "
+            "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment, or set manage to "
+            "false",
+            code="server.not-manageable",
+        )
 
     async def _sleep(self) -> None:
         # `wait`, since calls of other clients may be under way. This run has none when it unloads.
         answer = await self.ask("POST", "/sleep", params={"level": "1", "mode": "wait"})
         if answer.status != 200:
-            raise self.failure(answer, doing="let go of")
+            raise self.failure(answer, doing="unload")
 
     async def _wake(self) -> None:
         answer = await self.ask("POST", "/wake_up")
         if answer.status != 200:
-            raise self.failure(answer, doing="wake")
+            raise self.failure(answer, doing="load")
 
 
 PROVIDER = Provider(

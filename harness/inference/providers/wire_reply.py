@@ -27,6 +27,7 @@ class WireReply:
         self._model_id = model_id
         self._is_refusal = False
         self.finish_word: str | None = None  # the server's own word for how it ended
+        # Fields of the reply with these names, each from the last chunk that had it.
         self.usage: Mapping[str, Any] | None = None
         self.timings: Mapping[str, Any] = {}
         self.metrics: Mapping[str, Any] = {}

@@ -16,6 +16,7 @@ from real_engines import HELLO, children, loaded, request, small_endpoint
 from harness.errors import LoadFailed, ServerError, StreamCut
 from harness.inference.providers import embedded, embedded_child
 from harness.inference.providers.registry import connect
+from harness.inference.providers.server_host import in_time
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 slow = pytest.mark.slow
@@ -98,21 +99,22 @@ ctypes.PyDLL(None).sleep(60)
 
 
 @slow
-@pytest.mark.parametrize("settings", [{"load_timeout_s": 0.05}, {}], ids=["in time", "alive"])
-def test_a_load_that_takes_too_long_or_crashes_leaves_no_process(settings):
+@pytest.mark.parametrize("limit_s", [0.05, None], ids=["in time", "alive"])
+def test_a_load_that_takes_too_long_or_crashes_leaves_no_process(limit_s):
     async def main():
         before = children()
-        model = connect(small_endpoint(**settings))
+        model = connect(small_endpoint())
         loading = asyncio.create_task(model.load())
-        if not settings:
+        if limit_s is None:
             while not (begun := children() - before):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.001)
             os.kill(*begun, signal.SIGKILL)
         with pytest.raises(LoadFailed) as caught:
-            await loading
+            async with in_time("small", limit_s or 60.0, "load"):
+                await loading
         return caught.value.code, children() - before, model.is_loaded
 
-    code = "model.load-timeout" if settings else "model.engine-died"
+    code = "model.load-timeout" if limit_s else "model.engine-died"
     assert asyncio.run(main()) == (code, set(), False)
 
 

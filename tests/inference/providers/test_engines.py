@@ -35,7 +35,7 @@ from harness.hardware import CacheType, Loading, gguf_footprint, read_gguf_heade
 from harness.inference import EmbedRequest, Endpoint, Message
 from harness.inference.answer import answer
 from harness.inference.model_identity import model_identity
-from harness.inference.providers.model_files import type_number
+from harness.inference.providers.llama_cpp_python import TYPE_NUMBERS
 from harness.inference.providers.registry import (
     connect,
     metrics_source,
@@ -111,7 +111,7 @@ def test_the_embedded_engine_answers_and_tells_of_itself_until_it_is_unloaded():
         told = await served_metadata(endpoint, api_key=model.api_key)
         await model.unload()
         assert model.address is None
-        assert numbers(await source.read()) == {"running": 0, "waiting": 0, "KV cache": 0}
+        assert numbers(await source.read()) == {"running": 0, "waiting": 0}
         await source.aclose()
         return usage, read, facts, model_identity(endpoint, told)
 
@@ -119,7 +119,6 @@ def test_the_embedded_engine_answers_and_tells_of_itself_until_it_is_unloaded():
     assert (usage.output_tokens, read["prompt"]) == (2, usage.input_tokens)
     assert facts == ServerFacts(
         reachable=True,
-        ready=True,
         models=("smollm2-135m",),
         context_tokens=512,
         slots=2,
@@ -212,14 +211,13 @@ def test_a_model_answers_from_a_cache_of_any_type(backend, k, v):
 
 
 @slow
-@either_engine
-def test_texts_become_vectors_that_lie_nearer_the_more_alike_they_are(backend):
+def test_texts_become_vectors_that_lie_nearer_the_more_alike_they_are():
     texts = ("The owl hunts at night.", "An owl is hunting by night.", "Taxes are due in April.")
 
     async def act(model):
         return await model.embed(EmbedRequest(model="small", texts=texts))
 
-    embeddings = with_model(act, backend, embeddings=True)
+    embeddings = with_model(act, embeddings=True)
 
     assert embeddings.vectors.shape == (3, 576)
     assert embeddings.vectors.dtype == np.float32
@@ -315,15 +313,10 @@ def test_a_file_that_is_no_model_is_named(tmp_path, content, backend):
     assert not model.is_loaded
 
 
-def test_a_model_that_was_loaded_to_chat_does_not_embed_nor_the_other_way_round():
-    def unloaded(**settings):
-        endpoint = small_endpoint("llama-cpp-python", **settings)
-        return connect(endpoint)
-
+def test_llama_cpp_python_only_chats():
+    model = connect(small_endpoint("llama-cpp-python"))
     with pytest.raises(NotOffered):
-        asyncio.run(unloaded(embeddings=True).chat(HELLO))
-    with pytest.raises(NotOffered):
-        asyncio.run(unloaded().embed(EmbedRequest(model="small", texts=("owl",))))
+        asyncio.run(model.embed(EmbedRequest(model="small", texts=("owl",))))
 
 
 @pytest.mark.skipif(installed, reason="llama-cpp-python is installed")
@@ -382,7 +375,7 @@ def test_types_have_the_numbers_that_ggml_gives_them(cache_type):
     import llama_cpp
     import xllamacpp
 
-    number = type_number(cache_type)
+    number = TYPE_NUMBERS[cache_type]
 
     name = f"GGML_TYPE_{cache_type.upper()}"
     assert number == xllamacpp.ggml_type[name]

@@ -647,12 +647,20 @@ def test_calls_one_after_another_keep_one_connection_open_that_closing_closes(se
                 for _ in range(3):
                     await backend.chat(REQUEST)
                     assert server.open_connections == 1
-                # litellm's way to Anthropic opens another for each, and leaves none open.
-                assert server.connections == (3 if model_id == CLAUDE else 1)
+                assert server.connections == 1
             async with asyncio.timeout(PATIENCE_S):
                 await server.deserted.wait()
 
     asyncio.run(main())
+
+
+def test_no_cookie_is_kept_for_the_calls_of_others():
+    cookie = ("content-type", "text/event-stream"), ("set-cookie", "session=1; Path=/")
+    reply = Reply(headers=cookie, steps=HELLO.steps)
+
+    _, server = ask(Loopback([reply, reply]), calls=2, **of(OPENAI))
+
+    assert ["cookie" in asked.headers for asked in server.asked] == [False, False]
 
 
 def test_closing_one_endpoint_leaves_the_connections_of_another():

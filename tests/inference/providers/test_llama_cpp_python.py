@@ -8,7 +8,6 @@ from real_engines import HELLO, needs_package, request, with_model
 from real_engines import small_endpoint as endpoint_of
 
 from harness.errors import CallTimeout, ContextOverflow, LoadFailed, ServerError, StreamCut
-from harness.inference import EmbedRequest
 from harness.inference.providers.llama_cpp_python import LlamaCppPython
 
 pytestmark = [pytest.mark.slow, needs_package]
@@ -162,35 +161,6 @@ def test_unloading_cuts_off_a_call_and_turns_away_those_that_wait():
     cut, turned_away = with_model(act, BACKEND, context_tokens=CONTEXT_TOKENS)
     assert isinstance(cut, StreamCut)
     assert isinstance(turned_away, ServerError)
-
-
-# --- embedding -------------------------------------------------------------------------------
-
-
-def embedded(*texts, **settings):
-    async def act(model):
-        return await model.embed(EmbedRequest(model="small", texts=texts))
-
-    return with_model(act, BACKEND, embeddings=True, context_tokens=256, **settings)
-
-
-@pytest.mark.parametrize(("text", "error"), [("river " * 300, ContextOverflow), ("", ServerError)])
-def test_a_text_that_has_no_vector_is_refused(text, error):
-    with pytest.raises(error):
-        embedded("a river", text)
-
-
-def test_a_text_longer_than_the_model_was_trained_for_is_refused(tmp_path):
-    name = b"llama.context_length" + (4).to_bytes(4, "little")  # an unsigned number of 32 bits
-    data = small_endpoint().path.read_bytes()
-    at = data.index(name) + len(name)
-    path = tmp_path / "short.gguf"
-    path.write_bytes(data[:at] + (16).to_bytes(4, "little") + data[at + 4 :])
-
-    assert embedded("a river", path=path).vectors.shape == (1, 576)
-    with pytest.raises(ContextOverflow) as caught:
-        embedded("a river " * 20, path=path)
-    assert caught.value.context_tokens == 16
 
 
 def test_a_split_over_gpus_is_taken_where_there_may_be_some(monkeypatch):

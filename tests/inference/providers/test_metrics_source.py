@@ -63,9 +63,6 @@ async def values(source):
         ("vllm", "/metrics", b"vllm:num_requests_running 2\n", {"running": 2}),
         ("llamacpp", "/metrics", b"llamacpp:requests_processing 2\n", {"running": 2}),
         ("sglang", "/metrics", b"sglang:num_running_reqs 2.0\n", {"running": 2}),
-        ("tgi", "/metrics", b"tgi_queue_size 2\n", {"waiting": 2}),
-        ("tensorrt-llm", "/prometheus/metrics", b"trtllm_num_requests_running 2\n", {"running": 2}),
-        ("ollama", "/api/ps", b'{"models": []}', {"resident": 0, "resident on GPU": 0}),
     ],
 )
 def test_each_kind_of_server_is_asked_in_its_own_way(backend, path, body, readings):
@@ -90,8 +87,8 @@ def test_counters_that_a_profile_names_are_read_and_no_others(backend):
     ("backend", "answers", "readings"),
     [
         pytest.param(
-            "tgi",
-            (b"", b"tgi_queue_size 0\ntgi_request_input_length_sum 31\n"),
+            "sglang",
+            (b"", b"sglang:num_queue_reqs 0\nsglang:prompt_tokens_total 31\n"),
             [{}, {"waiting": 0, "prompt": 31}],
             id="a server that was never called is asked again",
         ),

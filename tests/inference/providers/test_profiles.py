@@ -20,7 +20,7 @@ from harness.inference.providers.registry import server_facts, slots_source
 from harness.inference.providers.server_host import ServerFacts
 
 NAMES = get_args(WireName)
-METRICS = {"llamacpp", "vllm", "sglang", "tgi", "tensorrt-llm"}
+METRICS = {"llamacpp", "vllm", "sglang"}
 """Servers with counters that are read."""
 CONTEXT = {"llamacpp", "vllm", "sglang", "tgi", "tabbyapi", "lmstudio"}
 """Servers that tell their context."""
@@ -85,12 +85,6 @@ def test_times_are_read_where_the_servers_row_says_and_nowhere_else(name, sent_a
     assert reported == (name in {sent_as, "openai"})
 
 
-def test_tgi_tells_its_queue_with_replies_that_are_not_streamed():
-    completion, _ = ask(server_of("tgi"), backend="tgi", stream=False)
-
-    assert [p.source for p in completion.phases if p.name == "queue"] == ["reported"]
-
-
 @each_server
 def test_a_server_that_does_not_embed_says_so(name):
     async def main():
@@ -128,7 +122,7 @@ def test_every_server_is_asked_in_its_own_way(backend):
     assert facts.models == (MODEL,)
     assert facts.context_tokens == (CONTEXT_TOKENS if backend in CONTEXT else None)
     assert facts.slots == (4 if backend == "llamacpp" else None)
-    assert (facts.reachable, facts.ready) == (True, True if PROVIDERS[backend].health else None)
+    assert facts.reachable
     # No emulated one has its counters on.
     assert facts.metrics == (False if backend in METRICS else None)
     assert {one.headers["authorization"] for one in asked} == {"Bearer sk-1"}
@@ -150,9 +144,7 @@ def test_a_server_is_asked_for_its_slots_where_it_tells_them(backend, fields, sl
     assert asyncio.run(main()) == slots
 
 
-@pytest.mark.parametrize(
-    ("backend", "path"), [("llamacpp", "/metrics"), ("tensorrt-llm", "/prometheus/metrics")]
-)
+@pytest.mark.parametrize(("backend", "path"), [("llamacpp", "/metrics"), ("sglang", "/metrics")])
 def test_counters_that_are_on_are_found(backend, path):
     server = server_of(backend, pages=DIALECTS[backend].pages | {path: None})
 
@@ -168,7 +160,7 @@ def test_ollama_is_asked_beside_its_v1(path):
     server = Pages(pages={"/": {}, "/api/tags": TAGS, "/api/ps": loaded})
 
     assert facts_from(server, "ollama", path=path)[0] == ServerFacts(
-        reachable=True, ready=True, models=("served-name:latest", "qwen3:8b"), metrics=True
+        reachable=True, models=("served-name:latest", "qwen3:8b")
     )
 
 
@@ -187,7 +179,7 @@ def test_triton_lists_what_is_ready():
 
     facts, asked = facts_from(server, "triton", path="/", prompt_template="chatml")
 
-    assert facts == ServerFacts(reachable=True, ready=False, models=(MODEL,))
+    assert facts == ServerFacts(reachable=True, models=(MODEL,))
     assert asked[-1].body == {"ready": True}
 
 
@@ -210,7 +202,7 @@ def test_the_context_is_that_of_the_endpoints_model(listed, tokens):
 def test_a_router_is_told_of_which_model():
     _, asked = facts_from(server_of("llamacpp"), "llamacpp", model_id="a b")
 
-    paths = ["/health", "/v1/models", "/metrics?model=a+b", "/props?model=a+b"]
+    paths = ["/v1/models", "/metrics?model=a+b", "/props?model=a+b"]
     assert [one.path for one in asked] == paths
 
 

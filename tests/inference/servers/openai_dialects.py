@@ -239,11 +239,6 @@ DIALECTS: Mapping[WireName, Dialect] = {
         done_after_error=True,
         schema=_in_value,
         finish="last token",
-        whole_headers=(
-            ("x-validation-time", "1"),
-            ("x-queue-time", "4"),
-            ("x-inference-time", "20"),
-        ),
         thought="<think>",
         calls="one",
         overflow=Complaint(

@@ -90,8 +90,6 @@ class Dialect:
     """Fields of the last chunk, and of a whole reply."""
     counts_usage: Literal["always", "streamed", "never"] = "always"
     """Which replies have their usage; streamed ones, if that is asked for."""
-    whole_headers: tuple[tuple[str, str], ...] = ()
-    """Of a reply that is not streamed."""
     thought: Literal["reasoning", "reasoning_content", "<think>"] = "reasoning_content"
     """The field for reasoning, or the tag where it stands in the text."""
     calls: Literal["in pieces", "whole", "one"] = "in pieces"
@@ -188,7 +186,7 @@ class OpenAIServer(Emulated):
         data = json.dumps(said.whole(), ensure_ascii=False).encode()
         if self.scenario == "garbage":
             data = GARBAGE
-        await answer.start("application/json", headers=self.dialect.whole_headers)
+        await answer.start("application/json")
         if self.scenario == "cut stream":
             await answer.send(data[: len(data) // 2])
             answer.close()

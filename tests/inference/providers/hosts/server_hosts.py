@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from servers.llama_router import LlamaRouter, Routed
 from servers.ollama_residency import GIB, Pulled, ResidentOllama
-from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
 from harness.errors import InferenceError
 from harness.inference import Endpoint
 from harness.inference.providers.http import Access
 from harness.inference.providers.registry import connect, host_of
+from harness.inference.providers.server_host import in_time
 
 PATIENCE_S = 60.0
 """For what happens at once or never."""
@@ -34,7 +34,6 @@ class Kind:
     load_page: str
     unload_page: str
     model_id: str = "m"
-    fields: Mapping[str, Any] = field(default_factory=dict)
     never_answers: str = "silent"
     """The server's setting for pages that keep their client waiting."""
     no_room: str = "CUDA out of memory. Tried to allocate 20.00 GiB"
@@ -76,21 +75,6 @@ KINDS = {
         load_page="/wake_up",
         unload_page="/sleep",
     ),
-    "triton": Kind(
-        backend="triton",
-        there=lambda **how: TritonRepository(ready={"m"}, **how),
-        gone=TritonRepository,
-        load_page="/v2/repository/models/m/load",
-        unload_page="/v2/repository/models/m/unload",
-        fields={"prompt_template": "chatml"},
-    ),
-    "triton-openai": Kind(
-        backend="triton-openai",
-        there=lambda **how: TritonRepository(ready={"m"}, **how),
-        gone=TritonRepository,
-        load_page="/v1/models/m/load",
-        unload_page="/v1/models/m/unload",
-    ),
 }
 
 
@@ -101,7 +85,6 @@ def endpoint_at(root, kind, **fields):
         "url": f"{root}/v1" if kind.backend == "llamacpp" else root,
         "model_id": kind.model_id,
         "manage": True,
-        **kind.fields,
     }
     return Endpoint.model_validate(said | fields)
 
@@ -143,9 +126,16 @@ def ask(kind, server, *actions, **fields):
 
     async def main():
         async with server, host_at(server.root, kind, **fields) as host:
-            return [await outcome(getattr(host, action)()) for action in actions]
+            limit_s = fields.get("load_timeout_s", PATIENCE_S)
+            return [await outcome(limited(host, action, limit_s)) for action in actions]
 
     return asyncio.run(main())
+
+
+async def limited(host, action, limit_s):
+    """What a host does in the time that its caller gives it."""
+    async with in_time("writer", limit_s, action):
+        return await getattr(host, action)()
 
 
 def cancel(kind, server, begun, *, then=lambda: None, **fields):

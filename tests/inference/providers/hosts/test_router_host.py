@@ -107,7 +107,7 @@ def test_a_failure_of_before_does_not_count():
             "/models",
             (200, {"object": "list", "data": []}),
             LoadFailed,
-            "model.unloaded-meanwhile",
+            "model.load-failed",
         ),
     ],
     ids=["in its words", "a key", "listed by another name"],
