@@ -49,7 +49,9 @@ llama.cpp in a process that harness starts, `llama-cpp-python` llama.cpp inside 
 FILE_BACKENDS: frozenset[BackendName] = frozenset({"embedded", "llama-cpp-python"})
 """Backends that load a GGUF file themselves."""
 
-MANAGED_BACKENDS: frozenset[BackendName] = frozenset({"ollama", "llamacpp", "vllm"})
+MANAGED_BACKENDS: frozenset[BackendName] = frozenset(
+    {"ollama", "llamacpp", "vllm", "triton", "triton-openai"}
+)
 """Servers that load and unload models on request."""
 
 MACHINE, AUTO = "machine", "auto"

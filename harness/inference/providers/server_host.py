@@ -152,6 +152,14 @@ class ServerHost(ServerPages):
             out_of_memory=NO_ROOM.search(answer.body.decode("utf-8", "replace")) is not None,
         )
 
+    def switched_off(self, title: str, *, needs: str) -> LoadFailed:
+        """The error of a server that was started without the means to unload its models."""
+        return LoadFailed(
+            f"{title} at {self.root} was started without the means to unload its model: start it "
+            f"with {needs}, or set manage to false",
+            code="server.not-manageable",
+        )
+
     def misread(self, answer: Page) -> LoadFailed:
         """The error of an answer that a server of this kind does not give."""
         return LoadFailed(

@@ -12,8 +12,9 @@ the reply's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import orjson
@@ -24,8 +25,8 @@ from harness.inference.endpoint import Endpoint, PromptTemplate
 from harness.inference.json_text import names, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_fields
-from harness.inference.providers.provider import NEVER, Provider, check_offers, remedies
-from harness.inference.providers.server_host import ServerFacts, ServerPages
+from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
+from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
 from harness.inference.providers.wire_reply import proper_end
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
@@ -36,6 +37,11 @@ _NOT_PARAMETERS = {"model", "messages"}
 # Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
 # does not report the length of its context.
 UNSTATED_ROOM_TOKENS = 1024
+_EXPLICIT = "--model-control-mode=explicit"
+_NOT_EXPLICIT = re.compile(
+    rb"explicit model load / unload is not allowed|requires --model-control-mode=explicit",
+    re.IGNORECASE,
+)
 
 
 class TritonWire(HttpBackend):
@@ -165,6 +171,87 @@ async def _facts(pages: ServerPages) -> ServerFacts:
     return ServerFacts(models=names(index, "name"))
 
 
+class TritonHost(ServerHost):
+    """One model of a repository, by KServe's docs/protocol/extension_model_repository.md.
+
+    The models that an ensemble is made of come and go with it. The server does not report how large
+    a model is. Memory of its own process that a model gave back may stay with the allocator.
+    """
+
+    def __init__(self, endpoint: Endpoint, access: Access) -> None:
+        super().__init__(endpoint, access)
+        # Versions of a model are loaded together, as its configuration says.
+        self._model = endpoint.model_id.partition("/versions/")[0]
+        self._path = f"/v2/repository/models/{quote(self._model, safe='')}"
+
+    async def load(self) -> None:
+        """Has the server load the model, unless a version of it is ready."""
+        async with self.in_time("load"):
+            if await self._is_there():
+                return
+            async with self.or_else(self._let_go):
+                await self._do("load", {})
+
+    async def unload(self) -> None:
+        """Has the server unload the model when the calls under way have ended."""
+        async with self.in_time("unload"):
+            if not await self._is_gone():
+                await self._let_go()
+
+    async def report(self) -> HostReport:
+        """Whether a version of the model is ready."""
+        return HostReport(resident=await self._is_there())
+
+    async def _let_go(self) -> None:
+        await self._do("unload", {"parameters": {"unload_dependents": True}})
+        await until(self._is_gone)
+
+    async def _do(self, action: Literal["load", "unload"], body: object) -> None:
+        answer = await self.ask("POST", f"{self._path}/{action}", body)
+        if _NOT_EXPLICIT.search(answer.body):
+            raise self.switched_off("Triton", needs=_EXPLICIT)
+        if answer.status != 200:
+            raise self.failure(answer, doing=action)
+
+    async def _is_there(self) -> bool:
+        return "READY" in await self._states()
+
+    async def _is_gone(self) -> bool:
+        return {"READY", "UNLOADING"}.isdisjoint(await self._states())
+
+    async def _states(self) -> frozenset[str]:
+        """The states of the model's versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
+        answer = await self.ask("POST", "/v2/repository/index", {})
+        if answer.status != 200:
+            raise self.refusal(answer)
+        if not isinstance(answer.json, list):
+            raise self.misread(answer)
+        return frozenset(
+            str(row.get("state"))
+            for row in answer.json
+            if isinstance(row, Mapping) and row.get("name") == self._model
+        )
+
+
+class TritonOpenAIHost(TritonHost):
+    """One model of a repository, by the OpenAI front end (python/openai, 2.73)."""
+
+    def __init__(self, endpoint: Endpoint, access: Access) -> None:
+        super().__init__(endpoint, access)
+        self._path = f"/v1/models/{quote(endpoint.model_id, safe='')}"
+
+    async def _let_go(self) -> None:
+        await self._do("unload", None)  # answered when the calls under way have ended
+
+    async def _states(self) -> frozenset[str]:
+        answer = await self.ask("GET", "/v1/models")
+        match self.fields(answer):
+            case {"data": list(rows)}:
+                ids = [row.get("id") for row in rows if isinstance(row, Mapping)]
+                return frozenset({"READY"} if self.endpoint.model_id in ids else ())
+        raise self.misread(answer)
+
+
 REMEDIES = remedies(
     "",
     enforce_schemas="reach the model by an engine's own server, such as vLLM's: Triton takes no "
@@ -174,6 +261,7 @@ REMEDIES = remedies(
 PROVIDER = Provider(
     title="Triton",
     remedies=REMEDIES,
+    host=lambda endpoint, access, _: TritonHost(endpoint, access),
     connect=TritonWire,
     facts=_facts,
     tools=NEVER,
@@ -185,6 +273,7 @@ OPENAI_FRONT_END = Provider(
     title="Triton's OpenAI front end",
     remedies=REMEDIES,
     telemetry_name="triton",
+    host=lambda endpoint, access, _: TritonOpenAIHost(endpoint, access),
     room_tokens=UNSTATED_ROOM_TOKENS,
     refuses=ONLY_TOP_P,
     tools="--tool-call-parser NAME",

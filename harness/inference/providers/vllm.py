@@ -6,7 +6,6 @@ with `--structured-outputs-config {"backend": "xgrammar", "disable_any_whitespac
 
 from __future__ import annotations
 
-from harness.errors import LoadFailed
 from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.providers.counters import Counters, prometheus
@@ -24,6 +23,7 @@ from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
 _CACHED_SWITCH = "--enable-prompt-tokens-details"
+_SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
 _NO_SUCH_PAGE = 404
 
 
@@ -85,7 +85,7 @@ class VllmHost(ServerHost):
     async def _is_awake(self) -> bool:
         answer = await self.ask("GET", "/is_sleeping")
         if answer.status == _NO_SUCH_PAGE:
-            raise self._cannot_sleep()
+            raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
         match self.fields(answer):
             case {"is_sleeping": bool(asleep)}:
                 return not asleep
@@ -96,15 +96,7 @@ class VllmHost(ServerHost):
         # Without `--enable-sleep-mode` vLLM goes to sleep all the same, and keeps its memory.
         answer = await self.ask("GET", "/server_info", params={"config_format": "json"})
         if at(answer.json, "vllm_config", "model_config", "enable_sleep_mode") is False:
-            raise self._cannot_sleep()
-
-    def _cannot_sleep(self) -> LoadFailed:
-        return LoadFailed(
-            f"vLLM at {self.root} was started without the means to unload its model: start it with "
-            "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment, or set manage to "
-            "false",
-            code="server.not-manageable",
-        )
+            raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
 
     async def _sleep(self) -> None:
         # `wait`, since calls of other clients may be under way. This run has none when it unloads.

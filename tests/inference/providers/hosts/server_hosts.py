@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from servers.llama_router import LlamaRouter, Routed
 from servers.ollama_residency import GIB, Pulled, ResidentOllama
+from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
 from harness.errors import InferenceError
@@ -34,6 +35,7 @@ class Kind:
     load_page: str
     unload_page: str
     model_id: str = "m"
+    fields: Mapping[str, Any] = field(default_factory=dict)
     never_answers: str = "silent"
     """The server's setting for pages that keep their client waiting."""
     no_room: str = "CUDA out of memory. Tried to allocate 20.00 GiB"
@@ -75,6 +77,21 @@ KINDS = {
         load_page="/wake_up",
         unload_page="/sleep",
     ),
+    "triton": Kind(
+        backend="triton",
+        there=lambda **how: TritonRepository(ready={"m"}, **how),
+        gone=TritonRepository,
+        load_page="/v2/repository/models/m/load",
+        unload_page="/v2/repository/models/m/unload",
+        fields={"prompt_template": "chatml"},
+    ),
+    "triton-openai": Kind(
+        backend="triton-openai",
+        there=lambda **how: TritonRepository(ready={"m"}, **how),
+        gone=TritonRepository,
+        load_page="/v1/models/m/load",
+        unload_page="/v1/models/m/unload",
+    ),
 }
 
 
@@ -85,6 +102,7 @@ def endpoint_at(root, kind, **fields):
         "url": f"{root}/v1" if kind.backend == "llamacpp" else root,
         "model_id": kind.model_id,
         "manage": True,
+        **kind.fields,
     }
     return Endpoint.model_validate(said | fields)
 

@@ -6,6 +6,7 @@ import pytest
 from server_hosts import KINDS, ask, cancel, host_at, outcome, router
 from servers.llama_router import Routed
 from servers.ollama_residency import Pulled
+from servers.triton_repository import TritonRepository
 from servers.vllm_sleeping import SleepingVllm
 
 from harness.errors import (
@@ -100,7 +101,7 @@ STATUS_PAGES = ("/is_sleeping", "/v1/models", "/api/ps")
 @every_kind
 def test_an_answer_of_another_kind_of_server_is_an_error(kind):
     server = kind.there()
-    pages = (*STATUS_PAGES, "/models")
+    pages = (*STATUS_PAGES, "/models", "/v2/repository/index")
     server.instead = dict.fromkeys(pages, (418, {"a": "teapot"}))
     for error in ask(kind, server, *EVERYTHING):
         assert isinstance(error, InferenceError)
@@ -116,12 +117,16 @@ def test_a_load_without_room_says_so(kind):
 
 
 NEW = "error loading model: unknown model architecture: 'new'"
+NO_CUDA = "failed to load 'm' version 1: Internal: CUDA out of memory"
 
 
 @pytest.mark.parametrize(
     ("kind", "server", "has_room", "said"),
     [
         ("vllm", SleepingVllm(is_asleep=True, has_room=False), False, "CUDA Error: out of memory"),
+        ("triton", TritonRepository(fails=NO_CUDA), False, NO_CUDA),
+        ("triton", TritonRepository(models={}), True, "failed to load 'm'"),
+        ("triton-openai", TritonRepository(fails=NO_CUDA), False, NO_CUDA),
         ("llamacpp", router(models={"m": Routed(fails=1)}), True, "exit code 1"),
         ("ollama", KINDS["ollama"].gone(models={"m:1b": Pulled(fails=NEW)}), True, NEW),
     ],
@@ -141,6 +146,8 @@ PLAIN = {"/models": (200, {"object": "list", "data": [{"id": "m", "object": "mod
     [
         ("vllm", SleepingVllm(dev_mode=False), EVERYTHING, "VLLM_SERVER_DEV_MODE=1"),
         ("vllm", SleepingVllm(sleep_mode=False), ["unload"], "--enable-sleep-mode"),
+        ("triton", TritonRepository(explicit=False), ["load"], "=explicit"),
+        ("triton-openai", TritonRepository(explicit=False), ["load"], "=explicit"),
         ("llamacpp", router(instead=PLAIN), EVERYTHING, "--models-dir"),
     ],
 )
@@ -178,6 +185,7 @@ def test_a_model_that_the_server_does_not_have_is_not_found():
 def made(backend):
     said = {"tag": "m", "backend": backend}
     said |= {"path": "m.gguf"} if backend in FILE_BACKENDS else {"url": "http://127.0.0.1:1/v1"}
+    said |= {"prompt_template": "chatml"} if backend == "triton" else {}
     endpoint = Endpoint.model_validate(said)
     answers = connect(endpoint)
     return host_of(endpoint, answers, Access(api_key="key"))
