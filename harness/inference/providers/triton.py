@@ -186,17 +186,15 @@ class TritonHost(ServerHost):
 
     async def load(self) -> None:
         """Has the server load the model, unless a version of it is ready."""
-        async with self.in_time("load"):
-            if await self._is_there():
-                return
-            async with self.or_else(self._let_go):
-                await self._do("load", {})
+        if await self._is_there():
+            return
+        async with self.or_else(self._let_go):
+            await self._do("load", {})
 
     async def unload(self) -> None:
         """Has the server unload the model when the calls under way have ended."""
-        async with self.in_time("unload"):
-            if not await self._is_gone():
-                await self._let_go()
+        if not await self._is_gone():
+            await self._let_go()
 
     async def report(self) -> HostReport:
         """Whether a version of the model is ready."""
