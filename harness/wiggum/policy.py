@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -47,6 +47,9 @@ STOPPED_SINCE: Mapping[str, str] = {
     "cancelled": "it was ended from outside",
 }
 """Why a loop ended, as the end of a sentence."""
+
+FINAL_TEXT: Collection[StopReason] = {"passed", "max_rounds", "plateau", "cycle", "regression"}
+"""The reasons of loops whose text no further round would have changed."""
 
 _PATIENCE = 2  # a loop stops after this many revisions in a row without a gain
 

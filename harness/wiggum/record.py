@@ -21,7 +21,7 @@ from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
 from harness.trace import Instant, Journal, NodeOutput, SpanRecord, SpanStatus, Tracer, events
 from harness.trace.records import label_of
-from harness.wiggum.policy import Round, StopReason
+from harness.wiggum.policy import FINAL_TEXT, Round
 
 
 def verdict_attributes(verdict: Verdict) -> dict[str, object]:
@@ -71,9 +71,6 @@ def record_round(round_: Round, tracer: Tracer) -> None:
             round_sha256=tracer.content(lambda: as_json().decode()),
         )
     )
-
-
-_FINAL: Collection[StopReason] = {"passed", "max_rounds", "plateau", "cycle", "regression"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +210,7 @@ class EarlierLoops:
 
     def has_final_text(self, key: str) -> bool:
         """Whether the loop of this key ended with a text that no further round would change."""
-        return any(loop.key == key and loop.stop_reason in _FINAL for loop in self.ended)
+        return any(loop.key == key and loop.stop_reason in FINAL_TEXT for loop in self.ended)
 
     def within(self, calls: Collection[str]) -> tuple[RecordedLoop, ...]:
         """The loops that ended in these node calls (labels), or in pipelines that these called."""

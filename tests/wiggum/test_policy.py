@@ -10,7 +10,15 @@ from harness.inference import Limits, Spent
 from harness.inference.limits import NOTHING
 from harness.rubric import DimensionScore, Verdict
 from harness.wiggum import LoopPolicy, Round
-from harness.wiggum.policy import Revise, Stop, decide, decide_on_draft, next_revision
+from harness.wiggum.policy import (
+    FINAL_TEXT,
+    STOPPED_SINCE,
+    Revise,
+    Stop,
+    decide,
+    decide_on_draft,
+    next_revision,
+)
 
 
 def score(name: str, points: float, reason: str = "because") -> DimensionScore:
@@ -247,3 +255,10 @@ def test_a_draft_that_was_evaluated_before_or_has_no_text_ends_the_loop(text, re
     assert getattr(stop, "reason", None) == reason
     assert isinstance(stop, Stop | None)
     assert stop is None or detail in stop.detail
+
+
+def test_each_reason_says_whether_a_further_round_would_change_the_text():
+    failed = {"producer_empty", "producer_failed", "evaluator_failed"}
+    would = {"budget", "abstained", "cancelled", *failed}
+    assert FINAL_TEXT | would == STOPPED_SINCE.keys()
+    assert not FINAL_TEXT & would
