@@ -12,6 +12,7 @@ from rich.text import Text
 
 from harness.cli.tables import listed, table
 from harness.rubric import DimensionScore, Rubric, Verdict
+from harness.rubric.verdict import ECHO
 
 
 def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) -> None:
@@ -113,7 +114,9 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
         reasons.append(f"needed: {rubric.pass_at:g}")
     floors = {dimension.name: dimension.floor for dimension in rubric.dimensions}
     reasons += [
-        f"{name} {verdict.vector[name]:g} is below its floor {floors[name]:g}"
+        "it has words of the loop's own prompts"
+        if name == ECHO
+        else f"{name} {verdict.vector[name]:g} is below its floor {floors[name]:g}"
         for name in verdict.below_floor
     ]
     if verdict.missing:

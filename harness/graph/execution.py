@@ -320,7 +320,7 @@ class _Running:
             data = call.step.form.encode(value)
             if is_limit:
                 return value, digest(data)
-            return await self._outputs.keep(call, CallOutput(value, data, 0))
+            return await self._outputs.keep(call, CallOutput(value, data, 0), is_default=True)
         return self._blocked_by_failure(call, failure), NO_DIGEST
 
     def _blocked_by_failure(self, call: StepCall, failure: NodeFailure) -> Blocked:

@@ -62,6 +62,8 @@ class Watcher(Protocol):
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
 """Called with each item of a generating node: its index, its value, and the value as JSON."""
 
+# After so many answers of another form, a person who is there now is not asked again.
+_MOST_ANSWERS = 10
 # Longest traceback in the record, cut at its beginning: the end says most.
 _TRACEBACK_CHARS = 20_000
 
@@ -107,6 +109,7 @@ class NodeCall:
         if self.attempts is None and call.step.policies.retry is not None:
             self.attempts = Earlier()
         self._repeats = 0
+        self._unanswered: list[Question] = []  # of this attempt
         misled = shared.misled.get(call.label)
         self._variations = 0 if misled is None else misled.next_variation(call.step.code.digest)
         self._has_given_items = False
@@ -140,6 +143,12 @@ class NodeCall:
         self._call.uses.update(uses)
         if self._parent is not None:
             self._parent.use(uses)
+
+    def keep_from_cache(self) -> None:
+        """Notes that the output holds in this run alone, so that no `Cache` gives it to others."""
+        self._call.is_of_run = True
+        if self._parent is not None:
+            self._parent.keep_from_cache()
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
@@ -218,13 +227,16 @@ class NodeCall:
             Suspended: There is no answer yet; the node ends here, and is called again with one.
         """
         shared = self._shared
+        self.keep_from_cache()
         key = f"{self.label}/{self._numbered('ask')}"
         form, schema = form_of_answer(returns), schema_of_answer(returns)
         question = Question(key=key, node=self.label, text=text, form=form, schema=schema)
         reply = shared.answers.get((key, text))
         if reply is None:
             reply = await self._immediate_answer(question)
-        # After an answer of the wrong form, the person is asked again, and told what is wrong.
+        # After an answer of the wrong form, the person is asked again, and told what is wrong. A
+        # function that always gives the same would be asked for ever.
+        tries = 1
         while reply is not None:
             try:
                 answer = parse_answer(reply, returns)
@@ -232,6 +244,9 @@ class NodeCall:
                 # Of other forms, the form says all.
                 about = None if schema is None else error
                 question = replace(question, problem=not_an_answer(reply, form, about))
+                if tries == _MOST_ANSWERS:
+                    break
+                tries += 1
                 reply = await self._immediate_answer(question)
             else:
                 # For the next attempt of the node, which asks again.
@@ -246,6 +261,7 @@ class NodeCall:
         excerpt = shared.tracer.excerpt(text)
         asked = events.QuestionEvent(key=key, text=excerpt, form=form, schema=schema)
         shared.tracer.instant(asked)
+        self._unanswered.append(question)
         raise Suspended(question)
 
     async def _immediate_answer(self, question: Question) -> object | None:
@@ -279,6 +295,7 @@ class NodeCall:
         if execution.stopped_by is not None:
             raise execution.stopped_by
         if execution.questions:
+            self._unanswered += execution.questions
             raise Suspended(*execution.questions)
         return execution
 
@@ -411,6 +428,9 @@ class NodeCall:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.
                     await end([*self._nesting], label=self.label, log=log)
+            if self._unanswered:
+                # The node caught `Suspended`, as `asyncio.gather` with `return_exceptions` does.
+                raise Suspended(*self._unanswered)
             return CallOutput(value, step.form.encode(value), span.id)
 
     @contextmanager
@@ -461,6 +481,7 @@ class NodeCall:
         # The numbering of steps begins again, so that each step of a second attempt has the name
         # that it had in the first, and finished steps are found, as in a resumed run.
         self._repeats = attempt - 1
+        self._unanswered.clear()
         if self._counts:
             # Work that the attempt before left out is done again, or left out again.
             log = self._shared.log

@@ -24,6 +24,7 @@ import orjson
 from harness.graph.executor import Executor, InProcess
 from harness.graph.fingerprint import Fingerprint
 from harness.graph.outcome import Asker, Log, Rerun, Skipped
+from harness.graph.policies import Default
 from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
 from harness.graph.values import ValueForm, digest
 from harness.text_store import TextStore
@@ -80,7 +81,9 @@ class Earlier:
         """
         reason = None
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
-            invalid = change_between(output, call, changes, parts=self._parts_by_digest)
+            invalid = _policy_change(output, call) or change_between(
+                output, call, changes, parts=self._parts_by_digest
+            )
             restored = invalid or _restored(output, call.step.form)
             if not isinstance(restored, str):
                 call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
@@ -151,6 +154,21 @@ def change_between(
     if output.uses is None:
         return "an earlier version made its output, and did not record which models it used"
     return changes(output.uses, parts)
+
+
+def _policy_change(output: NodeOutput, call: StepCall) -> str | None:
+    """Says that a call that failed would have another outcome by its node's present `on_error`."""
+    on_error = call.step.policies.on_error
+    if output.skipped is not None:
+        is_same = on_error == "skip"
+    elif output.is_default and isinstance(on_error, Default):
+        # Behind the items that a generating node gave, its default is no output of its own.
+        is_same = call.step.item_form is not None or (
+            digest(call.step.form.encode(on_error.value)) == output.digest
+        )
+    else:
+        is_same = not output.is_default
+    return None if is_same else "it failed, and its on_error changed"
 
 
 def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
@@ -253,9 +271,11 @@ class Outputs:
             self.shared.log.reruns[Rerun(node=call.label, reason=stored)] = None
         return None
 
-    async def keep(self, call: StepCall, output: CallOutput) -> Outcome:
+    async def keep(
+        self, call: StepCall, output: CallOutput, *, is_default: bool = False
+    ) -> Outcome:
         """Writes an output; returns when it is as safe as the run requires."""
-        record = record_of(call, output.data)
+        record = record_of(call, output.data)._replace(is_default=is_default)
         # Without a span, the output is a default or from the cache, and not for other attempts or
         # runs.
         if output.span:
@@ -302,7 +322,7 @@ class Outputs:
     async def _keep_in_cache(self, call: StepCall, data: bytes) -> None:
         """Stores an output with what its call used, and its key by code and inputs."""
         cache, key = self.shared.cache, _cache_key(call)
-        if cache is None or key is None:
+        if cache is None or key is None or call.is_of_run:
             return
         uses = _digests(call.uses)
         entry = digest(orjson.dumps([key, sorted(uses.items())]))

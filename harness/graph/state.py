@@ -179,6 +179,8 @@ class StepCall:
     waits: tuple[tuple[Literal["node", "pipeline"], int], ...] = ()
     # What it used so far beside its code and inputs, by name.
     uses: dict[str, Use] = field(default_factory=dict)
+    # Whether its output holds in this run alone: a person, the memory or a limit had a part in it.
+    is_of_run: bool = False
     # Whether its function is running; only then can it be cancelled, since before and after there
     # are only records to write.
     is_running: bool = False

@@ -97,7 +97,7 @@ class Charges:
 
     def taken(self, request: Request, answer: Completion | Embeddings | Ranking) -> Spent:
         """The use of an answered request; learns how far its prompt exceeded the estimate."""
-        estimated = _most_input_tokens(request)
+        estimated = most_input_tokens(request)
         if isinstance(answer, Completion):
             usage, endpoint = answer.usage, answer.endpoint
             counted = None if usage is None else usage.input_tokens
@@ -129,14 +129,20 @@ class Charges:
         if was_refused(error) and not pieces:
             return Spent(calls=1)
         # Its prompt was probably read, and each piece of its reply is at least a token.
-        tokens = _most_input_tokens(request)
+        tokens = most_input_tokens(request)
+        cost = self._cost_usd(request.model, tokens, pieces)
         return Spent(
-            calls=1, input_tokens=tokens, output_tokens=pieces, estimated_calls=1, unpriced_calls=1
+            calls=1,
+            input_tokens=tokens,
+            output_tokens=pieces,
+            cost_usd=cost,
+            estimated_calls=1,
+            unpriced_calls=int(cost is None),
         )
 
     def _prompt_tokens(self, request: Request) -> int:
         factor = self._prompt_factors.get(request.model, 1.0)
-        return math.ceil(_most_input_tokens(request) * factor)
+        return math.ceil(most_input_tokens(request) * factor)
 
     def _cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         endpoint = self._endpoints.get(model)
@@ -150,7 +156,8 @@ class Charges:
         return (input_tokens * input_usd + output_tokens * output_usd) / 1e6
 
 
-def _most_input_tokens(request: Request) -> int:
+def most_input_tokens(request: Request) -> int:
+    """A high estimate of the tokens that a model reads for a request."""
     if isinstance(request, ChatRequest):
         return most_prompt_tokens(request)
     # A model that ranks reads the question with each text.

@@ -35,6 +35,7 @@ from harness.inference.call_spans import (
     record_answer,
     with_trace_listeners,
 )
+from harness.inference.charges import most_input_tokens
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -377,6 +378,8 @@ class Client:
                     span.set(took_no_tokens=True)
                 if not was_connected(error):
                     span.set(was_connected=False)
+                elif sending.pieces or not was_refused(error):
+                    span.set(prompt_estimate=most_input_tokens(sending.request))
                 raise
             finally:
                 call.time.spend((self.tracer.now_ns() - sent_ns) / 1e9)

@@ -200,6 +200,8 @@ class Batch:
             refused=refused if rows.refused else None,
             batch_state=self._state,
             produces=rows.pipeline is not None and not rescore,
+            # Else the epochs of a row would have one output.
+            caches=rows.epochs == 1,
             scored=self._form.passed,
             figures=self._form.figures,
         )

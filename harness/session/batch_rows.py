@@ -227,7 +227,7 @@ class BatchRows(NoCode):
     ) -> None:
         pipeline.check()
         self.pipeline = pipeline
-        self._epochs = epochs
+        self.epochs = epochs
         self._check = check
         takes = graph_inputs(pipeline)
         self._names = frozenset(takes)
@@ -330,7 +330,7 @@ class BatchRows(NoCode):
         while name in self.given:  # rows without an id may be equal
             count += 1
             name = f"{name.partition('#')[0]}#{count}"
-        for epoch in range(1, self._epochs + 1):
+        for epoch in range(1, self.epochs + 1):
             self.given[name if epoch == 1 else f"{name}{_EPOCH}{epoch}"] = row
 
     def _inputs(self, row: Row) -> dict[str, object]:
@@ -489,6 +489,7 @@ class DraftRows(NoCode):
     """Row id → the scores that people gave the draft, by the columns of `wide`."""
     refused: Sequence[RowFailure] = ()
     pipeline: ClassVar[None] = None
+    epochs: ClassVar[int] = 1
     identity: ClassVar[Mapping[str, str | None]] = {}
 
     @cached_property

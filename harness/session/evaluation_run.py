@@ -161,13 +161,6 @@ class Evaluation:
             # As an input of every row, `@` would name a file, and `@@` is a plain `@`.
             every["prompt"] = f"@{prompt}" if prompt.startswith("@") else prompt
             pipeline = _pipeline_of_prompt(name or "prompt")
-        cached = [node.name for node in pipeline.nodes.values() if node.policies.cache is not None]
-        if epochs > 1 and cached:
-            raise InvalidInput(
-                f"node '{cached[0]}' of '{pipeline.name}' has a cache, so {epochs} epochs would "
-                "have one output; remove the cache, or give epochs=1",
-                code="evaluation.node-cached",
-            )
         self.pipeline = pipeline
         self.dataset = dataset
         self.rubric = rubric

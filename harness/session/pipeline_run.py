@@ -107,6 +107,8 @@ class PipelineRun:
     """The file that names the run for its batch."""
     produces: bool = True
     """Whether drafts are also written, not only judged."""
+    caches: bool = True
+    """Whether a node with a `Cache` takes outputs of other runs, and keeps its own for them."""
     scored: Callable[[], Iterable[bool]] = tuple
     """See `OpenRun.scored`."""
     figures: Callable[[], Mapping[str, float]] = dict
@@ -291,7 +293,7 @@ class PipelineRun:
                     places=places,
                     earlier=earlier.outputs if earlier else None,
                     misled=earlier.misled if earlier else {},
-                    cache=cache,
+                    cache=cache if self.caches else None,
                     changes=opened.surroundings.change_since,
                     answers=dict(part.answers),
                     asker=self.asker,

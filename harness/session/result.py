@@ -162,6 +162,9 @@ class CallResult(Generic[ResultT]):
 def call_result(graph: Graph[ResultT], outputs: Mapping[str, object]) -> CallResult[ResultT]:
     """The outputs of a pipeline, and which of them is its result."""
     result: Any = outputs.get(graph.result_node)
+    if graph.nodes[graph.result_node].is_mapped and isinstance(result, list):
+        # As a node that takes the list gets it: without the items that were skipped.
+        result = [item for item in result if not isinstance(item, Skipped)]
     return CallResult(outputs=outputs, result=result)
 
 

@@ -464,10 +464,11 @@ def run_spent(journal: Journal) -> Spent:
     charges = charges_of(sent, endpoints)
     # Calls that were under way when the run was killed have no count of tokens either.
     uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
-    input_tokens, output_tokens = _estimated_tokens(uncounted, journal)
+    unknown = [call for call in uncounted if call.prompt_estimate is None]
+    input_tokens, output_tokens = _estimated_tokens(unknown, journal)
     return Spent(
         calls=len(sent),
-        input_tokens=sum(call.input_tokens or 0 for call in sent) + input_tokens,
+        input_tokens=sum(call.charged_input_tokens or 0 for call in sent) + input_tokens,
         output_tokens=sum(call.output_tokens or 0 for call in sent) + output_tokens,
         cost_usd=sum(charges.values()) if charges else None,
         time_ns=journal.duration_ns,

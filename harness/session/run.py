@@ -51,6 +51,7 @@ from harness.wiggum import (
     check_rounds,
     loop_key,
 )
+from harness.wiggum.policy import FINAL_TEXT
 
 T = TypeVar("T")
 
@@ -598,6 +599,8 @@ class Run:
                 rounds=before,
                 key=key,
             )
+        if result.stop_reason not in FINAL_TEXT:
+            self._call.keep_from_cache()  # with more room, or the next time, there were more rounds
         self._opened.loops_by_call.setdefault(self._call.label, []).append(result)
         return result
 
@@ -656,6 +659,7 @@ class Run:
 
     def _passages(self) -> PassageLibrary:
         """The memory; notes the models that it may ask in this call."""
+        self._call.keep_from_cache()  # since the memory has other passages then
         models = self._opened.settings.memory.models
         for model in models:
             self._demand.note_call(model)

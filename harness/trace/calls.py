@@ -268,7 +268,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         itl_mean=percentiles_of(call.itl_mean_ns for call in done),
         itl_max_ns=max(filter(None, (call.itl_max_ns for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
-        input_tokens=sum(call.input_tokens or 0 for call in asked),
+        input_tokens=sum(call.charged_input_tokens or 0 for call in asked),
         cached_tokens=cached,
         cached_share=_share(cached, known_prompt_tokens),
         cache_saved_usd=sum(saved_usd) if saved_usd else None,
@@ -406,8 +406,11 @@ def _charge(
     call: Request | ReplyAgain, prices: EndpointEvent | None
 ) -> tuple[PriceBasis, float] | None:
     """What one call cost by its tokens, in dollars: by the settings, else by the price list."""
-    prompt_tokens = call.input_tokens
-    reply_tokens = 0 if isinstance(call, Embed) else call.output_tokens
+    prompt_tokens, reply_tokens = call.input_tokens, call.output_tokens
+    if isinstance(call, Embed):
+        reply_tokens = 0
+    elif isinstance(call, Request) and prompt_tokens is None:
+        prompt_tokens, reply_tokens = call.prompt_estimate, reply_tokens or 0
     per_input = prices.usd_per_million_input_tokens if prices else None
     per_output = prices.usd_per_million_output_tokens if prices else None
     # One of the two prices alone is ignored: it would give a part of the cost as the whole.

@@ -180,10 +180,17 @@ class Request(SpanEvent):
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    # Of one that failed after it was sent: a high estimate of the tokens of its prompt.
+    prompt_estimate: int | None = None
     from_cache: bool = False  # whether an earlier call's reply answered it: no model was asked
     was_connected: bool = True  # whether its server was reached, as far as is known
     took_no_tokens: bool = False  # whether its server refused it before any work
     error_code: str | None = None  # such as `call.unreachable`; None in older journals
+
+    @property
+    def charged_input_tokens(self) -> int | None:
+        """The tokens of its prompt by the server's count, or else by the estimate."""
+        return self.prompt_estimate if self.input_tokens is None else self.input_tokens
 
     @property
     def was_refused(self) -> bool:

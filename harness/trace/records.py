@@ -182,6 +182,7 @@ class NodeOutput(NamedTuple):
     # Name → digest of each model, rubric and setting that the call used; None if it could not use
     # any, or an earlier version wrote the record.
     uses: Mapping[str, str] | None = None
+    is_default: bool = False  # whether the call failed, and the default of its node stands for it
 
 
 class RunEnded(NamedTuple):

@@ -48,6 +48,7 @@ def judges(**more: Any) -> Judges:
 VERDICTS = {
     "passed": verdict(9),
     "below both": verdict(3, below_floor=("clear",)),
+    "words of the loop": verdict(9, passed=False, below_floor=("no-echo",)),
     "outvoted": verdict(
         9, passed=False, judges=judges(combine="majority", judgements=4, pass_share=0.5)
     ),

@@ -236,6 +236,7 @@ def test_a_call_that_fails_leaves_an_error_in_its_span():
 
     [end] = of_class(records, SpanEnded)
     assert (end.status, end.error) == ("error", f"StreamCut: {cut}")
+    assert end.attributes.pop("prompt_estimate") >= 1
     assert end.attributes == {"error_code": "call.stream-cut"}
 
 

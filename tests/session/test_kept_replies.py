@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 
-from harness import Cache, Run, ScriptedBackend, ToolCall
+from harness import Cache, Default, Limits, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
 from harness.graph import Retry
 from harness.graph.reuse import OUTPUT_CACHE
@@ -544,3 +544,121 @@ def test_a_loop_whose_text_failed_its_node_begins_again_when_the_run_is_resumed(
     result = run(pipeline, settings, resume="latest", backends=backends)
     assert (result.result, result.passed) == ("good", True)
     assert run(pipeline, settings, resume="latest").passed
+
+
+# --- a cache gives no output in which a person, the memory or a limit had a part ------------------
+
+
+def test_a_cache_asks_the_person_of_each_run(settings):
+    async def ok(run: Run) -> bool:
+        return await run.ask("Publish?", returns=bool)
+
+    results = [
+        run(pipeline_of(ok, cache=Cache()), settings, asker=lambda _, answer=answer: answer).result
+        for answer in ("yes", "no")
+    ]
+    assert results == [True, False]
+
+
+def test_a_cache_remembers_and_recalls_in_each_run(settings):
+    async def kept(run: Run) -> str:
+        await run.remember("# Otters\n\nThey float.", title="Otters", source="here")
+        return "kept"
+
+    async def found(run: Run, kept: str) -> int:
+        return len(await run.recall("What do otters do?", limit=1))
+
+    pipeline = pipeline_of(kept, cache=Cache())
+    pipeline.node(found)
+    assert [run(pipeline, settings).result for _ in range(2)] == [1, 1]
+
+
+def test_a_cache_gives_no_loop_that_a_limit_cut_short(settings, good):
+    async def text(run: Run) -> str:
+        return (await run.wiggum("Write.", rubric=good, max_rounds=2)).text
+
+    pipeline = pipeline_of(text, cache=Cache())
+    says = {"producer": ScriptedBackend(["bad", "bad", "good"])}
+    cut = run(pipeline, settings, backends=says, limits=Limits(max_calls=1))
+    assert [loop.stop_reason for loop in cut.loops] == ["budget"]
+    assert run(pipeline, settings, backends=says).result == "good"
+    assert run(pipeline, settings).result == "good", "a loop that ended by itself is kept"
+
+
+# --- failures that a policy stands for ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "result"),
+    [(Default("new"), "new!"), ("skip", None), (Default("old"), "old!")],
+    ids=["another default", "skipped", "as before"],
+)
+def test_a_changed_on_error_counts_when_the_run_is_resumed(settings, now, result):
+    calls = Calls()
+
+    async def said() -> str:
+        calls.note("said")
+        raise RuntimeError("not now")
+
+    async def shout(said: str) -> str:
+        if len(calls.made) and not calls.may_end:
+            raise RuntimeError("nor this")
+        return f"{said}!"
+
+    def made(on_error):
+        pipeline = pipeline_of()
+        pipeline.node(on_error=on_error)(said)
+        pipeline.node(shout)
+        return pipeline
+
+    calls.may_end = False
+    fail(made(Default("old")), settings)
+    calls.may_end = True
+    assert run(made(now), settings, resume="latest").result == result
+    assert len(calls.made) == 1 + (now != Default("old"))
+
+
+def test_what_a_called_pipeline_skips_is_left_out_of_its_result(settings):
+    inner = pipeline_of(name="inner")
+
+    @inner.node(each={"word": "words"}, on_error="skip")
+    def upper(word: str) -> str:
+        if word == "b":
+            raise ValueError("not this one")
+        return word.upper()
+
+    async def outer(run: Run) -> list[str]:
+        return (await run.call(inner, words=["a", "b", "c"])).result
+
+    assert run(pipeline_of(outer), settings).result == ["A", "C"]
+    done = asyncio.run(inner.batch([{"words": ["a", "b", "c"]}], settings=settings))
+    assert [*done.outputs.values()] == [["A", "C"]]
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def test_a_question_stays_if_whoever_answers_never_says_what_was_asked_for(settings):
+    asked = []
+
+    async def ok(run: Run) -> bool:
+        return await run.ask("Publish?", returns=bool)
+
+    def asker(question):
+        asked.append(question)
+        return "maybe"
+
+    result = run(pipeline_of(ok), settings, asker=asker)
+    assert (result.status, len(asked)) == ("waiting", 10)
+    assert run(pipeline_of(ok), settings, resume="latest", answers={"Publish?": "yes"}).result
+
+
+def test_a_question_is_kept_although_the_node_gathers_what_was_raised(settings):
+    async def both(run: Run) -> list[str]:
+        asked = (run.ask("One?"), run.ask("Two?"))
+        return [str(answer) for answer in await asyncio.gather(*asked, return_exceptions=True)]
+
+    result = run(pipeline_of(both), settings)
+    assert (result.status, {q.text for q in result.questions}) == ("waiting", {"One?", "Two?"})
+    answers = {"One?": "1", "Two?": "2"}
+    assert run(pipeline_of(both), settings, resume="latest", answers=answers).result == ["1", "2"]

@@ -38,6 +38,7 @@ OF_TYPE = {
     "str": st.text(),
     "float": st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63), 2**63 - 1),
     "object": JSON_VALUES,
+    "bool": st.booleans(),
     "SpanStatus": st.sampled_from(["ok", "error", "cancelled", "unfinished"]),
     "RunEnd": st.sampled_from(["ok", "error", "cancelled", "waiting", "stopped"]),
     "tuple[int, ...]": st.lists(st.integers(1, 9)).map(tuple),
@@ -55,7 +56,7 @@ WHOLE = [
     Flow("draft", 1, 2),
     Flows("output", (1, 2), 3),
     Content("f00d", "a text"),
-    NodeOutput("plan", 1, None, {"task": "d16e"}, "c0de", "no task", "7e87"),
+    NodeOutput("plan", 1, None, {"task": "d16e"}, "c0de", "no task", "7e87", {}, is_default=True),
     RunEnded(1, "error", "X: y"),
 ]
 """Every field of every class, at no default."""
