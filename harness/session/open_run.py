@@ -242,8 +242,9 @@ class OpenRun:
     """What a node's call depends on, so that a resumed run repeats it if that changed."""
 
     warnings: list[Notice] = field(default_factory=list)
-    loops_by_call: dict[str, list[WiggumResult]] = field(default_factory=dict)
-    """Label of a node's call → the loops of its last attempt."""
+    ended_loops: list[tuple[str, WiggumResult]] = field(default_factory=list)
+    """The loops of the last attempt of each node's call, each with the call's label, in the order
+    they ended."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; filled when all nodes
     have ended."""
@@ -259,14 +260,17 @@ class OpenRun:
     @property
     def loops(self) -> tuple[WiggumResult, ...]:
         """The loops of this part of the run, without those of attempts that were repeated."""
-        return tuple(loop for loops in self.loops_by_call.values() for loop in loops)
+        return tuple(loop for _, loop in self.ended_loops)
 
     def begin_again(self, label: str) -> None:
         """Notes that a node's call is repeated: it gets its replies again, and its loops go."""
         self.replies.give_again(label)
-        for call in [*self.loops_by_call]:
-            if call == label or call.startswith(f"{label}/"):
-                del self.loops_by_call[call]
+        inside = f"{label}/"
+        self.ended_loops[:] = [
+            (call, loop)
+            for call, loop in self.ended_loops
+            if call != label and not call.startswith(inside)
+        ]
 
     def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""

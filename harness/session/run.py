@@ -599,7 +599,7 @@ class Run:
                 rounds=before,
                 key=key,
             )
-        self._opened.loops_by_call.setdefault(self._call.label, []).append(result)
+        self._opened.ended_loops.append((self._call.label, result))
         return result
 
     async def evaluate(

@@ -544,3 +544,24 @@ def test_a_loop_whose_text_failed_its_node_begins_again_when_the_run_is_resumed(
     result = run(pipeline, settings, resume="latest", backends=backends)
     assert (result.result, result.passed) == ("good", True)
     assert run(pipeline, settings, resume="latest").passed
+
+
+def test_loops_stand_in_the_order_they_ended_whatever_calls_they_are_of(settings, good):
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def ends_twice(run: Run) -> int:
+        await run.wiggum("Write a.", rubric=good, max_rounds=1)
+        first.set()
+        await second.wait()
+        await run.wiggum("Write c.", rubric=good, max_rounds=1)
+        return 1
+
+    async def ends_between(run: Run) -> int:
+        await first.wait()
+        await run.wiggum("Write b.", rubric=good, max_rounds=1)
+        second.set()
+        return 1
+
+    backend = ScriptedBackend(lambda request: request.messages[-1].content.split()[1])
+    result = run(pipeline_of(ends_twice, ends_between), settings, backends={"producer": backend})
+    assert [loop.text for loop in result.loops] == ["a.", "b.", "c."]
