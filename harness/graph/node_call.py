@@ -418,8 +418,11 @@ class NodeCall:
         """Records what decides whether a resumed run gives the same replies again."""
         try:
             yield
-        except Exception:
+        except Exception as raised:
             span.set(code=self._call.step.code.digest, variation=self._variations)
+            reason = _leaves(raised)[0]
+            if reason is not raised:
+                span.set(reason=type(reason).__name__)
             raise
 
     def _record_producers(self, span: Span) -> None:

@@ -221,7 +221,7 @@ class _JournalFindings:
         # A part that was killed has no such end. What had failed in it may have had attempts left,
         # which are made again, with the same replies.
         for label, attempt in self.failed.items():
-            error = attempt.error_class
+            error = attempt.reason or attempt.error_class
             if error in _names_under(EvaluationFailed):
                 self.misled[label] = MisledCall(attempt.variation, None)
             # These mean that a server was down, a file was missing or a nested node failed; or that

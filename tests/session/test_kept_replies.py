@@ -224,6 +224,27 @@ def test_the_same_code_does_not_get_the_replies_again_that_failed_it(settings, t
     assert asked == ([(0, None), (0.3, 1), (0.3, 2)] if not temperature else [(1, None)] * 3)
 
 
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [(ValueError, ["Write."] * 3), (OSError, ["Write."])],
+)
+def test_of_a_group_of_errors_its_reason_decides_about_other_replies(settings, error, asked):
+    async def said(run: Run) -> str:
+        text = await run.chat("producer", "Write.", temperature=1.0)
+
+        async def checked() -> None:
+            raise error("not this one")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(checked())
+        return text
+
+    model, pipeline = Sampled(), pipeline_of(said)
+    for resume in (None, "latest", "latest"):
+        fail(pipeline, settings, backends={"producer": model}, resume=resume)
+    assert model.prompts == asked
+
+
 def test_mended_code_gets_the_last_replies_again_even_if_it_fails_once_more(settings):
     model, parts = Sampled(), [("1", "2"), ("1", "2"), ("2", "3"), ()]
     for number, endings in enumerate(parts[:-1]):
