@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 
 from harness import Cache, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
-from harness.graph import Retry
+from harness.graph import NodeCall, Retry
 from harness.graph.reuse import OUTPUT_CACHE
 from harness.inference import ScriptedReply
 from harness.session import rehearse
@@ -243,6 +243,16 @@ def test_of_a_group_of_errors_its_reason_decides_about_other_replies(settings, e
     for resume in (None, "latest", "latest"):
         fail(pipeline, settings, backends={"producer": model}, resume=resume)
     assert model.prompts == asked
+
+
+def test_a_failure_in_a_journal_of_an_earlier_version_is_tried_once_more(settings, monkeypatch):
+    model, pipeline = Sampled(), pipeline_of(refusing("1"))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(NodeCall, "_note_failure", lambda _call, _span: nullcontext())
+        fail(pipeline, settings, backends={"producer": model})
+    # It does not say of which code it was.
+    assert finish(pipeline_of(refusing("7")), model, settings).result == "Write. 1"
+    assert len(model.prompts) == 1
 
 
 def test_mended_code_gets_the_last_replies_again_even_if_it_fails_once_more(settings):
