@@ -464,6 +464,8 @@ class NodeCall:
         # The numbering of steps begins again, so that each step of a second attempt has the name
         # that it had in the first, and finished steps are found, as in a resumed run.
         self._repeats = attempt - 1
+        if self.repeats and self._shared.on_repeat is not None:
+            self._shared.on_repeat(self.label)
         if self._counts:
             # Work that the attempt before left out is done again, or left out again.
             log = self._shared.log

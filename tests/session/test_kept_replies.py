@@ -577,6 +577,52 @@ def test_a_loop_whose_text_failed_its_node_begins_again_when_the_run_is_resumed(
     assert run(pipeline, settings, resume="latest").passed
 
 
+def nested_once_more(rubric, *, mapped):
+    """A node that fails once behind a loop in a call inside it."""
+    calls = Calls()
+
+    async def inner(run: Run) -> str:
+        return (await run.wiggum("Write.", rubric=rubric, max_rounds=1)).text
+
+    pipeline = pipeline_of(inner, name="inside")
+
+    async def text(run: Run) -> str:
+        async def written(number: int) -> str:
+            return (await run.wiggum(f"Write {number}.", rubric=rubric, max_rounds=1)).text
+
+        if mapped:
+            (result,) = await run.map(written, [1])
+        else:
+            result = (await run.call(pipeline)).result
+        calls.note("text")
+        if len(calls.made) < 2:
+            raise ValueError("once more")
+        return result
+
+    return text
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["called", "mapped"])
+@pytest.mark.parametrize("said", ["bad", "good"])
+def test_a_loop_whose_output_a_further_attempt_takes_again_still_counts(
+    settings, good, said, mapped
+):
+    pipeline = pipeline_of(nested_once_more(good, mapped=mapped), retry=Retry(2, first_delay_s=0))
+    result = run(pipeline, settings, backends={"producer": ScriptedBackend([said])})
+    assert (result.result, result.passed, len(result.loops)) == (said, said == "good", 1)
+
+
+def test_the_loop_of_a_call_inside_a_further_attempt_counts_in_place_of_its_first(settings, good):
+    inside = pipeline_of(insisting(good), name="inside")
+
+    async def calls_it(run: Run) -> str:
+        return (await run.call(inside)).result
+
+    pipeline = pipeline_of(calls_it, retry=Retry(2, first_delay_s=0))
+    result = run(pipeline, settings, backends={"producer": ScriptedBackend(["bad", "good"])})
+    assert (result.result, result.passed, len(result.loops)) == ("good", True, 1)
+
+
 def test_loops_stand_in_the_order_they_ended_whatever_calls_they_are_of(settings, good):
     first, second = asyncio.Event(), asyncio.Event()
 
