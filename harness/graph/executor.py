@@ -214,12 +214,16 @@ async def _wait_until_limit(
     pulse.beat()
     # `asked_s` is added to this again below, with the waits for a person in earlier attempts.
     start_s = now_s() - pulse.asked_s
+    is_over = False
     while True:
         total_left_s = start_s + pulse.asked_s + (limits.total_s or math.inf) - now_s()
         idle_left_s = pulse.alive_s + (limits.idle_s or math.inf) - now_s()
         remaining_s = min(total_left_s, idle_left_s)
-        if remaining_s <= 0:
+        if is_over and remaining_s <= 0:
             return "total_s" if total_left_s <= idle_left_s else "idle_s"
+        # Another call may have held up the event loop: the attempt gets a turn, as a last chance
+        # to end or to show a sign of life.
+        is_over = remaining_s <= 0
         if pulse.is_asking:
             # While a person thinks, the limit moves on with the clock. Near the limit, waiting for
             # the little that remains would turn this loop without a pause.

@@ -608,4 +608,6 @@ def imported_file(name: str, package: str) -> Path | None:
         spec = PathFinder.find_spec(part, folders)
     if spec is None or not spec.has_location or not is_own(spec.origin or ""):
         return None
-    return Path(spec.origin or "")
+    file = Path(spec.origin or "")
+    # It may lie in a zip archive, or have been removed since it was imported.
+    return file if file.is_file() else None

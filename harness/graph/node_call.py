@@ -438,8 +438,11 @@ class NodeCall:
         """Records what decides whether a resumed run gives the same replies again."""
         try:
             yield
-        except Exception:
+        except Exception as raised:
             span.set(code=self._call.step.code.digest, variation=self._variations)
+            reason = _leaves(raised)[0]
+            if reason is not raised:
+                span.set(reason=type(reason).__name__)
             raise
 
     def _record_producers(self, span: Span) -> None:
@@ -482,6 +485,8 @@ class NodeCall:
         # that it had in the first, and finished steps are found, as in a resumed run.
         self._repeats = attempt - 1
         self._unanswered.clear()
+        if self.repeats and self._shared.on_repeat is not None:
+            self._shared.on_repeat(self.label)
         if self._counts:
             # Work that the attempt before left out is done again, or left out again.
             log = self._shared.log

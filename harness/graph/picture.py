@@ -121,10 +121,13 @@ def _arrows(node: Node, graph: Graph, drawn: Edges) -> Iterator[Arrow]:
     sources = {parameter.source for parameter in node.parameters}
     for parameter in node.everything_taken:
         source = parameter.source
+        is_condition = parameter not in node.parameters
+        if is_condition and source in sources:
+            continue  # by another name, the arrow is there already
         yield Arrow(
             source=source,
             is_input=source not in graph.nodes,
-            way="when" if source not in sources else _way(parameter, graph.nodes.get(source)),
+            way="when" if is_condition else _way(parameter, graph.nodes.get(source)),
             is_implied=source in graph.nodes and (source, node.name) not in drawn,
         )
 

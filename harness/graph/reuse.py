@@ -224,6 +224,10 @@ class Shared:
     """People's answers to questions of earlier parts, as `Answers`; grows."""
     asker: Asker | None = None
     log: Log = field(default_factory=Log)
+    on_repeat: Callable[[str], object] | None = None
+    """Called with the label of each call that is repeated, by itself or within another."""
+    on_kept: Callable[[str], object] | None = None
+    """Called with that of each whose output a further attempt of a call around it takes again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +248,8 @@ class Outputs:
             stored = self.attempts.find(call)
             if isinstance(stored, tuple):
                 # Not recorded as reused, since this part of the run made the call.
+                if self.shared.on_kept is not None:
+                    self.shared.on_kept(call.label)
                 return stored
         # 2. An earlier part of the run, perhaps under another name.
         outcome = self._find_in_earlier_part(call)

@@ -76,6 +76,9 @@ class ValueForm:
                 something else.
         """
         try:
+            # pydantic would read it to its end, which may never come.
+            if isinstance(value, Iterator):
+                raise TypeError(f"{_kind_of(value)} can be read only once")
             return self._encoded(value)
         except (TypeError, ValueError, RecursionError) as error:
             reason = str(error).partition("\n")[0]
@@ -137,7 +140,7 @@ class ValueForm:
             round_trip=True,
             warnings="error",
             # An object without a form in JSON comes back as a text, and so is found as a change.
-            fallback=repr,
+            fallback=_shown,
         )
         if self._has_sets:
             plain = sets_in_order(plain, value)
@@ -314,8 +317,15 @@ def _text_of(data: object) -> bytes | str:
     return data if isinstance(data, bytes) else orjson.dumps(value)
 
 
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - `__repr__` of some objects raises, whatever it is
+        return f"<{type(value).__name__}>"
+
+
 def _excerpt(value: object) -> str:
-    text = repr(value)
+    text = _shown(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

@@ -259,10 +259,12 @@ def _release(state: BudgetState) -> UnloadModel | None:
     """The unload of a model that is not called again."""
     # Without the model, its memory is free for other programs.
     forecast = state.forecast
-    if not forecast.is_complete or state.waiting:
+    # Calls that wait for slots of models in memory need no room, but the next model may.
+    if not forecast.is_complete or _oldest_calls(state):
         return None
+    needed = forecast.models.union(call.model for call in state.waiting)
     for model, resident in sorted(state.ledger.residents.items()):
-        is_needed = resident.leases or model in forecast.models or state.tenants[model].pin
+        is_needed = resident.leases or model in needed or state.tenants[model].pin
         # A model whose last unload failed would only fail again.
         if not is_needed and model not in state.failed:
             return UnloadModel(model=model, reason="it is not used again in this run")
@@ -427,7 +429,7 @@ class Choice:
         while True:
             further = dict(ahead)
             for name, uses in ahead.items():
-                if self._has_begun(name, ahead):
+                if self._has_begun(name, further):
                     further[name] = tuple(itertools.dropwhile(residents.__contains__, uses))
             if further == ahead:
                 return ahead

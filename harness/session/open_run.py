@@ -12,6 +12,7 @@ Who makes and closes what:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -218,6 +219,40 @@ class SharedParts:
 # --- a part of a run ------------------------------------------------------------------------------
 
 
+class CallMoments:
+    """Numbers what happens to calls of nodes, to know what is of their last attempts."""
+
+    def __init__(self) -> None:
+        self._moments = itertools.count(1)
+        # Label of a call → when it was last repeated; and when its output was last taken again, by
+        # an attempt of a call around it.
+        self._repeated: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
+
+    def next(self) -> int:
+        """The number of this moment."""
+        return next(self._moments)
+
+    def repeats(self, label: str) -> None:
+        """Notes that a call is repeated."""
+        self._repeated[label] = self.next()
+
+    def keeps(self, label: str) -> None:
+        """Notes that a further attempt of a call around this one takes its output again."""
+        self._kept[label] = self.next()
+
+    def is_still_so(self, label: str, moment: int) -> bool:
+        """Whether what a call did then is of the last attempt of it and of all calls around it."""
+        around = label
+        while around:
+            if self._repeated.get(around, 0) > moment:
+                return False
+            # What is inside a call whose output was taken again is as new as that.
+            moment = max(moment, self._kept.get(around, 0))
+            around = around.rpartition("/")[0]
+        return True
+
+
 @dataclass(kw_only=True, eq=False)
 class OpenRun:
     """One part of a run that goes on."""
@@ -242,8 +277,11 @@ class OpenRun:
     """What a node's call depends on, so that a resumed run repeats it if that changed."""
 
     warnings: list[Notice] = field(default_factory=list)
-    loops_by_call: dict[str, list[WiggumResult]] = field(default_factory=dict)
-    """Label of a node's call → the loops of its last attempt."""
+    call_moments: CallMoments = field(default_factory=CallMoments)
+    """When calls of nodes were repeated, or their outputs taken again."""
+    ended_loops: list[tuple[str, int, WiggumResult]] = field(default_factory=list)
+    """In the order they ended, each with the label of the innermost call that it is in, and the
+    number of this moment."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; filled when all nodes
     have ended."""
@@ -259,14 +297,12 @@ class OpenRun:
     @property
     def loops(self) -> tuple[WiggumResult, ...]:
         """The loops of this part of the run, without those of attempts that were repeated."""
-        return tuple(loop for loops in self.loops_by_call.values() for loop in loops)
+        is_still_so = self.call_moments.is_still_so
+        return tuple(loop for label, moment, loop in self.ended_loops if is_still_so(label, moment))
 
-    def begin_again(self, label: str) -> None:
-        """Notes that a node's call is repeated: it gets its replies again, and its loops go."""
-        self.replies.give_again(label)
-        for call in [*self.loops_by_call]:
-            if call == label or call.startswith(f"{label}/"):
-                del self.loops_by_call[call]
+    def add_loop(self, label: str, loop: WiggumResult) -> None:
+        """Adds a loop that has ended, in this call of a node."""
+        self.ended_loops.append((label, self.call_moments.next(), loop))
 
     def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""

@@ -288,6 +288,8 @@ class PipelineRun:
                 part.inputs,
                 Shared(
                     run_of=run_of,
+                    on_repeat=opened.call_moments.repeats,
+                    on_kept=opened.call_moments.keeps,
                     tracer=opened.trace,
                     executor=executor,
                     places=places,

@@ -221,7 +221,9 @@ class _JournalFindings:
         # A part that was killed has no such end. What had failed in it may have had attempts left,
         # which are made again, with the same replies.
         for label, attempt in self.failed.items():
-            error = attempt.error_class
+            error = attempt.reason or attempt.error_class
+            # Of earlier versions' records, it is unknown whether the code has been mended since.
+            is_of_values = attempt.code is not None and error in _names_under(*_VALUE_ERRORS)
             if error in _names_under(EvaluationFailed):
                 self.misled[label] = MisledCall(attempt.variation, None)
             # These mean that a server was down, a file was missing or a nested node failed; or that
@@ -230,7 +232,7 @@ class _JournalFindings:
                 continue
             # An error of another kind may have been the failure of another service, which is over
             # now. If it comes again, the replies are taken to be its cause.
-            elif error in _names_under(*_VALUE_ERRORS) or label in self.failed_once:
+            elif is_of_values or label in self.failed_once:
                 self.misled[label] = MisledCall(attempt.variation, attempt.code)
             else:
                 self.failed_once[label] = attempt

@@ -13,7 +13,7 @@ from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 from harness.errors import InvalidInput, Notice
 from harness.graph import Graph, NodeCall, Retry
 from harness.graph.graph import ResultT
-from harness.graph.state import Use
+from harness.graph.state import INNERMOST, Use
 from harness.inference import (
     ChatOptions,
     ChatRequest,
@@ -101,7 +101,7 @@ class Run:
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
         if call.repeats:
-            opened.begin_again(call.label)
+            opened.replies.give_again(call.label)
 
     @property
     def id(self) -> str:
@@ -601,7 +601,10 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # with more room, or the next time, there were more rounds
-        self._opened.loops_by_call.setdefault(self._call.label, []).append(result)
+        # A mapped function may use the `run` of the node around it.
+        innermost = INNERMOST.get(None)
+        label = self._call.label if innermost is None else innermost.label
+        self._opened.add_loop(label, result)
         return result
 
     async def evaluate(

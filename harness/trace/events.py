@@ -103,6 +103,7 @@ class NodeAttempt(SpanEvent, name="node"):
     # replies had failed the node before.
     code: str | None = None
     variation: int = 0
+    reason: str | None = None  # the class of the error that is the reason of a group's
 
     @property
     def waited_ns(self) -> int:

@@ -140,10 +140,11 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     loops = []
     for spans in spans_by_loop.values():
         # A part repeats the rounds of the parts before it, and an attempt of the node may have made
-        # other ones: the last that ended counts. A part that was killed may not have repeated all:
-        # if none ended, the one with the most rounds counts, the last of equals.
-        ended = [span for span in spans if _has_ended(span.stop_reason)]
-        *_, loop = ended or sorted(spans, key=lambda span: len(rounds[span.id]))
+        # other ones: what was before the last that ended does not count. Of the rest, which may not
+        # have repeated all, the one with the most rounds counts, the last of equals.
+        ended = [n for n, span in enumerate(spans) if _has_ended(span.stop_reason)]
+        since = spans[ended[-1] :] if ended else spans
+        *_, loop = sorted(since, key=lambda span: len(rounds[span.id]))
         composites: Iterable[float] | None = loop.composites
         # A killed loop did not record its composites, but its evaluations did.
         if composites is None:

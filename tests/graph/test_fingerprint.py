@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import weakref
+import zipfile
 
 import pytest
 
@@ -231,6 +232,33 @@ def test_relative_imports_inside_a_function_are_followed(tmp_path, monkeypatch):
 
     assert code_digest(functools.partial(node)) != first
     del sys.modules["bundle"], sys.modules["bundle.nodes"]
+
+
+def test_an_imported_module_whose_file_cannot_be_read_counts_by_its_import_alone(
+    tmp_path, monkeypatch
+):
+    archive = tmp_path / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as files:
+        files.writestr("packed_texts.py", "TEXT = 1")
+    gone = tmp_path / "texts_gone.py"
+    gone.write_text("TEXT = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(archive)
+    importlib.import_module("texts_gone")
+    gone.unlink()
+
+    def packed():
+        from packed_texts import TEXT
+
+        return TEXT
+
+    def removed():
+        from texts_gone import TEXT
+
+        return TEXT
+
+    assert code_digest(packed) != code_digest(removed)
+    del sys.modules["texts_gone"]
 
 
 LIBRARY = """

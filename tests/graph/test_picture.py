@@ -84,6 +84,19 @@ def test_boxes_and_arrows_say_what_nodes_are_and_how_they_take_what_they_take():
 # --- the run -------------------------------------------------------------------------------------
 
 
+def test_a_condition_on_the_list_that_items_are_of_is_no_second_arrow():
+    graph = Graph("ways")
+
+    @graph.node
+    def pages(): ...
+
+    @graph.node(each={"page": "pages"}, when=lambda pages: len(pages) > 1)
+    def notes(page): ...
+
+    _, box = drawing_of(graph).boxes
+    assert box.arrows == (Arrow(source="pages", is_input=False, way="item"),)
+
+
 def test_a_recorded_run_shows_what_each_node_took_and_what_decided_its_time():
     nodes = nodes_seen(Journal(BRIEF))
 

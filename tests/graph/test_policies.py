@@ -217,6 +217,25 @@ def test_a_sign_of_life_gives_more_time_until_the_other_limit_is_reached(graph, 
     assert timed_out(graph) == ended
 
 
+def test_a_node_is_not_idle_because_another_held_up_the_event_loop(graph):
+    @graph.node(timeout=Timeout(idle_s=2))
+    async def alive(run):
+        await asyncio.sleep(1)
+        run.beat()
+        await asyncio.sleep(1.5)
+        run.beat()
+        return "done"
+
+    @graph.node
+    async def holds_up():
+        await asyncio.sleep(1.5)
+        asyncio.get_running_loop().jump(5)
+
+    watched = watch(graph)
+    assert not watched.ended.failures
+    assert watched.ended.outputs["alive"] == "done"
+
+
 def test_items_that_come_and_what_is_nested_and_ends_are_signs_of_life(graph):
     async def mapped(number):
         await asyncio.sleep(1.5)

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import itertools
 import json
 import math
 import re
@@ -247,6 +248,28 @@ def test_what_was_not_awaited_or_can_be_read_once_is_refused_with_the_remedy():
     coroutine.close()
     with pytest.raises(TypeError, match="return a list"):
         ValueForm(list[int]).encode(number for number in range(3))
+
+
+@pytest.mark.parametrize("annotation", [list[int], str, object])
+def test_what_can_be_read_once_is_refused_unread_since_it_may_never_end(annotation):
+    endless = itertools.count()
+    with pytest.raises(TypeError, match="only once"):
+        ValueForm(annotation).encode(endless)
+    assert next(endless) == 0
+
+
+class Unreadable:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [(int, Unreadable()), (list[int], [1, Unreadable()]), (object, {"a": Unreadable()})],
+)
+def test_a_value_whose_repr_raises_is_refused_as_others_are(annotation, value):
+    with pytest.raises(TypeError, match=r"<Unreadable>|<list>"):
+        ValueForm(annotation).encode(value)
 
 
 def ring():

@@ -11,6 +11,7 @@ from small_runs import played, rough_run
 from states import SECOND, calls, expected, resident, state, tenant, wait
 
 from harness.errors import DoesNotFit
+from harness.residency import Forecast, Strand
 from harness.residency.ledger import BudgetState, Grant, LoadModel, UnloadModel, Wait
 from harness.residency.load_policy import Choice, decide
 
@@ -210,6 +211,17 @@ UNASKED = {
         state([A, B, C], [BUSY_A, IDLE_C], room=2, now_s=1, forecast=expected("ab")),
         "unload c",
     ),
+    "also while calls wait for slots of a model in memory": (
+        state(
+            [tenant("a", slots=1), B, C],
+            [BUSY_A, IDLE_C],
+            calls("a"),
+            room=2,
+            now_s=1,
+            forecast=expected("ab"),
+        ),
+        "unload c",
+    ),
     "nothing comes ahead while a call waits for another model": (
         state(
             [A, B, tenant("large", 2)], [BUSY_A], calls("large"), room=2, forecast=expected("ab")
@@ -254,6 +266,25 @@ UNASKED = {
 )
 def test_the_policy_decides(present, decision):
     assert said(decide(present)) == decision
+
+
+def test_a_long_row_of_nodes_is_followed_in_few_passes(monkeypatch):
+    looked_at = Counter()
+    has_begun = Choice._has_begun
+
+    def counted(choice, name, ahead):
+        looked_at[name] += 1
+        return has_begun(choice, name, ahead)
+
+    monkeypatch.setattr(Choice, "_has_begun", counted)
+    row = [
+        Strand(name=str(number), uses=("a",), after=frozenset({str(number - 1)}))
+        for number in range(100)
+    ]
+    row.append(Strand(name="last", uses=("b",), after=frozenset({"99"})))
+    present = state([A, B], [IDLE_A], room=2, forecast=Forecast(strands=tuple(row)))
+    assert said(decide(present)) == "load b ahead"
+    assert max(looked_at.values()) < 20
 
 
 def test_a_load_says_how_long_it_was_waited_for():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,7 @@ from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 
 from harness import Cache, Default, Limits, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
-from harness.graph import Retry
+from harness.graph import NodeCall, Retry
 from harness.graph.reuse import OUTPUT_CACHE
 from harness.inference import ScriptedReply
 from harness.session import rehearse
@@ -222,6 +222,37 @@ def test_the_same_code_does_not_get_the_replies_again_that_failed_it(settings, t
     # A greedy model would say the same once more.
     asked = [(request.temperature, request.seed) for request in model.requests]
     assert asked == ([(0, None), (0.3, 1), (0.3, 2)] if not temperature else [(1, None)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [(ValueError, ["Write."] * 3), (OSError, ["Write."])],
+)
+def test_of_a_group_of_errors_its_reason_decides_about_other_replies(settings, error, asked):
+    async def said(run: Run) -> str:
+        text = await run.chat("producer", "Write.", temperature=1.0)
+
+        async def checked() -> None:
+            raise error("not this one")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(checked())
+        return text
+
+    model, pipeline = Sampled(), pipeline_of(said)
+    for resume in (None, "latest", "latest"):
+        fail(pipeline, settings, backends={"producer": model}, resume=resume)
+    assert model.prompts == asked
+
+
+def test_a_failure_in_a_journal_of_an_earlier_version_is_tried_once_more(settings, monkeypatch):
+    model, pipeline = Sampled(), pipeline_of(refusing("1"))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(NodeCall, "_note_failure", lambda _call, _span: nullcontext())
+        fail(pipeline, settings, backends={"producer": model})
+    # It does not say of which code it was.
+    assert finish(pipeline_of(refusing("7")), model, settings).result == "Write. 1"
+    assert len(model.prompts) == 1
 
 
 def test_mended_code_gets_the_last_replies_again_even_if_it_fails_once_more(settings):
@@ -662,3 +693,70 @@ def test_a_question_is_kept_although_the_node_gathers_what_was_raised(settings):
     assert (result.status, {q.text for q in result.questions}) == ("waiting", {"One?", "Two?"})
     answers = {"One?": "1", "Two?": "2"}
     assert run(pipeline_of(both), settings, resume="latest", answers=answers).result == ["1", "2"]
+
+
+def nested_once_more(rubric, *, mapped):
+    """A node that fails once behind a loop in a call inside it."""
+    calls = Calls()
+
+    async def inner(run: Run) -> str:
+        return (await run.wiggum("Write.", rubric=rubric, max_rounds=1)).text
+
+    pipeline = pipeline_of(inner, name="inside")
+
+    async def text(run: Run) -> str:
+        async def written(number: int) -> str:
+            return (await run.wiggum(f"Write {number}.", rubric=rubric, max_rounds=1)).text
+
+        if mapped:
+            (result,) = await run.map(written, [1])
+        else:
+            result = (await run.call(pipeline)).result
+        calls.note("text")
+        if len(calls.made) < 2:
+            raise ValueError("once more")
+        return result
+
+    return text
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["called", "mapped"])
+@pytest.mark.parametrize("said", ["bad", "good"])
+def test_a_loop_whose_output_a_further_attempt_takes_again_still_counts(
+    settings, good, said, mapped
+):
+    pipeline = pipeline_of(nested_once_more(good, mapped=mapped), retry=Retry(2, first_delay_s=0))
+    result = run(pipeline, settings, backends={"producer": ScriptedBackend([said])})
+    assert (result.result, result.passed, len(result.loops)) == (said, said == "good", 1)
+
+
+def test_the_loop_of_a_call_inside_a_further_attempt_counts_in_place_of_its_first(settings, good):
+    inside = pipeline_of(insisting(good), name="inside")
+
+    async def calls_it(run: Run) -> str:
+        return (await run.call(inside)).result
+
+    pipeline = pipeline_of(calls_it, retry=Retry(2, first_delay_s=0))
+    result = run(pipeline, settings, backends={"producer": ScriptedBackend(["bad", "good"])})
+    assert (result.result, result.passed, len(result.loops)) == ("good", True, 1)
+
+
+def test_loops_stand_in_the_order_they_ended_whatever_calls_they_are_of(settings, good):
+    first, second = asyncio.Event(), asyncio.Event()
+
+    async def ends_twice(run: Run) -> int:
+        await run.wiggum("Write a.", rubric=good, max_rounds=1)
+        first.set()
+        await second.wait()
+        await run.wiggum("Write c.", rubric=good, max_rounds=1)
+        return 1
+
+    async def ends_between(run: Run) -> int:
+        await first.wait()
+        await run.wiggum("Write b.", rubric=good, max_rounds=1)
+        second.set()
+        return 1
+
+    backend = ScriptedBackend(lambda request: request.messages[-1].content.split()[1])
+    result = run(pipeline_of(ends_twice, ends_between), settings, backends={"producer": backend})
+    assert [loop.text for loop in result.loops] == ["a.", "b.", "c."]

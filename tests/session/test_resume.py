@@ -29,6 +29,7 @@ from harness.inference import Limits
 from harness.session import read_earlier_run, rehearse
 from harness.session.resume import match_answers, question_named
 from harness.trace import Journal
+from harness.wiggum import recorded_loops
 
 
 @pytest.fixture
@@ -520,6 +521,21 @@ def test_of_several_parts_the_one_that_came_furthest_counts(settings):
     result = resume(looping(free()), settings)
     assert [len(loop.rounds) for loop in result.loops] == [2]
     assert result.result == GOOD
+
+
+def test_rounds_of_a_part_that_was_killed_count_behind_those_of_one_whose_loop_ended(settings):
+    refusal = ServerError("HTTP 400: no", endpoint="producer", status=400)
+    calls = Calls()
+    fail_behind_a_loop(settings, BAD, refusal, calls=calls)
+    backends = {"producer": ScriptedBackend(["It takes 901 years."])}
+    fail(looping(calls), settings, resume="latest", backends=backends)
+    # As if the second part had been killed behind its second round.
+    part = journal_of(settings).with_suffix(".1.jsonl")
+    lines = part.read_bytes().splitlines(keepends=True)
+    _, second = (n for n, line in enumerate(lines) if b'"name":"round"' in line)
+    part.write_bytes(b"".join(lines[: second + 1]))
+    (loop,) = recorded_loops(Journal(journal_of(settings)))
+    assert (len(loop.rounds), loop.stop_reason) == (2, None)
 
 
 def test_a_loop_whose_draft_held_a_secret_begins_anew_with_a_warning(tmp_path, monkeypatch):
