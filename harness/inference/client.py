@@ -258,6 +258,7 @@ class Client:
                 delay_s = None  # the server itself says that waiting is in vain
             elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
                 delay_s, counted = 0.0, 0
+                call.time.begin_again()  # also each try at a server that is down takes time
         if delay_s is not None:
             pause = events.RetryEvent(
                 model=route.endpoint.tag,

@@ -190,7 +190,8 @@ class Endpoint(BaseModel):
     `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     max_outage_s: float = Field(default=600.0, ge=0)
     """How long calls wait for a server that has answered and is down now, or still loads; then the
-    run ends, and can be resumed. Such a wait does not use up `retry`."""
+    run ends, and can be resumed. Such a wait does not use up `retry`, and the call has its whole
+    `timeout_s` again."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
     headers: dict[str, str] = {}

@@ -354,6 +354,31 @@ def test_a_held_call_has_its_whole_time_when_its_server_is_back():
     assert server.requests[-1].timeout_s == 10.0
 
 
+def test_tries_at_a_server_that_is_down_take_none_of_a_held_calls_time():
+    class Unplugged(Server):
+        async def chat(self, request):
+            if self.down is not None:
+                outage.clock.advance(ms=5_000)
+            return await super().chat(request)
+
+    server = Unplugged()
+    outage = Outage(server, timeout_s=12.0)
+
+    async def main():
+        await outage.ask("before")
+        server.down = CallTimeout("no route", endpoint="m", limit="connect_timeout_s")
+        call = outage.ask("x")
+        await until_idle()
+        await outage.pass_s(40)
+        server.down = None
+        await outage.pass_s(16)
+        return (await call).text
+
+    assert asyncio.run(main()) == "x"
+    assert len(server.requests) > 4
+    assert server.requests[-1].timeout_s == 12.0
+
+
 def test_calls_go_on_with_the_first_piece_of_the_call_that_tries():
     begun = asyncio.Event()
 
