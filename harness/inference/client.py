@@ -290,8 +290,10 @@ class Client:
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
                 check_typed(request, reply)
-                # After the checks: a useless reply is not cached, nor one that a limit cut.
-                if cached.stored is None and reply.cut_by is None:
+                # After the checks: a useless reply is not cached, nor one that a limit cut, be it a
+                # loop's: the same call has more room elsewhere.
+                is_cut = reply.finish_reason == "length" and call.room is not None
+                if cached.stored is None and not is_cut:
                     cached.reply = reply
             return reply
 
