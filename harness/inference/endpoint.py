@@ -434,3 +434,6 @@ def _check_address(url: str) -> None:
             f"url '{url}' must start with http:// or https:// and a host",
             code="endpoint.url-invalid",
         )
+    # httpx2 takes any number, and connecting to one fails by an error that is none of ours.
+    if address.port is not None and address.port > 65535:
+        raise Mistake(f"url '{url}': ports end at 65535", code="endpoint.url-invalid")
