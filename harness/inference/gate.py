@@ -308,8 +308,9 @@ class Gate:
                 self._end_outage(error)
             # The last try is made when the outage reaches its limit: if that fails, the run ends.
             out_s = min(out_s, max(rest_of_outage_s, _LEAST_PAUSE_S))
-            later = self.later or asyncio.get_running_loop().call_later
-            later(out_s, self._serve)
+        # Calls that wait for a place get this one's as soon as the pause is over.
+        later = self.later or asyncio.get_running_loop().call_later
+        later(out_s, self._serve)
         replica.out_until_ns = now_ns + int(out_s * 1e9)
 
     def _begin_outage(self, reason: OutageReason, error: HarnessError) -> None:

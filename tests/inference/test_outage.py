@@ -291,6 +291,34 @@ def test_replicas_that_go_down_while_they_are_left_out_for_failures_are_tried_ag
     assert asyncio.run(main()) == [*map(str, range(4))]
 
 
+@pytest.mark.parametrize("failure", [REFUSED, ServerError("500", endpoint="m", status=500)])
+def test_a_replica_that_was_left_out_gets_waiting_calls_while_the_other_one_is_busy(failure):
+    done = asyncio.Event()
+
+    class Busy(Server):
+        async def chat(self, request):
+            answer = await super().chat(request)
+            if request.messages[0].content != "before":
+                await done.wait()
+            return answer
+
+    busy, failing = Busy(), Server()
+    outage = Outage(busy, failing, gate={"max_parallel": 1})
+
+    async def main():
+        await asyncio.gather(*(outage.ask("before") for _ in range(4)))
+        failing.down = failure
+        calls = [outage.ask(f"{number}") for number in range(6)]
+        await until_idle()
+        failing.down = None
+        await outage.pass_s(2)
+        assert any(call.done() for call in calls)
+        done.set()
+        await asyncio.gather(*calls)
+
+    asyncio.run(main())
+
+
 def test_what_a_call_waits_for_is_told_again_when_an_outage_begins_and_when_it_ends():
     server = Server()
     outage = Outage(server, gate={"max_parallel": 1})
