@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from clients import ONCE, client_of
+from clients import AT_ONCE, ONCE, client_of
 from manual_clock import ManualClock
 from structlog.testing import capture_logs
 from test_gate import until_idle
@@ -289,6 +289,29 @@ def test_replicas_that_go_down_while_they_are_left_out_for_failures_are_tried_ag
         return [(await asyncio.wait_for(call, 5)).text for call in calls]
 
     assert asyncio.run(main()) == [*map(str, range(4))]
+
+
+def test_a_failed_call_is_no_outage_where_the_other_replica_is_gone():
+    class Particular(Server):
+        async def chat(self, request):
+            if request.messages[0].content == "odd" and self.down is None:
+                raise ServerError("HTTP 500", endpoint="m", status=500)
+            return await super().chat(request)
+
+    gone = Particular()
+    outage = Outage(gone, Particular(), retry=AT_ONCE)
+
+    async def main():
+        await asyncio.gather(*(outage.ask(f"before {number}") for number in range(8)))
+        gone.down = REFUSED
+        await asyncio.gather(*(outage.ask(f"since {number}") for number in range(8)))
+        with pytest.raises(ServerError):
+            await asyncio.wait_for(outage.ask("odd"), 5)
+        return (await asyncio.wait_for(outage.ask("even"), 5)).text
+
+    with capture_logs() as logs:
+        assert asyncio.run(main()) == "even"
+    assert logs == []
 
 
 @pytest.mark.parametrize("failure", [REFUSED, ServerError("500", endpoint="m", status=500)])
