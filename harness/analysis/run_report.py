@@ -90,7 +90,8 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     run, calls, recorded = observed.run, observed.every_call, observed.recorded
     # Replies from the cache say nothing of servers, and cost nothing.
     sent = [call for call in observed.calls if not call.from_cache]
-    nodes, asides = recorded[events.NodeAttempt], recorded[events.OtherRequest]
+    nodes = recorded[events.NodeAttempt]
+    asides = [aside for aside in recorded[events.OtherRequest] if not aside.was_refused]
     # A probe lies in the call that it precedes.
     beside = (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
     whole = call_group(calls)

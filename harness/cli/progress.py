@@ -383,7 +383,7 @@ class RunState:
         span = joined(began, ended)
         if node := events.NodeAttempt.of(span):
             self._set(node, attempt_status(ended))
-        elif (call := events.Chat.of(span)) and not call.from_cache:
+        elif (call := events.Chat.of(span)) and not (call.from_cache or call.was_refused):
             self.calls += 1
             self.input_tokens += call.input_tokens or 0
             self.output_tokens += call.output_tokens or 0

@@ -259,6 +259,7 @@ class Client:
                 delay_s = None  # the server itself says that waiting is in vain
             elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
                 delay_s, counted = 0.0, 0
+                call.time.begin_again()  # also each try at a server that is down takes time
         if delay_s is not None:
             pause = events.RetryEvent(
                 model=route.endpoint.tag,
@@ -290,8 +291,10 @@ class Client:
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
                 check_typed(request, reply)
-                # After the checks: a useless reply is not cached, nor one that a limit cut.
-                if cached.stored is None and reply.cut_by is None:
+                # After the checks: a useless reply is not cached, nor one that a limit cut, be it a
+                # loop's: the same call has more room elsewhere.
+                is_cut = reply.finish_reason == "length" and call.room is not None
+                if cached.stored is None and not is_cut:
                     cached.reply = reply
             return reply
 

@@ -190,7 +190,8 @@ class Endpoint(BaseModel):
     `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     max_outage_s: float = Field(default=600.0, ge=0)
     """How long calls wait for a server that has answered and is down now, or still loads; then the
-    run ends, and can be resumed. Such a wait does not use up `retry`."""
+    run ends, and can be resumed. Such a wait does not use up `retry`, and the call has its whole
+    `timeout_s` again."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
     headers: dict[str, str] = {}
@@ -433,3 +434,6 @@ def _check_address(url: str) -> None:
             f"url '{url}' must start with http:// or https:// and a host",
             code="endpoint.url-invalid",
         )
+    # httpx2 takes any number, and connecting to one fails by an error that is none of ours.
+    if address.port is not None and address.port > 65535:
+        raise Mistake(f"url '{url}': ports end at 65535", code="endpoint.url-invalid")

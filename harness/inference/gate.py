@@ -61,6 +61,7 @@ class ReplicaState:
     load: int = 0  # our calls that it has, and those that wait and would go to it first
     has_place: bool = True
     is_out: bool = False  # whether it is left out, since it failed
+    is_gone: bool = False  # whether it is left out, since nobody listens there any more
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,15 +75,18 @@ class Replica:
     under_way: int = 0
     failures: int = 0  # consecutive failures
     out_until_ns: int = 0
+    is_gone: bool = False  # whether nobody listened there when it last failed
 
     def state(self, now_ns: int, waiting: int) -> ReplicaState:
         """The replica at this moment, when `waiting` calls would go to it first."""
         # After a failure, a replica is tried again with one call at a time.
         is_being_tried = self.failures > 0 and self.under_way > 0
+        is_out = is_being_tried or now_ns < self.out_until_ns
         return ReplicaState(
             load=self.under_way + waiting,
             has_place=self.places is None or self.under_way < self.places,
-            is_out=is_being_tried or now_ns < self.out_until_ns,
+            is_out=is_out,
+            is_gone=is_out and self.is_gone,
         )
 
 
@@ -150,7 +154,7 @@ class Gate:
         try:
             async with self.lease(request) if self.lease else nullcontext():
                 yield place
-            replica.failures = 0
+            replica.failures, replica.is_gone = 0, False
             self.answers += 1
             self.note_answer(place)
         # A cancellation is no failure: it says nothing of the server.
@@ -278,12 +282,15 @@ class Gate:
     def _note_failure(self, failed: Replica, error: HarnessError, *, is_fault: bool) -> None:
         reason = outage_of(error) if self.endpoint.max_outage_s else None
         now_ns = self.tracer.now_ns()
-        others_are_out = all(
-            now_ns < replica.out_until_ns for replica in self.replicas if replica is not failed
-        )
         # Nobody listens any more at an address that has answered.
-        is_gone = reason == "unreachable" and self.answers > 0
-        if is_gone and others_are_out and not self.is_down:
+        failed.is_gone = reason == "unreachable" and self.answers > 0
+        # One that is left out since it failed a call in another way may answer all others.
+        are_gone = failed.is_gone and all(
+            replica.is_gone and now_ns < replica.out_until_ns
+            for replica in self.replicas
+            if replica is not failed
+        )
+        if are_gone and not self.is_down:
             self._begin_outage("unreachable", error)
         elif is_fault or (reason and self.is_down):
             self._leave_out(failed, error)
@@ -308,8 +315,9 @@ class Gate:
                 self._end_outage(error)
             # The last try is made when the outage reaches its limit: if that fails, the run ends.
             out_s = min(out_s, max(rest_of_outage_s, _LEAST_PAUSE_S))
-            later = self.later or asyncio.get_running_loop().call_later
-            later(out_s, self._serve)
+        # Calls that wait for a place get this one's as soon as the pause is over.
+        later = self.later or asyncio.get_running_loop().call_later
+        later(out_s, self._serve)
         replica.out_until_ns = now_ns + int(out_s * 1e9)
 
     def _begin_outage(self, reason: OutageReason, error: HarnessError) -> None:
@@ -413,6 +421,8 @@ def choice(
     candidates = [number for number in order if not (is_down and states[number].is_out)]
     if not candidates:
         return None
+    # One that is gone gets no call, unless there is none beside.
+    candidates = [number for number in candidates if not states[number].is_gone] or candidates
     # If all have failed the call, or all are left out, any of them is better than none.
     untried = [number for number in candidates if number not in tried] or candidates
     usable = [number for number in untried if not states[number].is_out] or untried

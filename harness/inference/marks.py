@@ -258,23 +258,29 @@ def _json_calls(text: str, _types: Types) -> Calls:
 
 def _tagged_calls(text: str, types: Types) -> Calls:
     """Elements like those of XML: Qwen3-Coder, Seed, DSML, MiniMax, GLM."""
-    for glm, qwen in _FROM_GLM:
-        text = glm.sub(qwen, text)
+    # Only where the first call has GLM's form: in arguments of another one, its marks are content.
+    glm_call, other_call = _FROM_GLM[0][0].search(text), _FUNCTION.search(text)
+    if glm_call and (other_call is None or glm_call.start() < other_call.start()):
+        for glm, qwen in _FROM_GLM:
+            text = glm.sub(qwen, text)
     calls: list[tuple[str, dict[str, str]]] = []
+    is_open = False  # whether a call has begun that has not ended
     kind = key = ""  # of the argument whose end comes next
     start = 0
     for tag in _TAG.finditer(text):
         label = tag[1]
         if function := _FUNCTION.search(label):
             calls.append((function[1], {}))
-            kind = ""
+            is_open, kind = True, ""
         elif label.startswith("/") and kind and label.endswith(kind):
             calls[-1][1][key] = text[start : tag.start()]
             kind = ""
         elif label.startswith("/"):
-            is_call = label.endswith(("function", "invoke"))
-            kind = "" if is_call else kind
-        elif not calls or kind == "parameter":
+            if label.endswith(("function", "invoke")):
+                is_open, kind = False, ""
+            elif not kind and label.endswith("tool_call"):
+                is_open = False  # GLM's calls have no other end
+        elif not is_open or kind == "parameter":
             continue  # a tag of the text, not of the call
         elif parameter := _PARAMETER.search(label):
             kind, key, start = "parameter", parameter[1], tag.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,19 +23,28 @@ _MEANINGS: dict[TimeLimit, str] = {
 class CallTime:
     """The time that a call may take at its servers; waits for a place there are no part of it."""
 
-    left_s: float
+    seconds: float
     outer: CallTime | None = None
     """The time of a call to several endpoints, of which this one's is a part."""
+    spent_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.outer is not None:
-            self.left_s = min(self.left_s, self.outer.left_s)
+    @property
+    def left_s(self) -> float:
+        """The time that is left, in seconds; below 0 when more was taken."""
+        outer_s = math.inf if self.outer is None else self.outer.left_s
+        return min(outer_s, self.seconds - self.spent_s)
 
     def spend(self, seconds: float) -> None:
         """Takes this much from the time that is left."""
-        self.left_s -= seconds
+        self.spent_s += seconds
         if self.outer is not None:
-            self.outer.left_s -= seconds
+            self.outer.spend(seconds)
+
+    def begin_again(self) -> None:
+        """Gives the call its whole time again, since its server went down."""
+        self.spent_s = 0.0
+        if self.outer is not None:
+            self.outer.begin_again()
 
 
 Arrived = Callable[[], None]

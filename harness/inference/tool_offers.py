@@ -9,6 +9,7 @@ The type is a schema like any other: `SchemaKnowledge` has it enforced, or descr
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -149,9 +150,14 @@ def _type_of(request: ChatRequest) -> JsonSchema:
         """A schema whose definitions move to the top of the whole one, under its own names."""
         # References look for definitions at the top, where two tools may have the same names.
         text = _json(part).replace('"#/$defs/', f'"#/$defs/{owner}.')
-        result: dict[str, Any] = orjson.loads(text)
-        for name, value in result.pop("$defs", {}).items():
-            definitions[f"{owner}.{name}"] = value
+
+        def without_definitions(inner: dict[str, Any]) -> dict[str, Any]:
+            for name, value in inner.pop("$defs", {}).items():
+                definitions[f"{owner}.{name}"] = value
+            return inner
+
+        # Some schemas, put together of others, have definitions further down as well.
+        result: JsonSchema = json.loads(text, object_hook=without_definitions)
         return result
 
     choices = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -452,15 +452,26 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
 
 # --- what it took ---------------------------------------------------------------------------------
 
+# The waits of a call before it is sent: for room in a limit, for a place, for an outage's end.
+_WAITS = {events.name_of(wait) for wait in (events.WaitForRoom, events.Queue, events.Hold)}
+
 
 def run_spent(journal: Journal) -> Spent:
     """Adds up the use of a run: its calls to models, including embeddings and failed attempts."""
     recorded = events.Events()
-    calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
+    unsent: set[int | None] = set()  # span ids of calls that still waited when they ended
+
+    def noted(spans: Iterable[SpanRecord]) -> Iterator[SpanRecord]:
+        for span in spans:
+            if span.name in _WAITS and span.status in {"cancelled", "unfinished"}:
+                unsent.add(span.parent)
+            yield span
+
+    calls = calls_of(noted(recorded.noted(journal.items(SpanRecord, Instant))))
     sent: list[events.Request] = [
         call
         for call in (*calls, *recorded[events.OtherRequest])
-        if call.was_sent and not call.from_cache
+        if call.was_sent and not call.from_cache and call.id not in unsent
     ]
     endpoints = recorded[events.EndpointEvent]
     charges = charges_of(sent, endpoints)

@@ -510,6 +510,10 @@ def test_what_models_are_asked_beside_chats_is_named_and_keeps_them_from_being_i
         at(2, 0, 200, "schema probe", parent=1, model="small", input_tokens=40),
         at(3, 500, 700, "embed", model="small", input_tokens=9),
         at(4, 700, 800, "embed", model="small", status="error"),
+        # A limit refused it, so it was not made.
+        at(5, 800, 800, "embed", model="small", status="error")._replace(
+            error="RunLimitReached: max_calls = 3 is reached"
+        ),
     )
     assert [
         (one.name, one.model, one.requests, one.failed, one.total_ns, one.input_tokens)

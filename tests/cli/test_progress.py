@@ -105,6 +105,14 @@ def test_a_reply_from_the_cache_takes_nothing_and_a_failed_call_is_not_skipped_t
     assert_shown("progress", "a cached reply and a failed call", shown(progress), masks=MASKS)
 
 
+def test_a_call_that_a_limit_refused_is_none() -> None:
+    state = RunState([])
+    for number, error in enumerate([None, "RunLimitReached: no", "LimitReached: no"], start=1):
+        state.take(SpanStarted(number, None, "chat", 0, {}))
+        state.take(SpanEnded(number, 1, "error" if error else "ok", error, {}))
+    assert state.calls == 1
+
+
 def test_what_was_done_before_is_counted_as_done() -> None:
     progress = Progress(Console(file=io.StringIO()), ["texts"])
     progress.observe(Instant(None, "items", 1, {"node": "texts", "total": 3}))

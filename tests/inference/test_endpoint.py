@@ -34,6 +34,7 @@ GGUF = "missing.gguf"
         ({"url": "127.0.0.1:8000/v1"}, "endpoint.url-invalid"),
         ({"url": "ftp://h/v1"}, "endpoint.url-invalid"),
         ({"url": "http://h:port/v1"}, "endpoint.url-invalid"),
+        ({"url": "http://h:70000/v1"}, "endpoint.url-invalid"),
         ({"url": "http://h/v1\n"}, "endpoint.url-invalid"),
         ({"url": URL, "backend": "triton"}, "endpoint.template-missing"),
         ({"url": URL, "fallback": ["small"]}, "endpoint.own-fallback"),

@@ -129,6 +129,25 @@ def test_a_reply_that_a_limit_cut_is_not_cached():
     assert asyncio.run(use()) == [("tokens", False)] * 2
 
 
+def test_a_reply_that_a_loops_limit_cut_is_no_answer_to_the_same_call_outside_it():
+    async def use():
+        async def answer(sent):
+            is_cut = sent.max_output_tokens is not None
+            return replace(reply(10, 20), finish_reason="length" if is_cut else "stop")
+
+        cache = ReplyCache(TextStore(None))
+        client = client_on(
+            answer, ManualClock(), limits=Limits(), cache=cache, line={"identity": "m"}
+        )
+        with client.meter.loop(Limits(max_tokens=1_000)):
+            inside = await client.chat(request(room=None))
+        outside = await client.chat(request(room=None))
+        await cache.aclose()
+        return inside.finish_reason, outside.finish_reason
+
+    assert asyncio.run(use()) == ("length", "stop")
+
+
 def test_a_loop_may_take_what_is_left_beside_its_earlier_rounds():
     before = Spent(input_tokens=700, cost_usd=2.0, time_ns=8 * 10**9)
     limits = Limits(max_tokens=1_000, max_cost_usd=3, max_seconds=10)

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from clients import ONCE, client_of
+from clients import AT_ONCE, ONCE, client_of
 from manual_clock import ManualClock
 from structlog.testing import capture_logs
 from test_gate import until_idle
@@ -291,6 +291,57 @@ def test_replicas_that_go_down_while_they_are_left_out_for_failures_are_tried_ag
     assert asyncio.run(main()) == [*map(str, range(4))]
 
 
+def test_a_failed_call_is_no_outage_where_the_other_replica_is_gone():
+    class Particular(Server):
+        async def chat(self, request):
+            if request.messages[0].content == "odd" and self.down is None:
+                raise ServerError("HTTP 500", endpoint="m", status=500)
+            return await super().chat(request)
+
+    gone = Particular()
+    outage = Outage(gone, Particular(), retry=AT_ONCE)
+
+    async def main():
+        await asyncio.gather(*(outage.ask(f"before {number}") for number in range(8)))
+        gone.down = REFUSED
+        await asyncio.gather(*(outage.ask(f"since {number}") for number in range(8)))
+        with pytest.raises(ServerError):
+            await asyncio.wait_for(outage.ask("odd"), 5)
+        return (await asyncio.wait_for(outage.ask("even"), 5)).text
+
+    with capture_logs() as logs:
+        assert asyncio.run(main()) == "even"
+    assert logs == []
+
+
+@pytest.mark.parametrize("failure", [REFUSED, ServerError("500", endpoint="m", status=500)])
+def test_a_replica_that_was_left_out_gets_waiting_calls_while_the_other_one_is_busy(failure):
+    done = asyncio.Event()
+
+    class Busy(Server):
+        async def chat(self, request):
+            answer = await super().chat(request)
+            if request.messages[0].content != "before":
+                await done.wait()
+            return answer
+
+    busy, failing = Busy(), Server()
+    outage = Outage(busy, failing, gate={"max_parallel": 1})
+
+    async def main():
+        await asyncio.gather(*(outage.ask("before") for _ in range(4)))
+        failing.down = failure
+        calls = [outage.ask(f"{number}") for number in range(6)]
+        await until_idle()
+        failing.down = None
+        await outage.pass_s(2)
+        assert any(call.done() for call in calls)
+        done.set()
+        await asyncio.gather(*calls)
+
+    asyncio.run(main())
+
+
 def test_what_a_call_waits_for_is_told_again_when_an_outage_begins_and_when_it_ends():
     server = Server()
     outage = Outage(server, gate={"max_parallel": 1})
@@ -352,6 +403,31 @@ def test_a_held_call_has_its_whole_time_when_its_server_is_back():
 
     asyncio.run(main())
     assert server.requests[-1].timeout_s == 10.0
+
+
+def test_tries_at_a_server_that_is_down_take_none_of_a_held_calls_time():
+    class Unplugged(Server):
+        async def chat(self, request):
+            if self.down is not None:
+                outage.clock.advance(ms=5_000)
+            return await super().chat(request)
+
+    server = Unplugged()
+    outage = Outage(server, timeout_s=12.0)
+
+    async def main():
+        await outage.ask("before")
+        server.down = CallTimeout("no route", endpoint="m", limit="connect_timeout_s")
+        call = outage.ask("x")
+        await until_idle()
+        await outage.pass_s(40)
+        server.down = None
+        await outage.pass_s(16)
+        return (await call).text
+
+    assert asyncio.run(main()) == "x"
+    assert len(server.requests) > 4
+    assert server.requests[-1].timeout_s == 12.0
 
 
 def test_calls_go_on_with_the_first_piece_of_the_call_that_tries():

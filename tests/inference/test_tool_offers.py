@@ -191,6 +191,15 @@ def test_tools_become_a_type_that_is_told_first_and_the_same_for_all_turns():
     assert talk(CALL, requests=(again,))[0][0].tool_calls[0].id == "call_2"
 
 
+def test_definitions_further_down_in_a_tools_schema_are_found_where_references_look():
+    place = {"$ref": "#/$defs/City", "$defs": {"City": {"type": "string"}}}
+    tool = ToolSpec("weather", "", {"type": "object", "properties": {"place": place}})
+    _, (asked,), _ = talk(CALL, requests=(replace(ASKED, tools=(tool,), tool_choice="required"),))
+    call = asked.reply_schema["properties"]["next"]
+    place = call["properties"]["arguments"]["properties"]["place"]
+    assert asked.reply_schema["$defs"][place["$ref"].removeprefix("#/$defs/")] == {"type": "string"}
+
+
 def test_results_are_text_also_where_no_tool_is_offered_any_more():
     said = Message("assistant", "", tool_calls=(ToolCall("a", "look", "{}"),))
     last = replace(

@@ -470,3 +470,15 @@ def test_what_models_and_machines_are_paid_for_is_counted(tmp_path, case, is_ref
     assert found.cost_usd == pytest.approx(expected.cost_usd)
     for counted in ("calls", "tokens", "estimated_calls", "unpriced_calls"):
         assert getattr(found, counted) == getattr(expected, counted), counted
+
+
+@pytest.mark.parametrize("wait", ["wait for room", "queue", "hold"])
+def test_a_call_that_was_cancelled_while_it_waited_was_not_sent(tmp_path, wait):
+    with RunTrace(tmp_path, name="run") as trace:
+        with suppress(asyncio.CancelledError), trace.span("chat", model="m"), trace.span(wait):
+            raise asyncio.CancelledError
+        with suppress(asyncio.CancelledError), trace.span("chat", model="m"):
+            with trace.span(wait):
+                pass
+            raise asyncio.CancelledError
+    assert run_spent(Journal(trace.journal_path)).calls == 1

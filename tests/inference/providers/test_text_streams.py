@@ -202,3 +202,22 @@ def test_tags_within_an_argument_belong_to_its_text():
     assert calls_in(text, ()) == [("look", '{"page": "<b>1</b>"}')]
     text = '<invoke name="look"><page><b>1</b></page><n>2</n></invoke>'
     assert calls_in(text, ()) == [("look", '{"page": "<b>1</b>", "n": 2}')]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "<function=look>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
+        "look\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+    ],
+    ids=["Qwen", "GLM"],
+)
+def test_tags_behind_a_call_are_none_of_its_arguments(call):
+    behind = "\n<tool_response>\nA cat.\n</tool_response>"
+    assert calls_in(f"<tool_call>{call}{behind}", ()) == [("look", '{"n": 1}')]
+
+
+def test_a_call_of_another_form_within_an_argument_belongs_to_its_text():
+    page = "<tool_call>look</tool_call>"
+    text = f"<tool_call><function=write><parameter=page>{page}</parameter></function></tool_call>"
+    assert calls_in(text, ()) == [("write", f'{{"page": "{page}"}}')]
