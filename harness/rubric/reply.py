@@ -133,7 +133,8 @@ def _stated_in(text: str, asked: AskedDimensions, *, is_reply: bool = False) -> 
 def _on_scale(stated: _Stated, asked: AskedDimensions) -> list[Statement]:
     """The statements whose numbers are scores on the rubric's scales, rounded to its steps."""
     # The text without these numbers may name the scale of a bare one.
-    named_ends = reply_numbers.ends_named(_without(stated.prose, stated.spans))
+    rest = _without(stated.prose, stated.spans)
+    named_ends, line_ends = reply_numbers.ends_named(rest), reply_numbers.ends_of_lines(rest)
     is_another_scale = _bare_scores_have_another_scale(stated.statements, asked)
     on_scale = []
     for statement in stated.statements:
@@ -142,6 +143,8 @@ def _on_scale(stated: _Stated, asked: AskedDimensions) -> list[Statement]:
         ends = statement.scale_ends
         if statement.is_bare:
             ends = reply_numbers.end_near(named_ends, statement.start, score)
+            # What ends a line may also count sections, and so hides no scale that is named.
+            ends = ends or reply_numbers.end_near(line_ends, statement.start, score)
         # On another scale, the same number is another score, which the others may correct.
         if (statement.is_bare and is_another_scale) or (ends and scale.max not in ends):
             if not statement.is_mention:

@@ -39,8 +39,8 @@ _WRAPPERS = frozenset(
     | {"rubric", "result", "results", "verdict", "assessment", "properties", "arguments"}
     | {"json", "final_answer", "judgement", "judgements", "judgment", "judgments", "output"}
     | {"response", "answer", "reply"}
-    | {"rules", "caps", "conditions", "answers", "flags", "checks"}
 )
+_RULE_HOLDERS = frozenset({"rules", "caps", "conditions", "answers", "flags", "checks"})
 _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 _SCORE_KEYS = ("score", "rating", "grade", "points", "value")
 # On pass and fail, `"verdict": "FAIL"` is a score too.
@@ -53,8 +53,10 @@ _REVISED_KEY = re.compile(
 )
 # The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`.
 _SCALE_KEY = re.compile(
-    r"(?:max(?:imum)?|full|best)(?:score|points?|value|rating|grade|mark)?s?$"
-    r"|(?:range|bounds|scale|possible|denominator)$|^(?:out)?of(?:total)?$"
+    r"max(?:imum)?(?:possible)?(?:score|points?|value|rating|grade|mark)?s?$"
+    r"|(?:full|best)(?:score|points?|value|rating|grade|mark)s?$"
+    r"|(?:^|score|points?|rating|scale)(?:range|bounds)$"
+    r"|(?:scale|possible|denominator)$|^(?:out)?of(?:total)?$"
 )
 _TOTAL_KEYS = ("total", "totalpoints")
 # An answer to a rule.
@@ -114,7 +116,7 @@ class JsonScores:
             ends = self._scale_ends_in(value) or ends
             for item in value:
                 if isinstance(item, dict | list):
-                    yield from self._statements(item, name, ends)
+                    yield from self._statements(item, _name_within(item, name), ends)
         elif isinstance(value, dict):
             yield from self._statements_in(value, name, self._scale_ends_in(value) or ends)
         elif value is not None and name in self._asked.rules:
@@ -135,17 +137,17 @@ class JsonScores:
                 ends_in_key = [end for _, end in reply_numbers.ends_named(key)]
                 statements = self._statements(inner, names[key], ends_in_key or ends)
             elif self._may_hold_scores(key, inner, subject):
-                statements = self._statements(inner, subject, ends)
+                statements = self._statements(inner, _name_within(inner, subject), ends)
             else:
                 continue
             for statement in statements:
-                yield self._explained(statement, members, is_own=statement.dimension == subject)
+                if key not in _RULE_HOLDERS:
+                    yield self._explained(statement, members, is_own=statement.dimension == subject)
 
     def _subject_of(self, members: Mapping[str, Value]) -> str:
         """What `{"name": "clear", "score": 8}` is about."""
-        labels = [members[key] for key in _NAME_KEYS if isinstance(members.get(key), str)]
-        if labels:
-            return self._asked.named_by(str(labels[0])) or "something else"
+        if labels := _labels_of(members):
+            return self._asked.named_by(labels[0]) or "something else"
         is_issue = "problem" in members and not any(key in members for key in _REASON_KEYS)
         return "an issue" if is_issue else self._asked.single
 
@@ -156,7 +158,7 @@ class JsonScores:
         if isinstance(value, str):
             scale = self._asked.scales.get(name)
             return key in _VERDICT_KEYS and scale is not None and scale.is_pass_fail
-        return key in self._wrappers
+        return key in self._wrappers or key in _RULE_HOLDERS
 
     def _take_answers(self, key: str, value: Value, name: str) -> None:
         """Takes in the answer to a rule of this dimension, or of any if `name` is empty."""
@@ -197,6 +199,16 @@ class JsonScores:
             elif not _has_score(inner):
                 ends += self._scale_ends_in(inner)
         return ends
+
+
+def _labels_of(members: Mapping[str, Value]) -> list[str]:
+    labels = map(members.get, _NAME_KEYS)
+    return [label for label in labels if isinstance(label, str)]
+
+
+def _name_within(value: Value, name: str) -> str:
+    """What a value within one about `name` is about; empty if it says so itself."""
+    return "" if isinstance(value, dict) and _labels_of(value) else name
 
 
 def _has_score(value: Value) -> bool:

@@ -20,7 +20,7 @@ _OPENING = re.compile(
 )
 # What may stand before a label within a line.
 _BETWEEN = re.compile(
-    r"(?:[.!?,;|(<]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]*(?=\w)|(?=\\boxed|\[result)",
+    r"(?:[.!?,;|(<]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]{0,40}+(?=\w)|(?=\\boxed|\[result)",
     re.IGNORECASE,
 )
 _LIST_MARKS = (",", ";", "|", "(", "-", "\u2013", "\u2014")
@@ -37,8 +37,15 @@ _INNER_HEADING = re.compile(
 # What stands behind a name that opens the text about its dimension.
 _BEHIND_NAME = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
 # What belongs to a score behind it, up to the end of the sentence or to a name.
-_CLAUSE = re.compile(r"(?:(?![.!?][ ][^\W\d]|[ ][-\u2013\u2014]+[ ]|[\w-]{1,40}[ ]?[:=])[^\n])*")
-_WISH = re.compile(r"\b(?:should|must|ought)\b", re.IGNORECASE)
+_CLAUSE = re.compile(
+    r"(?:(?![.!?][ ][^\W\d]|[ ][-\u2013\u2014]+[ ]|(?<![\w-])[\w-]{1,40}[ ]?[:=])[^\n]){0,200}"
+)
+# The number is what the score should be, what it would take to get it, or how far it changed.
+_NO_STATEMENT = re.compile(
+    r"\b(?:should|must|ought|have|be|up|down)\b|\bto[ \t]+(?:get|become)|"
+    r"\b(?:goes|raised|lowered|changed)\b(?![ \t]+(?:from[ \t]+\d{1,3}[ \t]+)?to\b)",
+    re.IGNORECASE,
+)
 _MARKS_ONLY = re.compile(r"[\s*_#:=-]{0,40}")
 # What is no part of a reason.
 _MARKUP = re.compile(
@@ -106,7 +113,8 @@ class LineScores:
             if is_name and (number or opens_text):
                 self._change_subject(name, label.end())
             # In `clear, useful: 7`, it is unknown whose score the 7 is.
-            if number and not (is_name and follows_open_name) and not _WISH.search(number[0]):
+            is_unclear = is_name and follows_open_name
+            if number and not is_unclear and not _NO_STATEMENT.search(number["between"]):
                 self._state(name, number, label.start(), is_total=bool(label["total"]))
             follows_open_name = is_name and not (number or opens_text)
 
@@ -210,4 +218,5 @@ class LineScores:
         rest = _CLAUSE.match(self._text, number.end())
         aside = self._text[start : number.start("number")]
         ends = reply_numbers.ends_beside(f"{aside} {rest[0] if rest else ''}")
-        return [end for end in ends if end > score]
+        # Numbers behind the first may count something: `4 (max. 5), 10 examples`.
+        return [end for end in ends if end > score][:1]

@@ -69,9 +69,11 @@ _BEST = r"(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
 _END = rf"(?P<end>(?<![a-z_\d])(?<!\d[.,])\d{{1,3}}(?:\.0)?(?![\d.,]*\d)|\b{_WORD})"
 # How a text names the end of a scale apart from any score.
 _NAMED_SCALES = (
-    # `/5`, `out of 5`; behind another number it counts something else: `3/5 of the terms`
+    # `/5`, `out of 5`, `max. 5`; behind another number it counts something else: `3/5 of the terms`
     re.compile(
-        rf"(?<!\d)(?<!\d )(?:[/\u2044\uff0f][ ]?|\bout of (?:an? |the )?){_END}", re.IGNORECASE
+        r"(?<!\d)(?<!\d )(?:[/\u2044\uff0f][ ]?|\bout of (?:an? |the )?|\bscale of (?:the )?"
+        rf"|\b(?:max|highest|best)(?:imum)?\.?(?:[ ]possible)?(?:[ ]score)?(?:[ ]is)?:?[ ]){_END}",
+        re.IGNORECASE,
     ),
     # `1-5`, `1 (poor) to 5`
     re.compile(
@@ -80,30 +82,42 @@ _NAMED_SCALES = (
         rf"{_END}",
         re.IGNORECASE,
     ),
-    # `5-point`, `5点満点`, `5 = good`, `5 is the best`, or at the end of a line or a cell: `sur 20`
+    # `5-point`, `5点満点`, `5 = good`, `5 is the best`
     re.compile(
-        rf"{_END}(?:[ ]?[点分段점]|-?(?:point|star|punkt|балл|er-Skala)|[ ]?=[ ]?\w"
-        rf"|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}"
-        r"|[)\]*_#: ]*(?:\||\r?$))",
-        re.IGNORECASE | re.MULTILINE,
+        rf"{_END}(?:[ ]?[点分段점]|[ ](?:point|star)\b|-?(?:point|star|punkt|балл|er-Skala)"
+        rf"|[ ]?=[ ]?\w|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST})",
+        re.IGNORECASE,
     ),
 )
 _LINE_ON_SCALE = re.compile(
-    r"^.*(?:skala|échelle|escala|шкал|段階評価).*$", re.IGNORECASE | re.MULTILINE
+    r"^.*(?:skala|échelle|escala|\bscala d|\bschaal van|шкал|балльн|段階評価"
+    r"|[一二三四五六七八九十百](?:分制|点満点)).*$",
+    re.IGNORECASE | re.MULTILINE,
 )
+# At the end of a line or a cell, a number may be one in any language: `sur 20`.
+_END_OF_LINE = re.compile(rf"{_END}[)\]*_#: ]*(?:\||\r?$)", re.IGNORECASE | re.MULTILINE)
 _MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
 
 
 def ends_named(text: str) -> list[tuple[int, float]]:
-    """The highest scores of scales that a text seems to name, each as (position, end)."""
-    scales = chain.from_iterable(pattern.finditer(text) for pattern in _NAMED_SCALES)
-    ends = [(scale.start(), _value(scale["end"])) for scale in scales]
-    ends = [(position, end) for position, end in ends if end in USUAL_ENDS]
+    """The highest scores of scales that a text names, each as (position, end)."""
+    ends = _usual_ends(text, *_NAMED_SCALES)
     for line in _LINE_ON_SCALE.finditer(text):
         # A number that we cannot read, as in `fünfstufige Skala`: in doubt, the scale is another.
         [end] = highest_in(line[0]) or [math.inf]
         ends.append((line.start(), end))
     return sorted(ends)
+
+
+def ends_of_lines(text: str) -> list[tuple[int, float]]:
+    """The numbers at the ends of lines that may be the highest scores of scales."""
+    return _usual_ends(text, _END_OF_LINE)
+
+
+def _usual_ends(text: str, *patterns: re.Pattern[str]) -> list[tuple[int, float]]:
+    scales = chain.from_iterable(pattern.finditer(text) for pattern in patterns)
+    ends = [(scale.start(), _value(scale["end"])) for scale in scales]
+    return [(position, end) for position, end in ends if end in USUAL_ENDS]
 
 
 def ends_beside(text: str) -> list[float]:
@@ -180,7 +194,7 @@ _FILLER = _any(
 )
 _FILLERS = rf"(?>{_FILLER}{{0,40}})"
 STATED = re.compile(
-    rf"(?:{_ASIDE}{_FILLERS}|{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
+    rf"(?:{_ASIDE})?(?P<between>{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
 )
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`, `deserves a 7`."""
 CORRECTED_CHARS = 200  # how far behind a score its correction may stand

@@ -559,3 +559,10 @@ def test_long_blank_lines_are_read_in_a_moment():
     begin = time.perf_counter()
     assert scores(f"Relevance: 8\n{' ' * 99_000}")[R] == 8
     assert time.perf_counter() - begin < 2
+
+
+@pytest.mark.parametrize("text", ["relevance 4, ", "relevance: 4 (5 ", "("])
+def test_a_line_that_goes_on_and_on_is_read_in_linear_time(text):
+    begin = time.process_time()
+    scores(f"Relevance: {text * (90_000 // len(text))}")
+    assert time.process_time() - begin < 20

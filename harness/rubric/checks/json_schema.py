@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any, Literal, NoReturn
@@ -108,16 +109,52 @@ class Json(Check):
         from jsonschema import ValidationError, validators  # noqa: PLC0415 - as above
         from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
 
+        deadline = time.monotonic() + self.timeout_s
+
+        def matches(pattern: str, text: str) -> bool:
+            found = matches_in(text, pattern, deadline, timeout_s=self.timeout_s)
+            return next(found, None) is not None
+
         def pattern_faults(
             _: object, pattern: str, instance: object, __: object
         ) -> Iterator[ValidationError]:
-            if isinstance(instance, str):
-                matches = matches_in(instance, pattern, timeout_s=self.timeout_s)
-                if next(matches, None) is None:
-                    yield ValidationError(f"{instance!r} does not match {pattern!r}")
+            if isinstance(instance, str) and not matches(pattern, instance):
+                yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
-        timed = validators.extend(_validator_class(self.against), {"pattern": pattern_faults})  # type: ignore[no-untyped-call]
-        validator = timed(self.against, registry=_registry_with(self.against))
+        def pattern_properties_faults(
+            validator: Any,  # noqa: ANN401
+            schemas: dict[str, JsonValue],
+            instance: object,
+            _: object,
+        ) -> Iterator[ValidationError]:
+            members = instance.items() if isinstance(instance, dict) else ()
+            for pattern, schema in schemas.items():
+                for name, member in members:
+                    if matches(pattern, name):
+                        yield from validator.descend(member, schema, path=name, schema_path=pattern)
+
+        known = _validator_class(self.against)
+        additional_faults = known.VALIDATORS["additionalProperties"]
+
+        def additional_properties_faults(
+            validator: object, schema: object, instance: object, around: dict[str, Any]
+        ) -> Iterator[ValidationError]:
+            # It would search for the patterns itself: it gets the names that match in their place.
+            patterns = around.get("patternProperties", {})
+            names = instance if isinstance(instance, dict) else ()
+            matching = {n: True for n in names if any(matches(p, n) for p in patterns)}
+            properties = {**around.get("properties", {}), **matching}
+            yield from additional_faults(validator, schema, instance, {"properties": properties})
+
+        keywords = {
+            "pattern": pattern_faults,
+            "patternProperties": pattern_properties_faults,
+            "additionalProperties": additional_properties_faults,
+        }
+        # Where a schema names its draft, jsonschema would take that draft's own keywords.
+        schema = {key: value for key, value in self.against.items() if key != "$schema"}
+        timed = validators.extend(known, keywords)  # type: ignore[no-untyped-call]
+        validator = timed(schema, registry=_registry_with(schema, like=self.against))
         faults = []
         try:
             for error in islice(validator.iter_errors(instance), _MOST_FAULTS):
@@ -148,14 +185,17 @@ def _validator_class(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - its stubs
     return validators.validator_for(named, default=validators.Draft202012Validator)
 
 
-def _registry_with(schema: dict[str, Any]) -> Any:  # noqa: ANN401
-    """The `referencing.Registry` of the schema and the drafts of JSON Schema, under their ids."""
+def _registry_with(schema: dict[str, Any], *, like: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
+    """The `referencing.Registry` of the schema and the drafts of JSON Schema, under their ids.
+
+    The schema is of the draft that `like` names.
+    """
     # Without one, jsonschema goes to the network for what it does not find.
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
-    from referencing import Resource  # noqa: PLC0415 - as above
-    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above
+    from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415 - as above
 
-    resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+    named = (like or schema).get("$schema", "")
+    resource = specification_with(named, default=DRAFT202012).create_resource(schema)
     return REGISTRY.with_resource(resource.id() or "", resource)
 
 

@@ -383,17 +383,32 @@ def test_a_file_that_was_changed_is_read_again_and_makes_another_rubric(director
     assert changed.grade(draft("a")).share == 0
 
 
+LATEST = "https://json-schema.org/draft/2020-12/schema"
+
+
 @pytest.mark.parametrize(
     "schema",
     [
         {"items": {"pattern": "^(a|a)+$"}},
         {"items": {"type": "string", "anyOf": [{"pattern": "(a|a)+b"}]}},
+        {"$schema": LATEST, "items": {"$ref": "#"}, "pattern": "(a|a)+b"},
+        {"items": {"patternProperties": {"(a|a)+b": {}}}},
+        {"items": {"additionalProperties": False, "patternProperties": {"(a|a)+b": {}}}},
     ],
-    ids=["nested", "either"],
+    ids=["nested", "either", "by its draft", "of names", "of other names"],
 )
 def test_a_pattern_in_a_schema_has_its_time(schema):
+    text = "a" * 40 + "!"
     with pytest.raises(EvaluationFailed):
-        Json(against=schema, timeout_s=0.5).grade(draft(json.dumps(["a" * 40 + "!"])))
+        Json(against=schema, timeout_s=0.5).grade(draft(json.dumps([text, {text: 1}])))
+
+
+def test_names_are_kept_to_patterns():
+    names = {"^a": {"type": "string"}}
+    check = Json(against={"patternProperties": names, "additionalProperties": False})
+    assert check.grade(draft('{"ab": "c"}')).share == 1
+    assert check.grade(draft('{"ab": 1}')).share == 0.5
+    assert check.grade(draft('{"ab": "c", "b": 1}')).share == 0.5
 
 
 def test_a_schema_with_a_pattern_is_kept_to_like_any_other():

@@ -394,6 +394,12 @@ def test_a_search_that_would_never_end_is_broken_off():
         Regex(pattern="(a|a)+b", timeout_s=0.01).grade(draft("a" * 40 + "!"))
 
 
+def test_all_sections_have_one_time():
+    text = "\n\n".join(f"# {number}\n\n{'a' * 17}!" for number in range(300))
+    with pytest.raises(EvaluationFailed):
+        Regex(pattern="(a|a)+b", timeout_s=0.2).grade(draft(text))
+
+
 def test_a_letter_and_its_marks_are_one_word():
     assert (
         Regex(pattern=r"^\w+ \w+$")
@@ -407,6 +413,7 @@ def test_braces_that_repeat_nothing_stand_for_themselves():
     check = Regex(pattern=r"\{x{1,2}\} {e} [{d}] \\{i} {s<=2} {,2}", min=1)
     assert check.grade(draft(r"{xx} {e} { \{i} {s<=2}   end")).share == 1
     assert check.grade(draft(r"{xx} {f} { \{i} {s<=2}   end")).share == 0
+    assert Regex(pattern="^ab{,}$").grade(draft("abbb")).share == 1
 
 
 def repeated_one_by_one(check: NoRepetition, graded) -> list[int]:
