@@ -25,6 +25,7 @@ from harness.graph.executor import Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import (
+    Asked,
     Execution,
     NodeFailure,
     Question,
@@ -39,8 +40,8 @@ from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
 from harness.trace import Span, describe, events
 
-Answers = Mapping[tuple[str, str], object]
-"""Answers of people, by the key and the text of the question."""
+Answers = Mapping[Asked, object]
+"""Answers of people."""
 
 
 class Watcher(Protocol):
@@ -230,8 +231,13 @@ class NodeCall:
         self.keep_from_cache()
         key = f"{self.label}/{self._numbered('ask')}"
         form, schema = form_of_answer(returns), schema_of_answer(returns)
-        question = Question(key=key, node=self.label, text=text, form=form, schema=schema)
-        reply = shared.answers.get((key, text))
+        inputs = sorted(self._call.inputs.digests.items())
+        about = hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
+        question = Question(
+            key=key, node=self.label, text=text, form=form, schema=schema, about=about
+        )
+        asked = question.asked
+        reply = shared.answers.get(asked, shared.answers.get(asked._replace(about="")))
         if reply is None:
             reply = await self._immediate_answer(question)
         # After an answer of the wrong form, the person is asked again, and told what is wrong. A
@@ -242,25 +248,30 @@ class NodeCall:
                 answer = parse_answer(reply, returns)
             except ValueError as error:
                 # Of other forms, the form says all.
-                about = None if schema is None else error
-                question = replace(question, problem=not_an_answer(reply, form, about))
+                mistake = None if schema is None else error
+                question = replace(question, problem=not_an_answer(reply, form, mistake))
                 if tries == _MOST_ANSWERS:
                     break
                 tries += 1
                 reply = await self._immediate_answer(question)
             else:
                 # For the next attempt of the node, which asks again.
-                shared.answers[key, text] = reply
+                shared.answers[asked] = reply
                 answered = events.AnswerEvent(
-                    key=key, text=shared.tracer.excerpt(text), answer=shared.tracer.excerpt(reply)
+                    key=key,
+                    text=shared.tracer.excerpt(text),
+                    answer=shared.tracer.excerpt(reply),
+                    about=shared.tracer.excerpt(about),
                 )
                 shared.tracer.instant(answered)
                 # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
         excerpt = shared.tracer.excerpt(text)
-        asked = events.QuestionEvent(key=key, text=excerpt, form=form, schema=schema)
-        shared.tracer.instant(asked)
+        event = events.QuestionEvent(
+            key=key, text=excerpt, form=form, schema=schema, about=shared.tracer.excerpt(about)
+        )
+        shared.tracer.instant(event)
         self._unanswered.append(question)
         raise Suspended(question)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -53,6 +53,16 @@ class NodeSkip:
     """The node whose end was the reason; None if it was a `when=` or a limit."""
 
 
+class Asked(NamedTuple):
+    """What an answer belongs to."""
+
+    key: str  # of the question
+    text: str
+    # Digest of the inputs of the call that asked, since a person who allowed one draft has not seen
+    # another; empty in journals of earlier versions.
+    about: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A question of a node to a person, not yet answered."""
@@ -68,6 +78,13 @@ class Question:
     """Why an earlier answer was refused; empty without one."""
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     """The JSON Schema of an answer in JSON; None for another form."""
+    about: str = ""
+    """Digest of the inputs of the node's call."""
+
+    @property
+    def asked(self) -> Asked:
+        """What its answer belongs to."""
+        return Asked(self.key, self.text, self.about)
 
     @property
     def form_with_fields(self) -> str:

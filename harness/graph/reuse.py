@@ -23,7 +23,7 @@ import orjson
 
 from harness.graph.executor import Executor, InProcess
 from harness.graph.fingerprint import Fingerprint
-from harness.graph.outcome import Asker, Log, Rerun, Skipped
+from harness.graph.outcome import Asked, Asker, Log, Rerun, Skipped
 from harness.graph.policies import Default
 from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
 from harness.graph.values import ValueForm, digest
@@ -220,7 +220,7 @@ class Shared:
     """The outputs of all runs, for nodes with a `Cache`."""
     changes: Changes | None = None
     """Compares what calls used beside their code and inputs; None if no call can use anything."""
-    answers: dict[tuple[str, str], object] = field(default_factory=dict)
+    answers: dict[Asked, object] = field(default_factory=dict)
     """People's answers to questions of earlier parts, as `Answers`; grows."""
     asker: Asker | None = None
     log: Log = field(default_factory=Log)

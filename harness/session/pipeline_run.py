@@ -256,10 +256,13 @@ class PipelineRun:
         if self.refused is not None:
             trace.instant(self.refused)
         recorded_answers = part.earlier.answers if part.earlier else {}
-        for (key, text), answer in part.answers.items():
-            if (key, text) not in recorded_answers:
+        for asked, answer in part.answers.items():
+            if asked not in recorded_answers:
                 event = events.AnswerEvent(
-                    key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
+                    key=asked.key,
+                    text=trace.excerpt(asked.text),
+                    answer=trace.excerpt(answer),
+                    about=trace.excerpt(asked.about),
                 )
                 trace.instant(event)
         # From here on the run can be killed and resumed.

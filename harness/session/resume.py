@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import EvaluationFailed, HarnessError, InvalidInput, Notice, did_you_mean
 from harness.files import path_in_locale, path_text
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
-from harness.graph.outcome import answer_problem
+from harness.graph.outcome import Asked, answer_problem
 from harness.graph.reuse import MisledCall
 from harness.graph.values import digest, value_form
 from harness.inference import Limits, Spent
@@ -195,8 +195,8 @@ class _JournalFindings:
         self.outputs: list[NodeOutput] = []
         self.beginning: events.PipelineEvent | None = None
         self.inputs: dict[str, events.InputEvent] = {}
-        # Key and text of a question → its answer.
-        self.answers: dict[tuple[str, str], object] = {}
+        # What was asked → the answer.
+        self.answers: dict[Asked, object] = {}
         # Key → a question without an answer.
         self.questions: dict[str, Question] = {}
         self.misled: dict[str, MisledCall] = {}
@@ -257,9 +257,11 @@ class _JournalFindings:
                 text=asked.text or "",
                 form=asked.form,
                 schema=asked.schema,
+                about=asked.about or "",
             )
         elif answer := events.AnswerEvent.of(instant):
-            self.answers[answer.key, answer.text or ""] = answer.answer
+            answered = Asked(answer.key, answer.text or "", answer.about or "")
+            self.answers[answered] = answer.answer
             unanswered = self.questions.get(answer.key)
             if unanswered is not None and unanswered.text == answer.text:
                 del self.questions[answer.key]
@@ -365,9 +367,9 @@ def rename_notices(ended: Execution) -> Iterator[Notice]:
 
 def match_answers(
     new_answers: Mapping[str, object], questions: Sequence[Question]
-) -> dict[tuple[str, str], object]:
-    """A question's key and text → the answer; refuses an answer without a question or its form."""
-    answers: dict[tuple[str, str], object] = {}
+) -> dict[Asked, object]:
+    """A question → the answer; refuses an answer without a question or its form."""
+    answers: dict[Asked, object] = {}
     for name, answer in new_answers.items():
         question = question_named(name, questions)
         problem = answer_problem(answer, question.form)
@@ -375,7 +377,7 @@ def match_answers(
             raise InvalidInput(
                 f"question '{question.key}' ({_title(question)}): {problem}", code="answer.invalid"
             )
-        answers[question.key, question.text] = answer
+        answers[question.asked] = answer
     return answers
 
 

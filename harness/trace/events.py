@@ -143,6 +143,7 @@ class QuestionEvent(InstantEvent):
     text: str | None
     form: str  # the kind of answer, in words
     schema: Mapping[str, Any] | None = None  # of an answer in JSON
+    about: str | None = None  # digest of the inputs of the call that asks
 
     @staticmethod
     def form_of(choices: Iterable[str]) -> str:
@@ -159,6 +160,7 @@ class AnswerEvent(InstantEvent):
     key: str
     text: str | None
     answer: Any
+    about: str | None = None  # as in `QuestionEvent`
 
 
 class Warned(InstantEvent, name="warning"):

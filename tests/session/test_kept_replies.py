@@ -760,3 +760,25 @@ def test_loops_stand_in_the_order_they_ended_whatever_calls_they_are_of(settings
     backend = ScriptedBackend(lambda request: request.messages[-1].content.split()[1])
     result = run(pipeline_of(ends_twice, ends_between), settings, backends={"producer": backend})
     assert [loop.text for loop in result.loops] == ["a.", "b.", "c."]
+
+
+def test_an_answer_about_one_draft_does_not_publish_another(settings):
+    async def draft(topic: str) -> str:
+        return f"about {topic}"
+
+    async def ok(run: Run, draft: str) -> bool:
+        return await run.ask("Publish?", returns=bool)
+
+    async def out(draft: str, ok) -> str:
+        return f"{ok} {draft}"
+
+    pipeline = pipeline_of(draft, ok, out)
+    run(pipeline, settings, {"topic": "tea"})
+    first = run(pipeline, settings, resume="latest", answers={"ok/ask": "yes"})
+    assert first.result == "True about tea"
+    changed = run(pipeline, settings, {"topic": "war"}, resume="latest")
+    assert (changed.status, len(changed.questions)) == ("waiting", 1)
+    second = run(pipeline, settings, resume="latest", answers={"ok/ask": "no"})
+    assert second.result == "False about war"
+    again = run(pipeline, settings, {"topic": "tea"}, resume="latest")
+    assert again.result == "True about tea"
