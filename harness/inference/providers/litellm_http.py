@@ -183,6 +183,7 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     """Makes litellm send all through `CLIENT`, or through clients that follow no redirect."""
     if litellm.aclient_session is CLIENT:
         return
+    from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415
     from litellm.llms.custom_httpx.http_handler import (  # noqa: PLC0415
         AsyncHTTPHandler,
         HTTPHandler,
@@ -199,6 +200,10 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     # A few providers are called without an event loop.
     HTTPHandler.create_client = create_careful_client  # type: ignore[assignment, method-assign]
     AsyncHTTPHandler.create_client = lambda *_, **__: CLIENT  # type: ignore[method-assign]
+    # In place of what the program's own calls of litellm have left, which is not careful.
+    litellm.in_memory_llm_clients_cache = LLMClientCache()
+    litellm.module_level_client = HTTPHandler()
+    litellm.module_level_aclient = AsyncHTTPHandler()
     litellm.aclient_session = CLIENT
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
 
+import httpx
 import pytest
 from calls import PATIENCE_S, ask, backend_at, cut_at, fail, streamed_or_whole
 from loopback import (
@@ -43,7 +44,8 @@ from harness.errors import (
 )
 from harness.inference import ChatRequest, EmbedRequest, Endpoint, Message, as_messages
 from harness.inference.providers.http import Access
-from harness.inference.providers.litellm import LiteLLMBackend
+from harness.inference.providers.litellm import LiteLLMBackend, import_litellm
+from harness.inference.providers.litellm_http import make_careful
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "How many owls?"),))
 HELLO = Reply(steps=llama_server_stream("Hello"))
@@ -501,6 +503,41 @@ def test_no_redirect_takes_a_key_or_a_prompt_to_another_host(model_id, streamed)
     assert asyncio.run(run()) == []
 
 
+MODULE_CLIENTS = ("module_level_client", "module_level_aclient")
+
+
+@streamed_or_whole
+def test_a_client_that_litellm_made_for_the_program_is_not_used(stream, monkeypatch):
+    """It would follow a redirect, as litellm's clients do."""
+    litellm = import_litellm()
+    handlers = litellm.llms.custom_httpx.http_handler
+
+    async def run():
+        async with Loopback([]) as other:
+            moved = [error_reply(307, {}, ("location", other.url)) for _ in range(2)]
+            how = of(CLAUDE, stream=stream)
+            async with Provider(moved) as server, backend_at(server, **how) as backend:
+                with pytest.raises(ServerError):
+                    await backend.chat(REQUEST)
+                for handler in litellm.in_memory_llm_clients_cache.cache_dict.values():
+                    if isinstance(handler, handlers.AsyncHTTPHandler):
+                        follows = httpx.AsyncClient(follow_redirects=True)
+                        monkeypatch.setattr(handler, "_client", follows)
+                # As when the program has called litellm before harness does.
+                monkeypatch.setattr(litellm, "aclient_session", None)
+                for name in ("in_memory_llm_clients_cache", *MODULE_CLIENTS):
+                    monkeypatch.setattr(litellm, name, getattr(litellm, name))
+                for kind in (handlers.HTTPHandler, handlers.AsyncHTTPHandler):
+                    monkeypatch.setattr(kind, "create_client", kind.create_client)
+                make_careful(litellm)
+                with pytest.raises(ServerError):
+                    await backend.chat(REQUEST)
+            assert len(server.asked) == 2
+            return other.asked
+
+    assert asyncio.run(run()) == []
+
+
 def unconnected(model_id, api_key=None, **fields):
     endpoint = Endpoint(tag="judge", backend="litellm", model_id=model_id, **fields)
     return LiteLLMBackend(endpoint, Access(api_key=api_key))
@@ -744,7 +781,8 @@ sys.addaudithook(lambda name, args: calls.append((name, args)) if name in contac
 from harness.errors import EndpointUnreachable
 from harness.inference import ChatRequest, Endpoint, as_messages
 from harness.inference.providers.http import Access
-from harness.inference.providers.litellm import LiteLLMBackend
+from harness.inference.providers.litellm import LiteLLMBackend, import_litellm
+from harness.inference.providers.litellm_http import make_careful
 
 # Of some providers litellm would like to know more: here is one, where nobody is.
 backend = LiteLLMBackend(
