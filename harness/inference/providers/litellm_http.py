@@ -175,7 +175,14 @@ class _Transport(httpx.AsyncBaseTransport):
             return await call.send(request)
 
 
-CLIENT = httpx.AsyncClient(transport=_Transport())
+class _Client(httpx.AsyncClient):
+    """A client that stays open: litellm closes handlers, and with them what it takes for theirs."""
+
+    async def aclose(self) -> None:
+        """There is nothing to close: each endpoint closes its own connections."""
+
+
+CLIENT = _Client(transport=_Transport())
 """The client of all calls that litellm makes in an event loop."""
 
 

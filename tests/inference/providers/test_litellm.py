@@ -700,6 +700,18 @@ def test_no_cookie_is_kept_for_the_calls_of_others():
     assert ["cookie" in asked.headers for asked in server.asked] == [False, False]
 
 
+def test_a_handler_that_litellm_closes_leaves_the_client_of_later_calls():
+    litellm = import_litellm()
+
+    async def main():
+        async with Anthropic() as server, backend_at(server, **of(CLAUDE)) as backend:
+            await backend.chat(REQUEST)
+            await litellm.close_litellm_async_clients()
+            return await backend.chat(REQUEST)
+
+    assert asyncio.run(main()).text == "".join(TEXT)
+
+
 def test_closing_one_endpoint_leaves_the_connections_of_another():
     async def main():
         server = Loopback([HELLO] * 3)
