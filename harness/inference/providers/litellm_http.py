@@ -34,6 +34,7 @@ from harness.inference.providers.json_stream import is_end_mark, json_values
 from harness.inference.providers.wire_reply import divided, first_choices
 
 _DONE = b"[DONE]"
+_BINARY_STREAM = "amazon.eventstream"  # a part of its content type
 # Line ends in UTF-8, and as JSON escapes them. JSON has to escape all other line ends anyway.
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 
@@ -85,11 +86,11 @@ class HttpCall:
         if is_stream and reply.is_success:
             self.rest = json_values(self.connection.chunks(reply))
             content = self._read(self._events(self.rest))
-        elif reply.is_error or "json" in kind:
+        elif reply.is_success and _BINARY_STREAM in kind:
+            content = self._read(self.connection.chunks(reply))
+        else:
             content = await self.connection.read(reply)
             self.read_end(parsed(content))
-        else:
-            content = self._read(self.connection.chunks(reply))
         headers = reply.headers.copy()
         headers.pop("content-encoding", None)  # the content is unpacked
         headers.pop("set-cookie", None)  # `CLIENT`, which all endpoints share, would send it back

@@ -131,6 +131,13 @@ def test_what_the_provider_broke_off_is_no_reply(model_id, reason, stream):
     fail(StreamCut, halves if stream else whole(reason), **of(model_id, stream=stream))
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "text/html", "application/octet-stream"])
+def test_what_the_provider_broke_off_is_no_reply_by_any_name_of_its_kind(kind):
+    half = replace(whole(None), headers=(("content-type", kind),))
+
+    fail(StreamCut, half, **of("openai/served-name", stream=False))
+
+
 def test_a_reply_that_speaks_of_finish_reasons_is_a_reply():
     text = (
         'It said "finish_reason": "abort".\n\ndata: {"choices": [{"finish_reason": "error"}]}\n\n'
