@@ -113,7 +113,8 @@ class LiteLLMBackend:
                 fields, dropped = self._refused.without(requested)
                 try:
                     completion = await self._chat(request, fields, arrived)
-                    return replace(completion, dropped=dropped, attempts=attempt, source=source)
+                    attempts = completion.attempts + attempt - 1
+                    return replace(completion, dropped=dropped, attempts=attempts, source=source)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
                         raise
@@ -149,7 +150,12 @@ class LiteLLMBackend:
         cost_usd = saved_usd = None
         if reply.usage:
             cost_usd, saved_usd = self._costs(with_usage)
-        return replace(reply.completion(), cost_usd=cost_usd, cache_saved_usd=saved_usd)
+        return replace(
+            reply.completion(),
+            attempts=1 + call.exchange.requests - call.sent,
+            cost_usd=cost_usd,
+            cache_saved_usd=saved_usd,
+        )
 
     async def _read(self, response: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""

@@ -48,6 +48,7 @@ class HttpCall:
     # Raises `NotTrusted` for an address that nothing may be sent to.
     check_address: Callable[[str], None]
     error: HarnessError | None = None
+    sent: int = 0  # requests of litellm's; `exchange` may have sent one of them again
     # The rest of a stream, so that its connection can be used again.
     rest: AsyncIterator[object] | None = None
     # Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's.
@@ -67,6 +68,7 @@ class HttpCall:
         request.headers.update(trace_headers() | self.connection.endpoint.headers)
         request.headers["accept-encoding"] = PACKED_AS
         body = await request.aread()
+        self.sent += 1
         reply = await self.exchange.send(
             httpx2.Request(
                 request.method,

@@ -698,6 +698,15 @@ def test_calls_one_after_another_keep_one_connection_open_that_closing_closes(se
     asyncio.run(main())
 
 
+def test_a_request_that_is_sent_again_is_counted():
+    """Its connection had been kept open, and the server closed it."""
+    server = Loopback([HELLO, GONE_BEFORE_A_BYTE, HELLO])
+
+    completion, _ = ask(server, calls=2, **of(OPENAI))
+
+    assert (completion.text, completion.attempts, len(server.asked)) == ("Hello", 2, 3)
+
+
 def test_no_cookie_is_kept_for_the_calls_of_others():
     cookie = ("content-type", "text/event-stream"), ("set-cookie", "session=1; Path=/")
     reply = Reply(headers=cookie, steps=HELLO.steps)
