@@ -43,7 +43,7 @@ from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
-from harness.inference.time_limits import Arrived, time_limits
+from harness.inference.time_limits import Arrived, time_limits, timed_out
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -207,8 +207,14 @@ class LiteLLMBackend:
             match cause:
                 case httpx.HTTPStatusError():
                     return self._refusal(error, cause.response)
-                case httpx.ConnectError():  # of a provider that has a client of its own
+                # The others are of providers that have a client of their own.
+                case httpx.ConnectTimeout():
+                    return timed_out("connect_timeout_s", self._endpoint)
+                case httpx.ConnectError() | httpx.ProxyError():
                     return not_connected(cause, self._endpoint.url or "the provider")
+                case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
+                    reason = f"the connection broke before it began: {cause}"
+                    return self._connection.cut(reason, has_begun=False)
         # Without such a cause, litellm raised the error by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(

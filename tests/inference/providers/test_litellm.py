@@ -473,7 +473,10 @@ WAIT = ("retry-after", "7")
         ),
         ((OPENAI, Reply(steps=(*TOKENS, DONE))), StreamCut, {}),
         ((OPENAI, Reply(steps=TOKENS, ending="reset")), StreamCut, {}),
-        *(((one, GONE_BEFORE_A_BYTE), StreamCut, {}) for one in (OPENAI, VLLM, CLAUDE)),
+        *(
+            ((one, GONE_BEFORE_A_BYTE), StreamCut, {})
+            for one in (OPENAI, VLLM, CLAUDE, "oobabooga/o")
+        ),
     ],
 )
 def test_an_error_is_told_by_status_and_words_after_one_request(refusal, error, facts):
