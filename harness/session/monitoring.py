@@ -350,6 +350,7 @@ class GpuSource(LocalSource):
 def core_readings() -> Iterator[tuple[Reading, ...]]:
     """How busy all cores were since the last reading, by any program; Linux alone counts that."""
     before = core_use()
+    yield ()  # ticks of 10 ms are too coarse for the moment since then
     while True:
         current = core_use()
         if before is None or current is None or current.total_s <= before.total_s:

@@ -13,11 +13,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from harness.errors import ServerError
+from harness.hardware.machine import CoreUse
 from harness.inference import ChatRequest, as_messages
 from harness.inference.providers.counters import Reading
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.registry import metrics_source
-from harness.session.monitoring import Sampled, device_sources, process_readings, sampling
+from harness.session.monitoring import (
+    Sampled,
+    core_readings,
+    device_sources,
+    process_readings,
+    sampling,
+)
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer, monotonic
 
@@ -215,6 +222,15 @@ class Nvml:
             return answers[name]
 
         return answer
+
+
+def test_the_first_share_of_the_cores_is_of_more_than_a_moment(monkeypatch):
+    uses = iter([CoreUse(busy_s=7, total_s=10), CoreUse(busy_s=8, total_s=14)])
+    monkeypatch.setattr("harness.session.monitoring.core_use", lambda: next(uses))
+    readings = core_readings()
+
+    assert next(readings) == ()
+    assert next(readings)[0].value == 0.25
 
 
 def test_cores_this_process_engines_and_gpus_have_tracks(monkeypatch):

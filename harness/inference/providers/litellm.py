@@ -43,7 +43,7 @@ from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
-from harness.inference.time_limits import Arrived, time_limits
+from harness.inference.time_limits import Arrived, time_limits, timed_out
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -113,7 +113,8 @@ class LiteLLMBackend:
                 fields, dropped = self._refused.without(requested)
                 try:
                     completion = await self._chat(request, fields, arrived)
-                    return replace(completion, dropped=dropped, attempts=attempt, source=source)
+                    attempts = completion.attempts + attempt - 1
+                    return replace(completion, dropped=dropped, attempts=attempts, source=source)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
                         raise
@@ -149,7 +150,12 @@ class LiteLLMBackend:
         cost_usd = saved_usd = None
         if reply.usage:
             cost_usd, saved_usd = self._costs(with_usage)
-        return replace(reply.completion(), cost_usd=cost_usd, cache_saved_usd=saved_usd)
+        return replace(
+            reply.completion(),
+            attempts=1 + call.exchange.requests - call.sent,
+            cost_usd=cost_usd,
+            cache_saved_usd=saved_usd,
+        )
 
     async def _read(self, response: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
@@ -201,8 +207,14 @@ class LiteLLMBackend:
             match cause:
                 case httpx.HTTPStatusError():
                     return self._refusal(error, cause.response)
-                case httpx.ConnectError():  # of a provider that has a client of its own
+                # The others are of providers that have a client of their own.
+                case httpx.ConnectTimeout():
+                    return timed_out("connect_timeout_s", self._endpoint)
+                case httpx.ConnectError() | httpx.ProxyError():
                     return not_connected(cause, self._endpoint.url or "the provider")
+                case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
+                    reason = f"the connection broke before it began: {cause}"
+                    return self._connection.cut(reason, has_begun=False)
         # Without such a cause, litellm raised the error by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(

@@ -34,6 +34,7 @@ from harness.inference.providers.json_stream import is_end_mark, json_values
 from harness.inference.providers.wire_reply import divided, first_choices
 
 _DONE = b"[DONE]"
+_BINARY_STREAM = "amazon.eventstream"  # a part of its content type
 # Line ends in UTF-8, and as JSON escapes them. JSON has to escape all other line ends anyway.
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
 
@@ -47,6 +48,7 @@ class HttpCall:
     # Raises `NotTrusted` for an address that nothing may be sent to.
     check_address: Callable[[str], None]
     error: HarnessError | None = None
+    sent: int = 0  # requests of litellm's; `exchange` may have sent one of them again
     # The rest of a stream, so that its connection can be used again.
     rest: AsyncIterator[object] | None = None
     # Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's.
@@ -66,6 +68,7 @@ class HttpCall:
         request.headers.update(trace_headers() | self.connection.endpoint.headers)
         request.headers["accept-encoding"] = PACKED_AS
         body = await request.aread()
+        self.sent += 1
         reply = await self.exchange.send(
             httpx2.Request(
                 request.method,
@@ -85,11 +88,11 @@ class HttpCall:
         if is_stream and reply.is_success:
             self.rest = json_values(self.connection.chunks(reply))
             content = self._read(self._events(self.rest))
-        elif reply.is_error or "json" in kind:
+        elif reply.is_success and _BINARY_STREAM in kind:
+            content = self._read(self.connection.chunks(reply))
+        else:
             content = await self.connection.read(reply)
             self.read_end(parsed(content))
-        else:
-            content = self._read(self.connection.chunks(reply))
         headers = reply.headers.copy()
         headers.pop("content-encoding", None)  # the content is unpacked
         headers.pop("set-cookie", None)  # `CLIENT`, which all endpoints share, would send it back
@@ -175,7 +178,14 @@ class _Transport(httpx.AsyncBaseTransport):
             return await call.send(request)
 
 
-CLIENT = httpx.AsyncClient(transport=_Transport())
+class _Client(httpx.AsyncClient):
+    """A client that stays open: litellm closes handlers, and with them what it takes for theirs."""
+
+    async def aclose(self) -> None:
+        """There is nothing to close: each endpoint closes its own connections."""
+
+
+CLIENT = _Client(transport=_Transport())
 """The client of all calls that litellm makes in an event loop."""
 
 
@@ -183,6 +193,7 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     """Makes litellm send all through `CLIENT`, or through clients that follow no redirect."""
     if litellm.aclient_session is CLIENT:
         return
+    from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415
     from litellm.llms.custom_httpx.http_handler import (  # noqa: PLC0415
         AsyncHTTPHandler,
         HTTPHandler,
@@ -199,6 +210,10 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     # A few providers are called without an event loop.
     HTTPHandler.create_client = create_careful_client  # type: ignore[assignment, method-assign]
     AsyncHTTPHandler.create_client = lambda *_, **__: CLIENT  # type: ignore[method-assign]
+    # In place of what the program's own calls of litellm have left, which is not careful.
+    litellm.in_memory_llm_clients_cache = LLMClientCache()
+    litellm.module_level_client = HTTPHandler()
+    litellm.module_level_aclient = AsyncHTTPHandler()
     litellm.aclient_session = CLIENT
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Thread
 
+import httpx
 import pytest
 from calls import PATIENCE_S, ask, backend_at, cut_at, fail, streamed_or_whole
 from loopback import (
@@ -43,7 +44,8 @@ from harness.errors import (
 )
 from harness.inference import ChatRequest, EmbedRequest, Endpoint, Message, as_messages
 from harness.inference.providers.http import Access
-from harness.inference.providers.litellm import LiteLLMBackend
+from harness.inference.providers.litellm import LiteLLMBackend, import_litellm
+from harness.inference.providers.litellm_http import make_careful
 
 REQUEST = ChatRequest(model="judge", messages=(Message("user", "How many owls?"),))
 HELLO = Reply(steps=llama_server_stream("Hello"))
@@ -127,6 +129,13 @@ def test_what_the_provider_broke_off_is_no_reply(model_id, reason, stream):
     halves = Reply(steps=llama_server_stream("half an ", "ans", finish_reason=reason))
 
     fail(StreamCut, halves if stream else whole(reason), **of(model_id, stream=stream))
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/html", "application/octet-stream"])
+def test_what_the_provider_broke_off_is_no_reply_by_any_name_of_its_kind(kind):
+    half = replace(whole(None), headers=(("content-type", kind),))
+
+    fail(StreamCut, half, **of("openai/served-name", stream=False))
 
 
 def test_a_reply_that_speaks_of_finish_reasons_is_a_reply():
@@ -464,7 +473,10 @@ WAIT = ("retry-after", "7")
         ),
         ((OPENAI, Reply(steps=(*TOKENS, DONE))), StreamCut, {}),
         ((OPENAI, Reply(steps=TOKENS, ending="reset")), StreamCut, {}),
-        *(((one, GONE_BEFORE_A_BYTE), StreamCut, {}) for one in (OPENAI, VLLM, CLAUDE)),
+        *(
+            ((one, GONE_BEFORE_A_BYTE), StreamCut, {})
+            for one in (OPENAI, VLLM, CLAUDE, "oobabooga/o")
+        ),
     ],
 )
 def test_an_error_is_told_by_status_and_words_after_one_request(refusal, error, facts):
@@ -496,6 +508,41 @@ def test_no_redirect_takes_a_key_or_a_prompt_to_another_host(model_id, streamed)
                 with pytest.raises((ServerError, StreamCut)):
                     await backend.chat(REQUEST)
             assert server.asked
+            return other.asked
+
+    assert asyncio.run(run()) == []
+
+
+MODULE_CLIENTS = ("module_level_client", "module_level_aclient")
+
+
+@streamed_or_whole
+def test_a_client_that_litellm_made_for_the_program_is_not_used(stream, monkeypatch):
+    """It would follow a redirect, as litellm's clients do."""
+    litellm = import_litellm()
+    handlers = litellm.llms.custom_httpx.http_handler
+
+    async def run():
+        async with Loopback([]) as other:
+            moved = [error_reply(307, {}, ("location", other.url)) for _ in range(2)]
+            how = of(CLAUDE, stream=stream)
+            async with Provider(moved) as server, backend_at(server, **how) as backend:
+                with pytest.raises(ServerError):
+                    await backend.chat(REQUEST)
+                for handler in litellm.in_memory_llm_clients_cache.cache_dict.values():
+                    if isinstance(handler, handlers.AsyncHTTPHandler):
+                        follows = httpx.AsyncClient(follow_redirects=True)
+                        monkeypatch.setattr(handler, "_client", follows)
+                # As when the program has called litellm before harness does.
+                monkeypatch.setattr(litellm, "aclient_session", None)
+                for name in ("in_memory_llm_clients_cache", *MODULE_CLIENTS):
+                    monkeypatch.setattr(litellm, name, getattr(litellm, name))
+                for kind in (handlers.HTTPHandler, handlers.AsyncHTTPHandler):
+                    monkeypatch.setattr(kind, "create_client", kind.create_client)
+                make_careful(litellm)
+                with pytest.raises(ServerError):
+                    await backend.chat(REQUEST)
+            assert len(server.asked) == 2
             return other.asked
 
     assert asyncio.run(run()) == []
@@ -654,6 +701,15 @@ def test_calls_one_after_another_keep_one_connection_open_that_closing_closes(se
     asyncio.run(main())
 
 
+def test_a_request_that_is_sent_again_is_counted():
+    """Its connection had been kept open, and the server closed it."""
+    server = Loopback([HELLO, GONE_BEFORE_A_BYTE, HELLO])
+
+    completion, _ = ask(server, calls=2, **of(OPENAI))
+
+    assert (completion.text, completion.attempts, len(server.asked)) == ("Hello", 2, 3)
+
+
 def test_no_cookie_is_kept_for_the_calls_of_others():
     cookie = ("content-type", "text/event-stream"), ("set-cookie", "session=1; Path=/")
     reply = Reply(headers=cookie, steps=HELLO.steps)
@@ -661,6 +717,18 @@ def test_no_cookie_is_kept_for_the_calls_of_others():
     _, server = ask(Loopback([reply, reply]), calls=2, **of(OPENAI))
 
     assert ["cookie" in asked.headers for asked in server.asked] == [False, False]
+
+
+def test_a_handler_that_litellm_closes_leaves_the_client_of_later_calls():
+    litellm = import_litellm()
+
+    async def main():
+        async with Anthropic() as server, backend_at(server, **of(CLAUDE)) as backend:
+            await backend.chat(REQUEST)
+            await litellm.close_litellm_async_clients()
+            return await backend.chat(REQUEST)
+
+    assert asyncio.run(main()).text == "".join(TEXT)
 
 
 def test_closing_one_endpoint_leaves_the_connections_of_another():
@@ -744,7 +812,8 @@ sys.addaudithook(lambda name, args: calls.append((name, args)) if name in contac
 from harness.errors import EndpointUnreachable
 from harness.inference import ChatRequest, Endpoint, as_messages
 from harness.inference.providers.http import Access
-from harness.inference.providers.litellm import LiteLLMBackend
+from harness.inference.providers.litellm import LiteLLMBackend, import_litellm
+from harness.inference.providers.litellm_http import make_careful
 
 # Of some providers litellm would like to know more: here is one, where nobody is.
 backend = LiteLLMBackend(
