@@ -185,12 +185,12 @@ def _nearest_sections(failed: FailedDraft, *, room: int) -> tuple[int, ...]:
     """
     sections = failed.draft.sections
     texts = [section.text for section in sections]
-    chosen = list(cited(failed.focus, sections))
-    room -= sum(len(texts[index]) for index in chosen)
     order = _by_nearness(texts, to=[" ".join(faults_of(failed.focus))])
-    chosen += _fitting(texts, [index for index in order if index not in chosen], room=room)
     # At least one section is shown, also if it is longer than there is room.
-    return tuple(sorted(chosen or order[:1]))
+    chosen = list(cited(failed.focus, sections)) or order[:1]
+    room -= sum(len(texts[index]) for index in chosen)
+    chosen += _fitting(texts, [index for index in order if index not in chosen], room=room)
+    return tuple(sorted(chosen))
 
 
 def _section_sources(failed: FailedDraft, index: int) -> str:

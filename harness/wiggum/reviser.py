@@ -13,6 +13,7 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -359,6 +360,8 @@ def _undecided(focus: Sequence[DimensionScore]) -> set[int | None]:
     return {None} if any(score.source == "judged" for score in focus) else set()
 
 
+# What opens or closes code; behind backticks, a line with more of them is prose.
+_FENCE = re.compile(r"[ \t]*(?:`{3,}(?!.*`)|~{3,})")
 _PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
 
 
@@ -371,16 +374,30 @@ def without_broken_end(text: str) -> str:
         return text
     last = blocks_of(text)[-1]
     before = text[: len(text) - len(last.text)]
-    *whole_lines, end = last.text.rstrip().splitlines(keepends=True)
-    if last.fence and not (whole_lines and closes_fence(end, last.fence)):
+    lines = last.text.rstrip().splitlines(keepends=True)
+    # An item of a list is one block, with the code in it.
+    start, fence = _open_fence(lines) if last.kind == "item" else (0, last.fence)
+    *whole_lines, end = lines[start:]
+    if fence and not (whole_lines and closes_fence(end, fence.strip())):
         # The last line stays if the code has no other.
         code = whole_lines if len(whole_lines) > 1 else [*whole_lines, end]
-        return f"{before}{''.join(code).rstrip()}\n{last.fence}"
+        return f"{before}{''.join([*lines[:start], *code]).rstrip()}\n{fence}"
     if ends_sentence(text):
         return text
     if last.kind == "table":
         return (before + "".join(whole_lines)).rstrip()
-    if last.kind not in _PROSE:
+    if last.kind not in _PROSE or _FENCE.match(end):
         return text
     broken_sentence = sentences_of(last.text)[-1]
     return text[: text.rindex(broken_sentence)].rstrip() or text
+
+
+def _open_fence(lines: Sequence[str]) -> tuple[int, str]:
+    """Where code begins that no line closes, and the line that would close it; else `(0, "")`."""
+    start, fence = 0, ""
+    for number, line in enumerate(lines):
+        if fence:
+            fence = "" if closes_fence(line, fence.strip()) else fence
+        elif match := _FENCE.match(line):
+            start, fence = number, match[0]
+    return (start, fence) if fence else (0, "")

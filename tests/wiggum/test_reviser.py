@@ -395,6 +395,16 @@ def test_only_what_a_long_draft_was_shown_in_full_can_be_written_again():
     assert all(f"'Part {n}'" in prompt for n in shown)
 
 
+def test_the_section_nearest_to_the_findings_is_shown_even_if_there_is_no_room_for_it():
+    text = LONG + "# Prices\n\n" + "The price of tea is high. " * 200
+    backend = always("# Prices\n\nTea costs a lot.")
+
+    focus = failed(Finding("say who pays the price of the tea"))
+    result = revision(backend.chat, draft(text), focus, shorten_over=3_000)
+
+    assert result.best.text.strip() == f"{LONG}# Prices\n\nTea costs a lot."
+
+
 # --- what it takes -----------------------------------------------------------------------------
 
 

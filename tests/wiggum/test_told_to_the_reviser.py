@@ -125,6 +125,11 @@ TABLE = "It is.\n\n| a | b |\n|---|---|\n| 1 | 2 |"
         pytest.param("So:\n\n```sh\nls\ncd /tm", "So:\n\n```sh\nls\n```", id="in code"),
         pytest.param("~~~~\na\n~~~\nb\nc", "~~~~\na\n~~~\nb\n~~~~", id="a shorter fence inside"),
         pytest.param("```\na\n```\nIt is. And", "```\na\n```\nIt is.", id="after code"),
+        pytest.param(
+            "- So:\n  ```\n  a\n  b\n  c", "- So:\n  ```\n  a\n  b\n  ```", id="in an item"
+        ),
+        pytest.param("- So:\n  ```\n  a\n  ```", "- So:\n  ```\n  a\n  ```", id="after an item's"),
+        pytest.param("- ```a``` is. And", "- ```a``` is.", id="after code in a line"),
         pytest.param(f"{TABLE}\n| 3", TABLE, id="in a table"),
     ],
 )

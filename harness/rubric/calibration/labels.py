@@ -378,12 +378,11 @@ def _decision(value: object) -> bool | None:
 
 def _number(value: object, scale: Scale) -> float | None:
     """The score in a cell, which may be a word on a scale of pass and fail; None if it is none."""
-    if scale.is_pass_fail and (decision := _decision(value)) is not None:
-        return scale.at(float(decision))
     try:
         score = float(str(value).strip())
     except ValueError:
-        return None
+        decision = _decision(value) if scale.is_pass_fail else None
+        return None if decision is None else scale.at(float(decision))
     return score if math.isfinite(score) else None
 
 

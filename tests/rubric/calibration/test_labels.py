@@ -321,6 +321,16 @@ def test_scores_are_on_the_scale_of_their_dimension_and_pass_and_fail_are_words_
         read_labels(path, SCALES, columns={})
 
 
+def test_a_number_on_a_scale_of_two_scores_is_the_score_and_not_a_word(tmp_path):
+    scales = rubric(Dimension(name="safe", judge="Is it?", scale={"min": 1, "max": 2, "step": 1}))
+    path = tmp_path / "labels.csv"
+    path.write_text("id,human.safe,score.safe\n1,1,1 2 yes no\n")
+    (one,) = read_labels(path, scales, columns={}).drafts
+
+    assert one.people == {"safe": {"": 1}}
+    assert one.scores == {"safe": (1, 2, 2, 1)}
+
+
 @pytest.mark.parametrize(
     ("unreadable", "off_scale", "scores"),
     [
