@@ -9,7 +9,7 @@ import pytest
 from calls import ask, fail, streamed_or_whole
 from loopback import Reply, chunk, delta, error_reply, llama_server_stream, usage
 
-from harness.errors import ReplyTooLarge, ServerError
+from harness.errors import ReplyTooLarge, ServerError, StreamCut
 
 OPENAI = {"backend": "litellm", "model_id": "openai/served-name", "api_key": "sk-1"}
 CLAUDE = {"backend": "litellm", "model_id": "anthropic/claude-haiku-4-5", "api_key": "sk-1"}
@@ -75,6 +75,14 @@ def test_a_packed_reply_is_the_same(name, pack, way, stream):
 
     assert completion.text == TEXT
     assert server.asked[0].headers["accept-encoding"] == "gzip"
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+@pytest.mark.parametrize("packing", ["br", "gzip, br", "zstd"])
+def test_a_reply_that_is_packed_as_nobody_asked_is_refused(packing, way):
+    headers = (JSON, ("content-encoding", packing))
+    with pytest.raises(StreamCut, match="not asked for"):
+        ask(Reply(headers=headers, steps=(b"\x8b\x02\x80abc\x03",)), stream=False, **way)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -41,6 +41,8 @@ from harness.trace.secrets import Redactor
 from harness.trace.tracer import traceparent
 
 PACKED_AS = "gzip"  # the one encoding that servers may use
+# httpx2 unpacks these in steps; what it does with others depends on what is installed.
+_READ_PACKINGS = {"", "identity", "gzip", "x-gzip", "deflate"}
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 # The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
@@ -186,10 +188,13 @@ class HttpConnection:
     async def chunks(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
         """A reply's bytes as they come; raises as `read`."""
         # httpx2 unpacks a few kilobytes that become gigabytes in steps of a megabyte.
-        is_packed = "content-encoding" in reply.headers
+        packing = reply.headers.get("content-encoding", "")
+        unread = {name.strip().lower() for name in packing.split(",")} - _READ_PACKINGS
+        if unread:
+            raise self.cut(f"it is packed as {', '.join(sorted(unread))}, not asked for")
         most_bytes, length = self.endpoint.max_reply_bytes, 0
         try:
-            async for chunk in reply.aiter_bytes() if is_packed else reply.aiter_raw():
+            async for chunk in reply.aiter_bytes() if packing else reply.aiter_raw():
                 length += len(chunk)
                 if length > most_bytes:
                     raise ReplyTooLarge(
