@@ -47,7 +47,8 @@ def explain(problem: ErrorDetails) -> Notice:
             message = f"'{name}' is not allowed here; {nearest}"
             return Notice(code="rubric.unknown-field", message=message)
         case "missing":
-            return Notice(code="rubric.field-missing", message=f"'{name}' is missing")
+            remedy = _REMEDIES_OF_MISSING.get((len(owner), str(name)), "")
+            return Notice(code="rubric.field-missing", message=f"'{name}' is missing{remedy}")
         case "union_tag_not_found":
             message = "'check' is missing, which says which check it is; "
             return Notice(code="rubric.check-unnamed", message=message + did_you_mean("", CHECKS))
@@ -109,6 +110,12 @@ def _wrong_value(problem: ErrorDetails) -> Notice:
     elif isinstance(value, str) and value in CHECKS and usual is _FIELDS:
         message = f"write this as '{{ check: {value} }}'"
         notice = Notice(code="rubric.name-for-fields", message=message)
+    elif name == "when" and usual is _TEXT:
+        message = "must be a statement in words; a check is put under 'unless'"
+        notice = Notice(code="rubric.not-text", message=message)
+    elif usual is _TEXT and isinstance(value, list | dict):
+        message = "must be one text, and has items or fields"
+        notice = Notice(code="rubric.not-text", message=message)
     elif name == "[key]" and usual is _NUMBER:
         notice = Notice(
             code="rubric.anchor-without-score",
@@ -153,8 +160,14 @@ _WORDS = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
+# How many keys lead to the field's table, and the field → how to mend that it is missing.
+_REMEDIES_OF_MISSING = {
+    (0, "title"): "; begin the file with it, such as 'title: My rubric'",
+    (2, "name"): ", which every dimension needs, such as 'name: clear'",
+}
 _FIELDS = Notice(code="rubric.not-fields", message="must have fields, such as 'name: value'")
 _NUMBER = Notice(code="rubric.not-a-number", message="must be a number")
+_TEXT = Notice(code="rubric.not-text", message="must be one text; put it in quotes")
 _WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
 _TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")
 # Type of pydantic's error → what we say: pydantic's words speak of Python's types.
@@ -171,7 +184,7 @@ _MESSAGES = {
     "model_attributes_type": _FIELDS,
     "model_type": _FIELDS,
     "string_too_short": Notice(code="rubric.text-empty", message="must not be empty"),
-    "string_type": Notice(code="rubric.not-text", message="must be one text; put it in quotes"),
+    "string_type": _TEXT,
     "too_short": Notice(code="rubric.list-empty", message="must hold at least one"),
     "tuple_type": Notice(
         code="rubric.not-a-list",
