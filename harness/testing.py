@@ -308,11 +308,14 @@ def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
         raise reply
     if isinstance(reply, ScriptedReply):
         return reply
-    properties = (request.reply_schema or {}).get("properties")
+    schema: Mapping[str, Any] = request.reply_schema or {}
+    properties = schema.get("properties")
     # For a type that is no object, the schema and the reply have an object with the key `answer`.
     is_wrapped = isinstance(properties, Mapping) and set(properties) == {"answer"}
-    if isinstance(reply, str) and (not is_wrapped or reply.lstrip().startswith("{")):
-        return reply
+    if isinstance(reply, str):
+        is_value = is_wrapped and _allows_text(schema["properties"]["answer"], schema)
+        if not is_value or reply.lstrip().startswith("{"):
+            return reply
     if request.reply_schema is None:
         raise ScriptMismatch(
             f"the script has {_short(repr(reply))} for a call that asks for a text; write a "
@@ -323,6 +326,17 @@ def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
     if is_wrapped and not (isinstance(value, dict) and set(value) == {"answer"}):
         value = {"answer": value}
     return orjson.dumps(value).decode()
+
+
+def _allows_text(part: Mapping[str, Any], schema: Mapping[str, Any]) -> bool:
+    """Whether a value of this part of a JSON Schema may be a text."""
+    if place := part.get("$ref"):
+        return _allows_text(schema["$defs"][place.rpartition("/")[2]], schema)
+    if choices := part.get("anyOf", part.get("oneOf")):
+        return any(_allows_text(choice, schema) for choice in choices)
+    if "enum" in part:
+        return any(isinstance(value, str) for value in part["enum"])
+    return "type" not in part or part["type"] == "string"  # without a type, any value
 
 
 class Judge:

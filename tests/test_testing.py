@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
+from typing import Literal
 
 import pytest
 from pydantic import BaseModel
@@ -37,6 +39,10 @@ RUBRIC = Rubric(
 
 class Topic(BaseModel):
     name: str
+
+
+class Colour(Enum):
+    RED = "red"
 
 
 digest = Pipeline("digest")
@@ -141,6 +147,25 @@ def test_replies_can_be_cut_fail_and_be_counted() -> None:
 )
 def test_a_value_is_sent_as_a_model_would_write_it(returns, value) -> None:
     result = run_pipeline(asking(returns=returns), Script({"producer": [value]}))
+    assert result.result == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("returns", "text", "value"),
+    [
+        (list[Topic], '[{"name": "tea"}]', [Topic(name="tea")]),
+        (list[Topic], 'Here: [{"name": "tea"}]', [Topic(name="tea")]),
+        (Topic | None, '{"answer": {"name": "tea"}}', Topic(name="tea")),
+        (int, "3.", 3),
+        (str, '["a"]', '["a"]'),
+        (str | None, "3", "3"),
+        (Literal["tea", "milk"] | int, "tea", "tea"),
+        (Colour | list[Topic], "red", Colour.RED),
+    ],
+    ids=str,
+)
+def test_a_text_is_sent_as_it_is_unless_it_is_a_value_of_the_type(returns, text, value) -> None:
+    result = run_pipeline(asking(returns=returns), Script({"producer": [text]}))
     assert result.result == repr(value)
 
 

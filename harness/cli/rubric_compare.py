@@ -227,8 +227,13 @@ def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
 def _rubric_of(file: _ScoreFile) -> str:
     name = file.fields.get("rubric")
     if name is None:
+        columns = {column.partition(".")[0] for column in file.fields}
+        is_of_batch = columns >= {"row", "output"} and not columns & {"score", "scores"}
         raise InvalidInput(
-            "it does not say by which rubric it was scored; add --rubric NAME",
+            "it is an output of 'harness batch', which has no scores; score the same rows with "
+            "'harness evaluate', or drafts with 'harness rubric score'"
+            if is_of_batch
+            else "it does not say by which rubric it was scored; add --rubric NAME",
             code="compare.no-rubric",
             path=file.path,
         )

@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis import RunReport
 from harness.analysis.comparison import (
     Difference,
     FigureDifference,
@@ -44,6 +43,10 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     if a.pipeline != b.pipeline:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
         console.print(Text(sentence, style="yellow"))
+    for side, run in (("A", a), ("B", b)):
+        # Not in the table, whose first column a long message would leave no room.
+        if run.error:
+            console.print(Text(f"{side} ended in {run.error}"))
     console.print(_figure_table(comparison))
     for name, (of_a, of_b) in comparison.settings.items():
         console.print(Text(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}"))
@@ -97,7 +100,7 @@ def _figure_table(comparison: RunComparison) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
         column.no_wrap = True
-    table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
+    table.add_row("ended", a.status, b.status, "")
     _add_change(table, "time", a.duration_ns, b.duration_ns, _seconds)
     for title, of_a, of_b in (
         ("node calls", sum(n.a is not None for n in nodes), sum(n.b is not None for n in nodes)),
@@ -149,10 +152,6 @@ def _add_change(
 ) -> None:
     change = "" if a is None or b is None else _change(a, b)
     table.add_row(Text(title), known(a, form), known(b, form), change)
-
-
-def _ended(run: RunReport) -> str:
-    return f"{run.status} ({run.error})" if run.error else run.status
 
 
 _NODE_FIGURES: Mapping[str, Callable[[NodeRecord], str]] = {

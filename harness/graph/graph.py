@@ -10,9 +10,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, NewType, ParamSpec, Unpack, get_args, overload
 
-from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import (
+    ConfigDict,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import cached_by_annotation, described, fits, is_mapping, item_of
@@ -399,7 +405,8 @@ def bind_inputs(graph: Graph, values: Mapping[str, object]) -> dict[str, object]
     """The value of every input: the given one, or its default.
 
     Raises:
-        PipelineInvalid: An input is missing, unknown, or of the wrong type.
+        PipelineInvalid: An input is missing, unknown, of the wrong type, or of a type that pydantic
+            refuses.
     """
     inputs = graph_inputs(graph)
     for name in values:
@@ -435,7 +442,14 @@ def _default(graph: Graph, graph_input: GraphInput) -> object:
 
 def _checked(graph_input: GraphInput, value: object) -> object:
     """A value as the type of an input, from a Python value or from the text of a command line."""
-    adapter = _adapter(graph_input.annotation)
+    try:
+        adapter = _adapter(graph_input.annotation)
+    except PydanticUserError as error:
+        raise graph_input.node.mistake(
+            f"input '{graph_input.name}': {described(graph_input.annotation)} cannot be checked: "
+            f"{error.message}",
+            code="pipeline.input-unreadable",
+        ) from error
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -461,8 +475,12 @@ def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
     try:
         return TypeAdapter(annotation)
     except PydanticSchemaGenerationError:
-        # A class that pydantic does not know: the value must be an instance.
-        return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+        # A class that pydantic does not know: the value must be an instance. As a new type, since
+        # pydantic takes no configuration for a dataclass itself, but passes it on to its fields.
+        declared: Callable[[str, Any], Any] = NewType
+        return TypeAdapter(
+            declared("Input", annotation), config=ConfigDict(arbitrary_types_allowed=True)
+        )
 
 
 def asks_for_workers(graph: Graph) -> bool:

@@ -127,6 +127,8 @@ class ValueForm:
             detail = "; is an await missing?"
         elif isinstance(value, Iterator | AsyncIterator):
             detail = "; it can be read only once, so return a list"
+        elif dataclasses.is_dataclass(value) and hasattr(value, "result"):
+            detail = "; return its .result"  # of `run.call`
         return (
             f"returned {_kind_of(value)} ({_excerpt(value)}), "
             f"where its annotation says {described(self.annotation)}{detail}"

@@ -76,7 +76,10 @@ class EvaluationResult(BatchResult):
 
     def score(self, name: str) -> ScoreSummary:
         """The figures of the score with this name; raises `KeyError` if no row has it."""
-        return {score.name: score for score in self.scores}[name]
+        scores = {score.name: score for score in self.scores}
+        if name not in scores:
+            raise KeyError(f"no row has a score '{name}'; scores: {', '.join(scores) or 'none'}")
+        return scores[name]
 
 
 class EvaluationOptions(TypedDict, total=False):

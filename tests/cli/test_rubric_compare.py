@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import os
@@ -13,6 +14,8 @@ from command import Done, harness
 from golden import assert_shown
 from judging import DRAFTS, judged
 from judging import RUBRIC as NOTES
+
+from harness import Pipeline, Settings
 
 pytest.importorskip("scipy", reason="scipy is not installed")
 
@@ -144,6 +147,24 @@ def test_what_cannot_be_compared_is_told(here: Path) -> None:
     unnamed = harness("rubric", "compare", "bad.csv", "good.csv", "--json", cwd=here)
     assert (unnamed.exit_code, unnamed.code) == (2, "compare.no-rubric")
     assert not (here / "rubrics/essay.attempts.json").exists()
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_outputs_of_a_batch_have_to_be_scored_first(tmp_path: Path, ending: str) -> None:
+    pipeline = Pipeline("shout")
+
+    @pipeline.node
+    def text(word: str) -> str:
+        return word.upper()
+
+    output = tmp_path / f"out.{ending}"
+    settings = Settings(traces=tmp_path / "traces")
+    asyncio.run(pipeline.batch([{"word": "tea"}], output=output, settings=settings))
+    refused = harness("rubric", "compare", output, output, "--json", cwd=tmp_path)
+
+    assert (refused.exit_code, refused.code) == (2, "compare.no-rubric")
+    assert "'harness evaluate'" in refused.stderr
+    assert "--rubric" not in refused.stderr
 
 
 def test_without_labels_the_shift_of_scores_is_told_and_nothing_counts_as_a_look(

@@ -85,14 +85,14 @@ def test_what_differs_is_said_with_the_reason(runs: dict[str, Path], other: str)
     assert_shown("runs diff", other, "\n".join(lines))
 
 
-def failed_run(traces: Path, *, calls: int) -> Path:
+def failed_run(traces: Path, *, calls: int, message: str = "no text") -> Path:
     pipeline = Pipeline("failing")
 
     @pipeline.node
     async def text(run: Run, task: str) -> str:
         for number in range(calls):
             await run.chat("producer", f"{task} {number}")
-        raise ValueError("no text")
+        raise ValueError(message)
 
     with pytest.raises(NodeFailed):
         asyncio.run(
@@ -111,6 +111,17 @@ def test_calls_that_failed_in_both_runs_have_no_output_to_be_the_same(tmp_path: 
     text = printed(partial(print_comparison, compare(Journal(a), Journal(b))), width=160)
 
     assert "other calls" in text
+
+
+def test_a_long_error_leaves_the_labels_their_room(tmp_path: Path) -> None:
+    a, b = (
+        failed_run(tmp_path / word, calls=1, message=f"{word} " * 60) for word in ("tea", "milk")
+    )
+    text = printed(partial(print_comparison, compare(Journal(a), Journal(b))), width=80)
+
+    assert "│ model calls " in text
+    words = text.split()
+    assert (words.count("tea"), words.count("milk")) == (60, 60)  # the messages are whole
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """What no node provides: which inputs those are, and of which type their values must be."""
 
 import enum
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 import annotated_later
 import pytest
@@ -51,6 +52,17 @@ def refusal(graph, given):
     with pytest.raises(PipelineInvalid) as caught:
         bind_inputs(graph, given)
     return caught.value
+
+
+@dataclass
+class Connections:
+    """A dataclass with a field that pydantic does not know."""
+
+    number: int
+    client: Client
+
+
+CONNECTIONS = Connections(1, CLIENT)
 
 
 # --- which ---------------------------------------------------------------------------------------
@@ -121,6 +133,7 @@ def test_a_missing_input_is_asked_for_where_it_is_taken():
         (Point, '{"x": 1}', Point(x=1)),
         (object, b"\xff", b"\xff"),
         (Client, CLIENT, CLIENT),
+        (Connections, CONNECTIONS, CONNECTIONS),
     ],
 )
 def test_a_text_becomes_the_annotated_type_and_a_value_of_it_stays(annotation, text, value):
@@ -143,6 +156,17 @@ def test_a_value_of_another_type_is_refused_in_words(annotation, given, said):
 
     assert error.code == "pipeline.input-invalid"
     assert said in str(error)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic reads it there")
+def test_a_typed_dict_of_the_standard_library_is_refused_with_the_one_to_use():
+    class Options(TypedDict):
+        words: int
+
+    error = refusal(graph_taking(Options), {"given": {"words": 3}})
+
+    assert (error.code, error.path) == ("pipeline.input-unreadable", Path(__file__))
+    assert "typing_extensions.TypedDict" in str(error)
 
 
 def test_a_list_that_is_taken_whole_and_by_item_need_be_annotated_once():

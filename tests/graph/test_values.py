@@ -26,6 +26,7 @@ from typing_extensions import TypedDict
 
 from harness.graph.annotations import described
 from harness.graph.values import ValueForm, digest, digest_of_all, value_form
+from harness.session.result import CallResult
 
 NAN = math.nan
 UserId = NewType("UserId", str)
@@ -239,6 +240,12 @@ def test_a_value_of_another_type_is_refused(annotation, value):
 
     for said in (type(value).__name__, repr(value), f"annotation says {described(annotation)}"):
         assert said in str(caught.value)
+
+
+def test_the_result_of_a_call_returned_whole_is_refused_with_the_remedy():
+    whole = CallResult(outputs={"a": "b"}, result="b")
+    with pytest.raises(TypeError, match=r"returned a CallResult .*; return its \.result"):
+        ValueForm(str).encode(whole)
 
 
 def test_what_was_not_awaited_or_can_be_read_once_is_refused_with_the_remedy():

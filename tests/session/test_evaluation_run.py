@@ -592,6 +592,15 @@ def test_a_scorer_may_see_the_row_and_give_no_score(setup):
     assert [s["missing"] for s in done.to_json()["scores"]] == [0, 0, 2, 4]
 
 
+def test_an_unknown_score_is_an_error_that_names_the_others(setup):
+    def nothing(output):
+        return None
+
+    done = setup.run(questions(scorers=["number", nothing]))
+    with pytest.raises(KeyError, match="no row has a score 'nothing'; scores: number"):
+        done.score("nothing")
+
+
 def test_scorers_of_the_row_need_none_beside_them(setup):
     done = setup.run(questions(scorers=[by_row]), output="out.csv")
     assert done.score("by_row").mean == 7 / 3

@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -31,6 +32,8 @@ class Reducer:
     k: int = 1
     at: float | None = None
     """The score that counts as a success; None for the scorer's own."""
+    epochs: int = 1
+    """How many epochs a row has, with those that failed."""
 
     @classmethod
     def named(cls, text: str, *, epochs: int) -> Reducer:
@@ -48,10 +51,11 @@ class Reducer:
                 code="evaluation.reducer-unknown",
             )
         at = None if match["at"] is None else float(match["at"])
-        return cls(cast("ReducerKind", match["whole"] or match["of"]), int(match["k"] or 1), at)
+        kind = cast("ReducerKind", match["whole"] or match["of"])
+        return cls(kind, int(match["k"] or 1), at, epochs)
 
-    def __call__(self, scores: Sequence[float], successes: Sequence[bool]) -> float:
-        """The row's score; NaN if there is none, or too few for pass@k."""
+    def __call__(self, scores: Sequence[float], successes: Sequence[bool], *, epochs: int) -> float:
+        """The row's score; NaN if there is none, or too few of so many epochs have a score."""
         passed = sum(successes)
         if self.kind == "pass_at":
             # The unbiased estimate of Chen et al. 2021, "Evaluating Large Language Models Trained
@@ -60,7 +64,11 @@ class Reducer:
             return 1 - math.comb(len(scores) - passed, self.k) / ways if ways else math.nan
         if not scores:
             return math.nan
-        return float(passed >= self.k) if self.kind == "at_least" else _WHOLE[self.kind](scores)
+        if self.kind != "at_least":
+            return _WHOLE[self.kind](scores)
+        # An epoch without a score is no failure: it might have been the success that lacks.
+        missing = epochs - len(scores)
+        return math.nan if passed < self.k <= passed + missing else float(passed >= self.k)
 
 
 _WHOLE: Mapping[ReducerKind, Callable[[Sequence[float]], float]] = {
@@ -153,6 +161,9 @@ def reduced(
     epochs_by_row: dict[str, list[Sample]] = {}
     for sample in samples:
         epochs_by_row.setdefault(sample.row, []).append(sample)
+    # Of two evaluations that are compared, one may have more epochs than the reducer needs.
+    most_epochs = max([reducer.epochs, *map(len, epochs_by_row.values())])
+    reduce = partial(reducer, epochs=most_epochs)
     rows = {}
     for row, epochs in epochs_by_row.items():
         rows[row] = ReducedRow(epochs[0], [], [])
@@ -162,8 +173,8 @@ def reduced(
             successes = [
                 epoch.succeeds(name, at=reducer.at, success=success[name]) for epoch in scored
             ]
-            rows[row].scores.append(reducer(scores, successes))
-            rows[row].accuracies.append(reducer([*map(float, successes)], successes))
+            rows[row].scores.append(reduce(scores, successes))
+            rows[row].accuracies.append(reduce([*map(float, successes)], successes))
     return rows
 
 

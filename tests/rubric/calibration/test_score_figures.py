@@ -104,6 +104,18 @@ def test_a_row_with_too_few_epochs_for_pass_at_k_is_left_out():
     assert (figures.rows, figures.mean) == (1, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("left", "score"),
+    [([1, 1], 1.0), ([1, 0], None), ([0], None), ([0, 0], 0.0), ([], None)],
+    ids=str,
+)
+def test_an_epoch_without_a_score_is_no_failure_for_at_least_k(left, score):
+    # Row "b" has a score, so that there are figures.
+    rows = {"a": ("", left), "b": ("", [1, 1, 1])}
+    figures = summary("at_least_2", rows)
+    assert (figures.rows, figures.mean) == ((1, 1.0) if score is None else (2, (1 + score) / 2))
+
+
 def test_one_row_or_one_group_has_no_standard_error():
     one = mean_figure(np.array([1.0]), None)
     assert (one.mean, one.stderr) == (1.0, None)
