@@ -19,7 +19,7 @@ from harness.files import cache_folder, write_whole
 from harness.graph import Graph
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
 from harness.log import log_warning
-from harness.session.open_run import OpenRun, open_run
+from harness.session.open_run import OpenRun, RunPlan, open_run
 from harness.session.settings import Settings
 from harness.trace import events
 from harness.trace.intervals import length_ns
@@ -72,7 +72,8 @@ async def measure_speed(
     only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
     settings = settings.model_copy(update=only)
     measured: list[MeasuredBurst] = []
-    async with open_run(settings, Graph("measure"), environment=environment) as opened:
+    plan = RunPlan(graph=Graph("measure"), settings=settings)
+    async with open_run(plan, environment=environment) as opened:
         # This call loads the model. It has no time limit, since loading may take minutes.
         await _answers(opened, alone.tag, Burst(1, 64, 16))
         with suppress(TimeoutError):

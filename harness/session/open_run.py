@@ -5,15 +5,16 @@ Who makes and closes what:
 - `Setup` is made of settings and backends. It opens nothing.
 - `SharedParts` belong to a session (`session.py`), which opens and closes them. A run without a
   session opens the same for itself.
-- `OpenRun` is one part of a run. `open_run` makes it, opens its fields in their order, and closes
-  them in reverse.
+- `RunPlan` says what is run, and how. It opens nothing.
+- `OpenRun` is one part of a run. `open_run` makes it by a plan, opens its fields in their order,
+  and closes them in reverse.
 - `Run` (`run.py`) gives one call of a node access to it, and closes nothing.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from harness.errors import ConfigurationInvalid, InvalidInput, Notice, did_you_mean
-from harness.graph import Graph
+from harness.graph import Answers, Asker, Graph
 from harness.graph.state import Use
 from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter
 from harness.inference.limits import merged
@@ -36,7 +37,7 @@ from harness.session.mcp_tools import McpServers
 from harness.session.models import OpenModels, describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary, PassageStore
 from harness.session.result import all_passed
-from harness.session.resume import EarlierRun
+from harness.session.resume import EarlierRun, Origin
 from harness.session.roles import Casting, Roles, cast_roles, check_evaluators, with_backends
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
@@ -57,6 +58,7 @@ from harness.trace import (
     calls_of,
     describe,
     dump_json,
+    events,
     group_calls,
     monotonic,
 )
@@ -253,14 +255,62 @@ class CallMoments:
         return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """A graph, and how it is run; see `Pipeline.run_async` for most fields."""
+
+    graph: Graph
+    settings: Settings
+    limits: Limits | None = None
+    """Limits that were given for this run, now or before; they override the pipeline's."""
+    own_limits: Limits | None = None
+    """The pipeline's limits."""
+    max_parallel: int | None = None
+    backends: Mapping[str, Backend] | None = None
+    shared: SharedParts | None = None
+    """The session's parts, for a run of a session."""
+    tenant: str | None = None
+    observers: Sequence[Sink] = ()
+    asker: Asker | None = None
+    origin: Origin | None = None
+    is_batch: bool = False
+    """Whether its nodes are the rows of a table: replies are kept, for when some are changed."""
+    refused: events.RefusedRows | None = None
+    """Rows of the batch that are not run."""
+    batch_state: Path | None = None
+    """The file that names the run for its batch."""
+    produces: bool = True
+    """Whether drafts are also written, not only judged."""
+    caches: bool = True
+    """Whether a node with a `Cache` takes outputs of other runs, and keeps its own for them."""
+    scored: Callable[[], Iterable[bool]] = tuple
+    """See `OpenRun.scored`."""
+    figures: Callable[[], Mapping[str, float]] = dict
+    """See `OpenRun.figures`."""
+
+    # Filled when the run begins, or goes on.
+    inputs: Mapping[str, object] = field(default_factory=dict)
+    """All inputs, by name."""
+    given_inputs: frozenset[str] = frozenset()
+    """Names of the inputs that were given, in this part or before; the others have defaults."""
+    answers: Answers = field(default_factory=dict)
+    earlier: EarlierRun | None = None
+    """None in a run's first part, as is `surroundings`."""
+    surroundings: Surroundings | None = None
+
+    @property
+    def task(self) -> str:
+        """What the run is for."""
+        return str(self.inputs.get("task", ""))
+
+
 @dataclass(kw_only=True, eq=False)
 class OpenRun:
     """One part of a run that goes on."""
 
+    plan: RunPlan
     settings: Settings
-    task: str
-    """What the run is for."""
-    tenant: str | None
+    """Those of the session, for a run of one."""
     trace: RunTrace
     casting: Casting = field(init=False)
     """Which model plays which role."""
@@ -327,27 +377,11 @@ class OpenRun:
 
 
 @asynccontextmanager
-async def open_run(
-    settings: Settings,
-    graph: Graph,
-    *,
-    task: str = "",
-    environment: Mapping[str, str],
-    backends: Mapping[str, Backend] | None = None,
-    observers: Sequence[Sink] = (),
-    limits: Limits | None = None,
-    command_limits: Limits | None = None,
-    earlier: EarlierRun | None = None,
-    surroundings: Surroundings | None = None,
-    produces: bool = True,
-    shared: SharedParts | None = None,
-    tenant: str | None = None,
-) -> AsyncIterator[OpenRun]:
+async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIterator[OpenRun]:
     """Opens everything that a run of a graph needs, and closes it in reverse order.
 
     The run's journal, its timelines and its line in the audit log are written however the block
-    ends. `limits` are of the whole run, and `command_limits` of this part alone, inside those. With
-    `shared` parts, the session's settings and backends count.
+    ends. In a session, the session's settings and backends count.
     """
     # 1. Mistakes in the settings are raised before there is a run; warnings are collected, and
     #    recorded as soon as there is one.
@@ -358,28 +392,31 @@ async def open_run(
         return {}
 
     with warnings_heard_by(keep):
-        setup = Setup.of(settings, backends, environment) if shared is None else shared.setup
+        setup = (
+            Setup.of(plan.settings, plan.backends, environment)
+            if plan.shared is None
+            else plan.shared.setup
+        )
     settings = setup.settings
-    roles = cast_roles(setup.endpoints, settings, produces=produces)
-    is_judged = judges(graph)
+    roles = cast_roles(setup.endpoints, settings, produces=plan.produces)
+    is_judged = judges(plan.graph)
     # If the graph does not show that it judges, mistakes in evaluators are raised at the judgement.
     if is_judged:
         check_evaluators(roles, setup.compared)
-    needed = setup.required(roles, needed_roles(graph))
+    needed = setup.required(roles, needed_roles(plan.graph))
     # Read before the trace opens the journal again, to which this part's own calls are added.
-    spent = NOTHING if earlier is None else earlier.spent
+    spent = NOTHING if plan.earlier is None else plan.earlier.spent
     run = OpenRun(
+        plan=plan,
         settings=settings,
-        task=task,
-        tenant=tenant,
-        trace=_start_record(settings, graph.name, setup.trace_options, observers, earlier),
+        trace=_start_record(settings, plan, setup.trace_options),
     )
     began_ns = monotonic()
     run.casting = Casting(
         roles=roles,
         models=setup.compared,
         settings=settings,
-        task=task,
+        task=plan.task,
         environment=environment,
         tracer=run.trace,
         warn=run.warn,
@@ -400,21 +437,21 @@ async def open_run(
             # 3. The models, and the limits, stored replies and checks of calls to them.
             opening = (
                 setup.opened(run.trace, required=needed, warn=run.warn)
-                if shared is None
-                else shared.models.serving(run.trace, required=needed, warn=run.warn)
+                if plan.shared is None
+                else plan.shared.models.serving(run.trace, required=needed, warn=run.warn)
             )
             models = await stack.enter_async_context(opening)
             run.budget = models.budget
             run.meter = Meter(
-                limits=merged(limits, settings.limits.limits),
+                limits=merged(plan.limits, plan.own_limits, settings.limits.limits),
                 endpoints=setup.endpoints,
                 before=spent,
                 began_ns=began_ns,
                 tracer=run.trace,
-                around=None if shared is None else shared.meter_of(tenant),
+                around=None if plan.shared is None else plan.shared.meter_of(plan.tenant),
             )
-            if command_limits is not None:
-                run.meter = run.meter.inside(command_limits, whose="command")
+            if plan.origin is not None and plan.origin.limits is not None:
+                run.meter = run.meter.inside(plan.origin.limits, whose="command")
             # Called last, since parts that are registered later may still make calls as they close.
             stack.callback(run.warn_of_no_price, run.meter)
             run.replies = KeptReplies(
@@ -437,8 +474,8 @@ async def open_run(
                 after_reply=run.casting.compare_reply,
             )
             # 4. The memory, tools and surroundings of nodes.
-            if shared is not None and settings.memory.is_kept:
-                store = shared.store  # closed with the session
+            if plan.shared is not None and settings.memory.is_kept:
+                store = plan.shared.store  # closed with the session
             else:
                 store = PassageStore(settings.memory, ask=run.client.embed)
                 stack.push_async_callback(store.aclose)
@@ -447,7 +484,7 @@ async def open_run(
             )
             run.mcp = McpServers(run.trace)
             stack.push_async_callback(run.mcp.aclose)
-            run.surroundings = surroundings or Surroundings(
+            run.surroundings = plan.surroundings or Surroundings(
                 settings,
                 setup.backends,
                 endpoints=setup.endpoints,
@@ -461,20 +498,16 @@ async def open_run(
         await to_its_end(partial(_conclude, run))
 
 
-def _start_record(
-    settings: Settings,
-    name: str,
-    options: TraceOptions,
-    observers: Sequence[Sink],
-    earlier: EarlierRun | None,
-) -> RunTrace:
+def _start_record(settings: Settings, plan: RunPlan, options: TraceOptions) -> RunTrace:
     """Opens the journal of a new run, or that of a run to resume."""
-    traces = settings.traces
-    resume = None if earlier is None else earlier.journal.path
+    traces, observers = settings.traces, plan.observers
+    resume = None if plan.earlier is None else plan.earlier.journal.path
     if settings.trace.otel:
         observers = (*observers, otel_metrics())
     try:
-        return RunTrace(traces, name=name, options=options, observers=observers, resume=resume)
+        return RunTrace(
+            traces, name=plan.graph.name, options=options, observers=observers, resume=resume
+        )
     except OSError as error:
         raise ConfigurationInvalid(
             f"runs cannot be written to '{traces}' ({error.strerror}); set traces in "
@@ -553,7 +586,7 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
         "run_id": started.run_id,
         "timestamp": datetime.fromtimestamp(started.wall_ns / 1e9, tz=UTC).isoformat(),
         "pipeline": started.name,
-        "task": run.task if run.settings.trace.content == "full" else "",
+        "task": run.plan.task if run.settings.trace.content == "full" else "",
         "producer_model": roles.producer,
         "evaluator_model": ", ".join(roles.evaluators) or None,
         "separation": separation.relation if separation is not None else None,
@@ -565,7 +598,7 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
         "stop_reason": last.get("stop_reason"),
         "loops": entries,
         **({"evaluation": run.figures} if run.figures else {}),
-        **({"tenant": run.tenant} if run.tenant else {}),
+        **({"tenant": run.plan.tenant} if run.plan.tenant else {}),
         "final": _final(ended, is_skipped=is_skipped, passed=passed),
         "error": ended.error if ended else "killed",
     }

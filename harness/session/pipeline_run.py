@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,7 @@ from typing import Any
 from harness.errors import NodeFailed, Notice
 from harness.files import path_text
 from harness.graph import (
-    Answers,
-    Asker,
     Execution,
-    Graph,
     NodeCall,
     bind_inputs,
     execute,
@@ -29,16 +26,15 @@ from harness.graph.graph import asks_for_workers
 from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
 from harness.graph.values import digest, value_form
-from harness.inference import Backend, Limits, Meter
+from harness.inference import Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
 from harness.session.demand import Forecaster
-from harness.session.open_run import OpenRun, SharedParts, open_run
+from harness.session.open_run import OpenRun, RunPlan, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
     EarlierRun,
-    Origin,
     inputs_now,
     labels_before,
     match_answers,
@@ -48,10 +44,10 @@ from harness.session.resume import (
     rename_notices,
 )
 from harness.session.run import Run
-from harness.session.settings import IN_PROCESS, Settings, check_workers
+from harness.session.settings import IN_PROCESS, check_workers
 from harness.session.surroundings import Surroundings
 from harness.text_store import TextStore
-from harness.trace import Record, Sink, describe, events, monotonic
+from harness.trace import Record, describe, events, monotonic
 from harness.trace.run_list import find_journal
 
 # Seconds after the run's time limit in which nodes may still return their results, such as a revise
@@ -62,71 +58,18 @@ _MOST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RunPart:
-    """What one part of the run starts from."""
+class PipelineRun(RunPlan):
+    """Runs a graph, and records all that a resume needs."""
 
-    inputs: Mapping[str, object]
-    """All inputs, by name."""
-    given_inputs: frozenset[str]
-    """Names of the inputs that were given, in this part or before; the others have defaults."""
-    limits: Limits
-    """Limits that were given to the run, in this part or before."""
-    origin: Origin | None
-    answers: Answers = field(default_factory=dict)
-    earlier: EarlierRun | None = None
-    """None in a run's first part, as is `surroundings`."""
-    surroundings: Surroundings | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineRun:
-    """Runs a graph, and records all that a resume needs.
-
-    See `Pipeline.run_async` for most fields.
-    """
-
-    graph: Graph
-    settings: Settings
-    limits: Limits | None
-    """Limits that were given for this run, which override those of the pipeline."""
-    own_limits: Limits | None
-    """The pipeline's limits."""
-    max_parallel: int | None
-    backends: Mapping[str, Backend] | None
-    shared: SharedParts | None = None
-    """The session's parts, for a run of a session."""
-    tenant: str | None = None
-    observers: Sequence[Sink]
-    asker: Asker | None
-    origin: Origin | None
-    is_batch: bool = False
-    """Whether its nodes are the rows of a table: replies are kept, for when some are changed."""
-    refused: events.RefusedRows | None = None
-    """Rows of the batch that are not run."""
-    batch_state: Path | None = None
-    """The file that names the run for its batch."""
-    produces: bool = True
-    """Whether drafts are also written, not only judged."""
-    caches: bool = True
-    """Whether a node with a `Cache` takes outputs of other runs, and keeps its own for them."""
-    scored: Callable[[], Iterable[bool]] = tuple
-    """See `OpenRun.scored`."""
-    figures: Callable[[], Mapping[str, float]] = dict
-    """See `OpenRun.figures`."""
     # Node or model → how often its calls were tried again.
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
     def begin(self, inputs: Mapping[str, object]) -> Coroutine[Any, Any, RunResult]:
         """Begins a new run."""
         self.graph.check()
-        part = _RunPart(
-            inputs=bind_inputs(self.graph, inputs),
-            given_inputs=frozenset(inputs),
-            limits=merged(self.limits),
-            origin=self.origin,
-        )
+        values = bind_inputs(self.graph, inputs)
         # Returned and not awaited, for one frame less in the tracebacks of nodes' errors.
-        return self._run(part)
+        return replace(self, inputs=values, given_inputs=frozenset(inputs)).run()
 
     async def resume(
         self,
@@ -149,7 +92,8 @@ class PipelineRun:
             result = await result_if_nothing_to_do(graph, values, earlier, surroundings)
             if result is not None:
                 return result
-        part = _RunPart(
+        part = replace(
+            self,
             inputs=values,
             given_inputs=given_inputs,
             limits=merged(self.limits, earlier.limits),
@@ -158,31 +102,19 @@ class PipelineRun:
             earlier=earlier,
             surroundings=surroundings,
         )
-        return await self._run(part)
+        return await part.run()
 
-    async def _run(self, part: _RunPart) -> RunResult:
+    async def run(self) -> RunResult:
+        """Runs the part of the run that `begin` or `resume` planned."""
         started_ns = monotonic()
-        earlier = part.earlier
+        earlier = self.earlier
         opened: OpenRun | None = None
         ended: Execution | None = None
         await _turn_to_open()
         try:
             # 1. All that the run needs is open inside this block.
-            async with open_run(
-                self.settings,
-                self.graph,
-                task=str(part.inputs.get("task", "")),
-                environment=os.environ,
-                backends=self.backends,
-                observers=(*self.observers, self._note_retry),
-                limits=merged(part.limits, self.own_limits),
-                command_limits=part.origin.limits if part.origin else None,
-                earlier=earlier,
-                surroundings=part.surroundings,
-                produces=self.produces,
-                shared=self.shared,
-                tenant=self.tenant,
-            ) as opened:
+            plan = replace(self, observers=(*self.observers, self._note_retry))
+            async with open_run(plan, environment=os.environ) as opened:
                 # 2. This part holds the journal now, so that no other process writes to it.
                 if earlier is not None:
                     earlier.check_unchanged()
@@ -193,11 +125,11 @@ class PipelineRun:
                 )
                 with opened.trace.span(run_span):
                     # 3. What a resume needs goes before the first node.
-                    await self._record_beginning(opened, part)
+                    await self._record_beginning(opened)
                     if earlier is not None:
                         await _remember_again(opened, earlier)
                     # 4. The nodes.
-                    ended = await self._execute(opened, part)
+                    ended = await self._execute(opened)
                     opened.trace.flush()  # observers, who count scores, have all records then
                     opened.scored.extend(self.scored())
                     opened.figures.update(self.figures())
@@ -215,26 +147,27 @@ class PipelineRun:
                     opened.trace.end_as("waiting")
         except NodeFailed as error:
             if opened is not None and ended is not None:
-                error.result = self._result(opened, ended, part, started_ns=started_ns)
+                error.result = self._result(opened, ended, started_ns=started_ns)
             raise
         # 6. The use of each model and the files are known only now that all is closed.
-        return self._result(opened, ended, part, started_ns=started_ns)
+        return self._result(opened, ended, started_ns=started_ns)
 
     def _note_retry(self, record: Record) -> None:
         if retry := events.RetryEvent.of(record):
             self._retries[str(retry.node or retry.model)] += 1
 
-    async def _record_beginning(self, opened: OpenRun, part: _RunPart) -> None:
+    async def _record_beginning(self, opened: OpenRun) -> None:
         """Records what `read_earlier_run` reads; only given inputs and limits, without defaults."""
         trace = opened.trace
         graph = self.graph
-        inputs = {name: part.inputs[name] for name in part.inputs if name in part.given_inputs}
-        limits = {name: limit for name, limit in asdict(part.limits).items() if limit is not None}
+        inputs = {name: self.inputs[name] for name in self.inputs if name in self.given_inputs}
+        limits = asdict(merged(self.limits))
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
         trace.instant(
             events.PipelineEvent(
                 pipeline=graph.name,
                 content=self.settings.trace.content,
-                **origin_fields(part.origin),
+                **origin_fields(self.origin),
                 inputs=tuple(inputs),
                 limits=limits,
                 is_batch=self.is_batch,
@@ -255,8 +188,8 @@ class PipelineRun:
             trace.instant(recorded)
         if self.refused is not None:
             trace.instant(self.refused)
-        recorded_answers = part.earlier.answers if part.earlier else {}
-        for asked, answer in part.answers.items():
+        recorded_answers = self.earlier.answers if self.earlier else {}
+        for asked, answer in self.answers.items():
             if asked not in recorded_answers:
                 event = events.AnswerEvent(
                     key=asked.key,
@@ -268,9 +201,9 @@ class PipelineRun:
         # From here on the run can be killed and resumed.
         await trace.persisted()
 
-    async def _execute(self, opened: OpenRun, part: _RunPart) -> Execution:
+    async def _execute(self, opened: OpenRun) -> Execution:
         """Calls the nodes; warns of those that an earlier part had under another name."""
-        earlier = part.earlier
+        earlier = self.earlier
         places = Places(self.max_parallel)
         async with AsyncExitStack() as stack:
             cache = self._output_cache(opened)
@@ -288,7 +221,7 @@ class PipelineRun:
 
             ended = await execute(
                 self.graph,
-                part.inputs,
+                self.inputs,
                 Shared(
                     run_of=run_of,
                     on_repeat=opened.call_moments.repeats,
@@ -300,7 +233,7 @@ class PipelineRun:
                     misled=earlier.misled if earlier else {},
                     cache=cache if self.caches else None,
                     changes=opened.surroundings.change_since,
-                    answers=dict(part.answers),
+                    answers=dict(self.answers),
                     asker=self.asker,
                 ),
                 deadline_s=_deadline_s(opened.meter),
@@ -361,9 +294,7 @@ class PipelineRun:
             await on_demand.opened()  # raises what is wrong with it before the first call
         return on_demand
 
-    def _result(
-        self, opened: OpenRun, ended: Execution, part: _RunPart, *, started_ns: int
-    ) -> RunResult:
+    def _result(self, opened: OpenRun, ended: Execution, *, started_ns: int) -> RunResult:
         stopped = ended.stopped_by
         # Of the reasons to stop, only these limits have a meter, which may be the command's.
         limit = next((name for name in FIELD_OF if stopped and stopped.limit == name), None)
@@ -384,7 +315,7 @@ class PipelineRun:
             reruns=ended.reruns,
             retries=dict(self._retries),
             replies_used_again=opened.replies.used_again,
-            parts=part.earlier.journal.parts + 1 if part.earlier else 1,
+            parts=self.earlier.journal.parts + 1 if self.earlier else 1,
             loops=opened.loops,
             earlier_loops=tuple(opened.earlier_loops),
             models=tuple(opened.models),

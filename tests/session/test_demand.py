@@ -18,7 +18,7 @@ from harness.graph.state import Places
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session import read_earlier_run
 from harness.session.demand import Forecaster
-from harness.session.open_run import open_run
+from harness.session.open_run import RunPlan, open_run
 from harness.trace import Tracer, monotonic
 
 ROLES = ("planner", "producer", "critic", "editor", "evaluator")
@@ -63,7 +63,8 @@ async def run_watched(
     """Runs a pipeline, its forecast told to whoever is given."""
     # What is kept for a resume is kept in threads, and no two runs then take the same time.
     settings = settings_of(tmp_path, trace={"content": "none", "durability": "exit"})
-    async with open_run(settings, pipeline, environment={}, backends=backends) as session:
+    plan = RunPlan(graph=pipeline, settings=settings, backends=backends)
+    async with open_run(plan, environment={}) as session:
         forecaster = Forecaster(pipeline, roles=session.casting.roles, expect=expect)
         return await execute(
             pipeline,

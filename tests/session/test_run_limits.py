@@ -23,7 +23,7 @@ from harness.errors import HarnessError, RunLimitReached, ServerError
 from harness.graph import Graph
 from harness.inference import ChatRequest, Limits, Spent
 from harness.inference.request import most_prompt_tokens
-from harness.session.open_run import open_run
+from harness.session.open_run import RunPlan, open_run
 from harness.session.resume import run_spent
 
 PROMPT = "x" * 30
@@ -389,9 +389,10 @@ def metered(tmp_path, replies, requests, *, backend=Charging, **trace):
 
     async def main():
         settings = plain_settings_of(tmp_path, roles={"producer": "writer"}, trace=trace)
-        async with open_run(
-            settings, Graph("asked"), environment={}, backends={"writer": backend(replies)}
-        ) as session:
+        plan = RunPlan(
+            graph=Graph("asked"), settings=settings, backends={"writer": backend(replies)}
+        )
+        async with open_run(plan, environment={}) as session:
             for one in requests:
                 try:
                     await session.client.chat(one)
