@@ -289,36 +289,24 @@ async def run_pipeline(
             f"input '{min(twice)}' is given twice, in the mapping and by name",
             code="pipeline.input-given-twice",
         )
-    resume = options.get("resume")
-    answers = options.get("answers")
-    limits = options.get("limits")
-    backends = options.get("backends")
-    observers = options.get("observers", ())
+    resume, answers = options.pop("resume", None), options.pop("answers", None)
     if not isinstance(resume, str | Path | None):
         raise InvalidInput(
             f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file",
             code="resume.not-a-run",
         )
-    check_limits(limits)
-    check_backends(backends)
-    check_observers(observers)
+    check_options(**options)
     if shared is None:
-        settings = settings_or_default(options.get("settings"))
+        options["settings"] = settings_or_default(options.get("settings"))
     else:
-        settings, backends = shared.setup.settings, shared.setup.backends
-        observers = (*shared.observers, *observers)
+        options["settings"], options["backends"] = shared.setup.settings, shared.setup.backends
+        options["observers"] = (*shared.observers, *options.get("observers", ()))
     run = PipelineRun(
         graph=pipeline,
-        settings=settings,
-        limits=limits,
         own_limits=pipeline.limits,
         max_parallel=pipeline.max_parallel,
-        backends=backends,
         shared=shared,
-        tenant=options.get("tenant"),
-        observers=observers,
-        asker=options.get("asker"),
-        origin=options.get("origin"),
+        **options,
     )
     arguments = {**(inputs or {}), **named}
     if resume is not None:
@@ -351,11 +339,16 @@ def _check_parallel(max_parallel: int | None) -> None:
         )
 
 
-def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch`
-    """Raises `InvalidInput` for an invalid option of a run over rows; missing options are valid."""
+def check_options(**options: Any) -> None:  # noqa: ANN401 - as of `run_async`
+    """Raises `InvalidInput` for an invalid option of any run; missing options are valid."""
     check_limits(options.get("limits"))
     check_backends(options.get("backends"))
     check_observers(options.get("observers", ()))
+
+
+def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch`
+    """Raises `InvalidInput` for an invalid option of a run over rows; missing options are valid."""
+    check_options(**options)
     # Unchecked, max_parallel=0 would wait for ever, and sample=0 would run nothing silently.
     _check_parallel(options.get("max_parallel"))
     sample = options.get("sample")

@@ -7,11 +7,9 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from harness.errors import InvalidInput
-from harness.graph import Asker
 from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
 from harness.log import warnings_heard_by
@@ -26,7 +24,6 @@ from harness.session.pipeline import (
     run_pipeline,
 )
 from harness.session.result import RunEvents, RunResult
-from harness.session.resume import Origin
 from harness.session.roles import cast_roles
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Redactor, SharedTracer, Sink
@@ -42,20 +39,8 @@ class SessionOptions(TypedDict, total=False):
     observers: Sequence[Sink]
 
 
-class SessionRunOptions(TypedDict, total=False):
-    """The options of a run in a session; those but `tenant` are `Pipeline.run_async`'s."""
-
-    tenant: str | None
-    """The tenant for whom the run is made, in whose limits its calls count too."""
-    resume: str | Path | None
-    answers: Mapping[str, object] | None
-    asker: Asker | None
-    limits: Limits | None
-    observers: Sequence[Sink]
-    origin: Origin | None
-
-
-_OPTIONS = SessionRunOptions.__optional_keys__
+# The options of a run in a session, beside `tenant`; all others are inputs.
+_OPTIONS = frozenset({"resume", "answers", "asker", "limits", "observers", "origin"})
 
 
 class Session:
@@ -78,7 +63,9 @@ class Session:
         pipeline: Pipeline[ResultT],
         inputs: Mapping[str, object] | None = None,
         /,
-        **options: Any,  # noqa: ANN401 - `SessionRunOptions`, and inputs by name
+        *,
+        tenant: str | None = None,
+        **options: Any,  # noqa: ANN401 - of `Pipeline.run_async`, and inputs by name
     ) -> RunResult[ResultT]:
         """Runs a pipeline as `Pipeline.run_async` does, with what the session has open.
 
@@ -88,7 +75,9 @@ class Session:
         Args:
             pipeline: It may be another one each time.
             inputs: By name.
-            options: See `SessionRunOptions`; all others are inputs by name.
+            tenant: For whom the run is made, in whose limits its calls count too.
+            options: Those of `Pipeline.run_async` but `settings` and `backends`; all others are
+                inputs by name.
 
         Raises:
             InvalidInput: As there; or the session is closed, belongs to another event loop, or does
@@ -117,12 +106,14 @@ class Session:
         named = {name: value for name, value in options.items() if name not in _OPTIONS}
         chosen = {name: value for name, value in options.items() if name in _OPTIONS}
         # An unknown tenant is refused before the run has a journal.
-        self._parts.meter_of(chosen.get("tenant"))
+        self._parts.meter_of(tenant)
         task = asyncio.current_task()
         assert task is not None, "a coroutine is run by a task"
         self._tasks.add(task)
         try:
-            return await run_pipeline(pipeline, inputs, named, shared=self._parts, **chosen)
+            return await run_pipeline(
+                pipeline, inputs, named, shared=self._parts, tenant=tenant, **chosen
+            )
         finally:
             self._tasks.discard(task)
             self._a_run_ended.set()
