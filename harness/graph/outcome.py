@@ -78,7 +78,7 @@ class Question:
     """Why an earlier answer was refused; empty without one."""
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     """The JSON Schema of an answer in JSON; None for another form."""
-    about: str = ""
+    about: str = field(default="", repr=False, compare=False)
     """Digest of the inputs of the node's call."""
 
     @property

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from harness.errors import NodeTimedOut
 from harness.graph import Default, Graph, Question, Retry, Skipped, Timeout
+from harness.graph.outcome import Asked
 from harness.trace import Instant, NodeOutput
 
 
@@ -39,7 +40,7 @@ def keys(ended):
 def answered(ended, *given):
     """What a next part of the run is told: the questions with their answers."""
     pairs = zip(ended.questions, given, strict=True)
-    return {(question.key, question.text): answer for question, answer in pairs}
+    return {question.asked: answer for question, answer in pairs}
 
 
 # --- no answer -----------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def test_all_questions_of_tasks_of_a_node_are_numbered_and_asked_at_once(graph):
     ended = run(graph)
 
     assert (ended.status, keys(ended)) == ("waiting", ["ship/ask", "ship/ask#2"])
-    answers = {("ship/ask", "Who?"): "me", ("ship/ask#2", "Where?"): "here"}
+    answers = {Asked("ship/ask", "Who?"): "me", Asked("ship/ask#2", "Where?"): "here"}
     assert run(graph, answers=answers).outputs == {"ship": ["me", "here"]}
 
 
@@ -157,10 +158,11 @@ def test_all_questions_of_tasks_of_a_node_are_numbered_and_asked_at_once(graph):
 def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
     asks(graph, returns=returns)
 
-    ended, records = run_recorded(graph, answers={("ship/ask", "Ship this?"): given})
+    ended, records = run_recorded(graph, answers={Asked("ship/ask", "Ship this?"): given})
 
     assert ended.outputs == {"ship": repr(value)}
     (said,) = [one for one in records if isinstance(one, Instant) and one.name == "answer"]
+    assert said.attributes.pop("about")
     assert said.attributes == {"key": "ship/ask", "text": "Ship this?", "answer": given}
 
 
@@ -175,7 +177,7 @@ def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
 def test_an_answer_of_another_kind_is_asked_for_again_and_why(graph, returns, given, form):
     asks(graph, returns=returns)
 
-    (question,) = run(graph, answers={("ship/ask", "Ship this?"): given}).questions
+    (question,) = run(graph, answers={Asked("ship/ask", "Ship this?"): given}).questions
 
     assert question.form == form
     assert repr(given) in question.problem
@@ -219,7 +221,7 @@ def test_a_question_for_json_names_the_fields_and_has_the_schema(graph):
 def test_a_mistake_in_an_answer_in_json_is_named(graph, given, problem):
     asks(graph, returns=Step)
 
-    (question,) = run(graph, answers={("ship/ask", "Ship this?"): given}).questions
+    (question,) = run(graph, answers={Asked("ship/ask", "Ship this?"): given}).questions
 
     assert f"{given!r} is not JSON of Step: {problem}" in question.problem
 
@@ -227,7 +229,7 @@ def test_a_mistake_in_an_answer_in_json_is_named(graph, given, problem):
 def test_an_answer_to_another_question_is_none(graph):
     asks(graph)
 
-    assert run(graph, answers={("ship/ask", "Ship that?"): "yes"}).status == "waiting"
+    assert run(graph, answers={Asked("ship/ask", "Ship that?"): "yes"}).status == "waiting"
 
 
 # --- somebody is there ---------------------------------------------------------------------------
@@ -258,7 +260,7 @@ class Person:
 def test_a_person_who_is_there_is_asked(graph, before, says, asked):
     asks(graph, returns=int)
     person = Person(*says)
-    answers = {} if before is None else {("ship/ask", "Ship this?"): before}
+    answers = {} if before is None else {Asked("ship/ask", "Ship this?"): before}
 
     assert run(graph, asker=person, answers=answers).outputs == {"ship": "3"}
     assert [one.key for one in person.asked] == ["ship/ask"] * len(asked)

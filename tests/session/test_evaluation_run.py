@@ -656,11 +656,11 @@ def test_a_cache_does_not_give_one_output_to_all_epochs(setup, is_nested):
 
     flow.node(text, cache=Cache())
     if is_nested:
-        outer = Pipeline("outer")
+        inner, outer = flow, Pipeline("outer")
 
         @outer.node
         async def called(run: Run, question: str) -> str:
-            return (await run.call(flow, question=question)).result
+            return (await run.call(inner, question=question)).result
 
         flow = outer
     for _ in range(2):
