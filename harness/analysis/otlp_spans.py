@@ -75,7 +75,18 @@ message, with the roles of its parts in the text."""
 # seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing.
 QUOTING = frozenset(
     {
-        *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
+        *(
+            "about",
+            "answer",
+            "detail",
+            "digest",
+            "findings",
+            "hits",
+            "metadata",
+            "query",
+            "seed",
+            "text",
+        ),
         *("section", "title", "traceback", "where"),
     }
 )

@@ -266,7 +266,11 @@ def test_a_run_from_python_needs_its_file(project: Path) -> None:
     pipeline = Pipeline("asks")
 
     @pipeline.node
-    async def ship(run: Run, task: str) -> bool:
+    def draft(task: str) -> str:
+        return task.upper()
+
+    @pipeline.node
+    async def ship(run: Run, draft: str) -> bool:
         return await run.ask("Ship this?", returns=bool)
 
     settings = Settings(traces=project / "traces")
