@@ -600,7 +600,7 @@ class Run:
                 key=key,
             )
         if result.stop_reason not in FINAL_TEXT:
-            self._call.keep_from_cache()  # with more room, or the next time, there were more rounds
+            self._call.keep_from_cache()  # another run, with more room, may have more rounds
         # A mapped function may use the `run` of the node around it.
         innermost = INNERMOST.get(None)
         label = self._call.label if innermost is None else innermost.label
@@ -662,7 +662,7 @@ class Run:
 
     def _passages(self) -> PassageLibrary:
         """The memory; notes the models that it may ask in this call."""
-        self._call.keep_from_cache()  # since the memory has other passages then
+        self._call.keep_from_cache()  # in another run, the memory has other passages
         models = self._opened.settings.memory.models
         for model in models:
             self._demand.note_call(model)

@@ -178,14 +178,14 @@ class _Transport(httpx.AsyncBaseTransport):
             return await call.send(request)
 
 
-class _Client(httpx.AsyncClient):
+class _LastingClient(httpx.AsyncClient):
     """A client that stays open: litellm closes handlers, and with them what it takes for theirs."""
 
     async def aclose(self) -> None:
         """There is nothing to close: each endpoint closes its own connections."""
 
 
-CLIENT = _Client(transport=_Transport())
+CLIENT = _LastingClient(transport=_Transport())
 """The client of all calls that litellm makes in an event loop."""
 
 
