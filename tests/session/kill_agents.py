@@ -15,11 +15,10 @@ import json
 import os
 import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from kill_and_resume import DIRECTORY, journals, resumable, wait_for
+from kill_and_resume import DIRECTORY, Moment, journals, resumable, wait_for
 
 from harness import Pipeline, Run, ScriptedBackend, ScriptedReply, Settings, ToolCall
 from harness.trace import Journal, NodeOutput
@@ -86,9 +85,7 @@ def results_in(path: Path | None) -> set[str]:
 def main(runs: int) -> None:
     """Forks each part of a run from this process, which has imported everything already."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
-    began_s = time.monotonic()
     wait_for(fork_run("whole", None))
-    life_s = time.monotonic() - began_s
     whole = (DIRECTORY / "whole.json").read_text(encoding="utf-8")
     chance = random.Random(0)
     tally = {"kills": 0, "calls": 0, "kept": 0, "again": 0, "other_outputs": 0, "parts": 0}
@@ -97,8 +94,9 @@ def main(runs: int) -> None:
         made: set[str] = set()
         for life in range(KILLS + 1):
             LOG.write_text("", encoding="utf-8")
-            at_most_s = None if life == KILLS else chance.uniform(0.3, 0.9) * life_s
-            has_ended = wait_for(fork_run(name, resume), at_most_s=at_most_s)
+            left = 2 * STEPS * CALLS - len(made)
+            moment = None if life == KILLS else Moment.drawn(chance, LOG, left)
+            has_ended = wait_for(fork_run(name, resume), moment)
             calls = LOG.read_text(encoding="utf-8").splitlines()
             tally["again"] += len(kept.intersection(calls))
             tally["calls"] += len(calls)

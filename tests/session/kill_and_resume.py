@@ -38,7 +38,7 @@ from harness.trace import Journal
 
 MODELS = ("writer-one", "judge-two")
 LET_LIVE = 3
-"""Runs that are not killed, to know how long a life is."""
+"""Runs that are not killed, to know what is asked."""
 KILLS = 6
 """Of one run, at most."""
 MARGIN_S = 0.25
@@ -229,7 +229,8 @@ def main(runs: int, *, as_json: bool) -> None:
 def kill_and_resume(runs: int, root: str, log: Path) -> Tally:
     """The runs, one after the other."""
     randomness = random.Random(0)
-    life_s = min(let_live(root, f"whole-{number}") for number in range(LET_LIVE))
+    for number in range(LET_LIVE):
+        wait_for(fork_run(root, f"whole-{number}", None))
     whole = Whole(
         outputs=outputs_of("whole-0"),
         calls=Counter(
@@ -243,10 +244,9 @@ def kill_and_resume(runs: int, root: str, log: Path) -> Tally:
         name, kills = f"killed-{number}", []
         resume = None
         while len(kills) < KILLS:
-            process = fork_run(root, name, resume)
-            # Half of a life goes by before the first call.
-            ended = wait_for(process, at_most_s=randomness.uniform(0.3, 0.8) * life_s)
-            if ended:
+            left = whole.calls.total() - len(read_from(log, offset))
+            moment = Moment.drawn(randomness, log, left)
+            if wait_for(fork_run(root, name, resume), moment):
                 break
             kills.append(time.monotonic())
             # A run that was killed before it had begun is begun again.
@@ -278,13 +278,6 @@ def add_up(
     tally.other_outputs += outputs_of(name) != whole.outputs
     sent_tokens = sum(reply["tokens"] for reply in replies)
     tally.other_costs += not whole.output_tokens <= spent_by(name) <= sent_tokens
-
-
-def let_live(root: str, name: str) -> float:
-    """How long a run takes, in seconds."""
-    began_s = time.monotonic()
-    wait_for(fork_run(root, name, None))
-    return time.monotonic() - began_s
 
 
 def fork_run(root: str, name: str, resume: Path | None) -> int:
@@ -326,23 +319,38 @@ def settings(root: str, name: str) -> Settings:
     )
 
 
-def wait_for(process: int, *, at_most_s: float | None = None) -> bool:
-    """Whether a process has come to its end in time; else it is killed."""
-    status = None
-    if at_most_s is not None:
-        until_s = time.monotonic() + at_most_s
-        while time.monotonic() < until_s:
-            ended, status = os.waitpid(process, os.WNOHANG)
-            if ended:
-                break
+@dataclass(frozen=True)
+class Moment:
+    """When a process is killed: by what it has done, as busy cores make any time long or short."""
+
+    log: Path
+    lines: int
+    """Of the log, when the process is nearly there."""
+    delay_s: float
+
+    @classmethod
+    def drawn(cls, randomness: random.Random, log: Path, left: int) -> Moment:
+        """Among the lines that are left to be written; none, where nothing is."""
+        lines = randomness.randint(0, left) if left > 0 else 1
+        return cls(log, len(read_from(log, 0)) + lines, randomness.uniform(0, 0.02))
+
+    def wait(self, process: int) -> bool:
+        """False when the process came to its end before; then it is still to be waited for."""
+        while len(read_from(self.log, 0)) < self.lines:
+            if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                return False
             time.sleep(0.001)
-        else:
-            os.kill(process, signal.SIGKILL)
-            status = None
-    if status is None:
-        _, status = os.waitpid(process, 0)
+        time.sleep(self.delay_s)
+        return True
+
+
+def wait_for(process: int, moment: Moment | None = None) -> bool:
+    """Whether a process came to its end; at its moment it is killed."""
+    if moment is not None and moment.wait(process):
+        os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
     if os.WIFEXITED(status) and os.waitstatus_to_exitcode(status):
-        raise RuntimeError("a run that nobody killed failed; see above")
+        raise RuntimeError("a process that nobody killed failed; see above")
     return os.WIFEXITED(status)
 
 

@@ -24,6 +24,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from kill_and_resume import Moment, read_from, wait_for
 from servers.emulated import Answer, Asked, Emulated, forked, stream
 
 from harness import Evaluation, Pipeline, Rubric, Run, Settings
@@ -85,21 +86,18 @@ def main(kills: int, *, as_json: bool) -> None:
     chance = random.Random(0)
     tally = {"batches": 0, "kills": 0, "parts": 0, "lost": 0, "twice": 0, "wrong": 0, "again": 0}
     try:
-        life_s = -time.monotonic()
         wait_for(fork_batch(root, "whole"))
-        life_s += time.monotonic()
+        calls = len(read_from(log, 0))
         while tally["kills"] < kills:
-            name, killed, offset = f"batch {tally['batches']}", list[float](), log.stat().st_size
-            while not wait_for(
-                fork_batch(root, name),
-                at_most_s=chance.uniform(0.1, 0.9) * life_s
-                if tally["kills"] + len(killed) < kills
-                else None,
-            ):
+            name, offset = f"batch {tally['batches']}", log.stat().st_size
+            killed = list[float]()
+            moment: Moment | None = Moment.drawn(chance, log, calls)
+            while not wait_for(fork_batch(root, name), moment):
                 killed.append(time.monotonic())
-            with log.open("rb") as file:
-                file.seek(offset)
-                replies = [json.loads(line) for line in file]
+                left = calls - len(read_from(log, offset))
+                is_enough = tally["kills"] + len(killed) == kills
+                moment = None if is_enough else Moment.drawn(chance, log, left)
+            replies = [json.loads(line) for line in read_from(log, offset)]
             tally["batches"] += 1
             tally["kills"] += len(killed)
             tally["parts"] = max(tally["parts"], len(killed) + 1)
@@ -170,21 +168,6 @@ def settings(root: str, name: str) -> Settings:
             "trace": {"timelines": [], "sample_ms": 0},
         }
     )
-
-
-def wait_for(process: int, *, at_most_s: float | None = None) -> bool:
-    """Whether a process has come to its end in time; else it is killed."""
-    until_s = time.monotonic() + (at_most_s or 600)
-    while time.monotonic() < until_s:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            if os.waitstatus_to_exitcode(status):
-                raise RuntimeError("a batch that nobody killed failed; see above")
-            return True
-        time.sleep(0.001)
-    os.kill(process, signal.SIGKILL)
-    _, status = os.waitpid(process, 0)
-    return os.WIFEXITED(status)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ def test_killed_runs_end_as_others_do_and_ask_nothing_twice(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     tally = json.loads(ended.stdout)
     assert tally["sound"]
-    # On busy cores some runs end before they are killed.
-    assert tally["kills"] >= 1
+    assert tally["kills"] >= 4
     assert max(map(int, tally["parts"])) >= 2
 
 
