@@ -10,13 +10,7 @@ from harness.rubric import reply_numbers
 from harness.rubric.draft import Finding
 from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS
 from harness.rubric.reply_json import Value, json_at
-from harness.rubric.reply_statements import (
-    CHANGED,
-    AskedDimensions,
-    RuleAnswer,
-    Statement,
-    joined,
-)
+from harness.rubric.reply_statements import CHANGED, AskedDimensions, RuleAnswer, Statement, joined
 
 _JSON = re.compile(r"\{|\[\s*\{")
 _MARKS = " \t\r,;:=*_`"

@@ -23,13 +23,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from harness.errors import Mistake
 from harness.inference import Message
 from harness.rubric.checks import CHECKS, AnyCheck
-from harness.rubric.templates import (
-    OF_JUDGING,
-    faults_in,
-    filled,
-    shared_chars,
-    shipped_prompts,
-)
+from harness.rubric.templates import OF_JUDGING, faults_in, filled, shared_chars, shipped_prompts
 from harness.rubric.word_forms import forms_installed, has_forms
 from harness.text.languages import Language
 

@@ -152,11 +152,7 @@ def test_a_page_that_cannot_be_written_is_the_callers_mistake(here: Path) -> Non
 
 @pytest.mark.parametrize(
     ("case", "more"),
-    [
-        ("rejected", ("--of", "rejected")),
-        ("all", ("--of", "all")),
-        ("none", ("--target", "2%")),
-    ],
+    [("rejected", ("--of", "rejected")), ("all", ("--of", "all")), ("none", ("--target", "2%"))],
 )
 def test_the_rate_is_of_what_is_asked_for(here: Path, case: str, more: tuple[str, ...]) -> None:
     done = tune(here, *more)

@@ -41,8 +41,7 @@ FIELDS = {
     "misspelt": row(f"titel: T\n{BODY}", "1 unknown-field"),
     "misspelt, of a dimension": row(judged("wieght: 2"), "5 unknown-field"),
     "a text that a comma cut": row(
-        judged("caps:", "- { at_most: 5, when: it has no source, no number }"),
-        "6 unknown-field",
+        judged("caps:", "- { at_most: 5, when: it has no source, no number }"), "6 unknown-field"
     ),
     "filled in on loading": row(f"id: mine\n{JUDGED}", "1 field-filled-in"),
     "no title": row(f"purpose: x\n{BODY}", "1 field-missing"),
@@ -54,8 +53,7 @@ FIELDS = {
 }
 CHECKS = {
     "misspelt": row(
-        checked("checks:", "- { check: finished }", "- { check: wrods, min: 3 }"),
-        "6 unknown-check",
+        checked("checks:", "- { check: finished }", "- { check: wrods, min: 3 }"), "6 unknown-check"
     ),
     "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed"),
     "only a name": row(checked("checks:", "- words"), "5 name-for-fields"),
@@ -65,8 +63,7 @@ CHECKS = {
         "6 range-upside-down",
     ),
     "a phrase that is a number": row(
-        checked("checks:", "- check: excludes", "  phrases:", "  - maybe", "  - 1984"),
-        "8 not-text",
+        checked("checks:", "- check: excludes", "  phrases:", "  - maybe", "  - 1984"), "8 not-text"
     ),
     "no function": row(
         checked("checks:", "- { check: function, call: polite }"), "5 call-malformed"
@@ -75,12 +72,10 @@ CHECKS = {
         checked("checks: [{ check: finished }]", "gate: true"), "5 gate-without-floor"
     ),
     "a cap that only a reader could judge": row(
-        checked("checks: [{ check: finished }]", "caps:", CAP),
-        "6 cap-without-judge",
+        checked("checks: [{ check: finished }]", "caps:", CAP), "6 cap-without-judge"
     ),
     "a share above 1": row(
-        checked("checks:", "- { check: grounded_sentences, overlap: 60 }"),
-        "5 out-of-range",
+        checked("checks:", "- { check: grounded_sentences, overlap: 60 }"), "5 out-of-range"
     ),
     "no list of phrases": row(
         checked("checks:", "- check: excludes", "  phrases: TODO"), "6 not-a-list"
@@ -94,20 +89,17 @@ VALUES = {
     "anchor without a score": row(judged("anchors:", "  good: x"), "6 anchor-without-score"),
     "threshold off the scale": row(f"pass_at: 80\n{JUDGED}", "1 off-scale"),
     "cap when a check": row(
-        judged("caps:", "- { at_most: 5, when: { check: finished } }"),
-        "6 not-text",
+        judged("caps:", "- { at_most: 5, when: { check: finished } }"), "6 not-text"
     ),
     "scale upside down": row(f"scale:\n  min: 5\n  max: 1\n{JUDGED}", "1 scale-upside-down"),
     "comma for a point": row(f"title: T\npass_at: 8,5\n{BODY}", "2 decimal-comma"),
     "yes for true": row(judged("needs_sources: perhaps"), "5 not-true-or-false"),
     "unknown choice": row(f"judge: jont\n{JUDGED}", "1 unknown-choice"),
     "name that is none": row(
-        "title: T\ndimensions:\n- judge: Good?\n  name: Use of sources\n",
-        "4 name-malformed",
+        "title: T\ndimensions:\n- judge: Good?\n  name: Use of sources\n", "4 name-malformed"
     ),
     "duplicate dimension": row(
-        JUDGED + "- name: b\n  judge: Good?\n- judge: Bad?\n  name: a\n",
-        "8 duplicate-dimension",
+        JUDGED + "- name: b\n  judge: Good?\n- judge: Bad?\n  name: a\n", "8 duplicate-dimension"
     ),
     "all optional": row(judged("optional: true"), "2 all-optional"),
     "no dimensions": row("title: T\ndimensions: []\n", "2 list-empty"),
@@ -145,8 +137,7 @@ YAML = {
     "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-value"),
     "backslash in double quotes": row(checked('judge: "A \\d?"'), "4 yaml-invalid"),
     "bracket never closed": row(
-        checked("checks:", "- { check: words, min: 3", "- { check: finished }"),
-        "5 yaml-brackets",
+        checked("checks:", "- { check: words, min: 3", "- { check: finished }"), "5 yaml-brackets"
     ),
     "question between braces": row(
         "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-brackets"
