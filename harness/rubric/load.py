@@ -140,8 +140,7 @@ class _RubricReader:
                 missing = f"there is no rubric '{name}' besides this one"
             else:
                 missing = _no_such_rubric(name, folders)
-            problem = extends.problem(f"extends: {missing}", code="rubric.base-not-found")
-            raise refusal([problem])
+            raise refusal([extends.problem(f"extends: {missing}", code="rubric.base-not-found")])
         if any(path.samefile(earlier) for earlier in chain):
             links = " → ".join(map(str, (*chain, path)))
             problem = extends.problem(
@@ -181,7 +180,12 @@ def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
             Problem(path=None, line=None, message=notice.message, code=notice.code)
             for notice in notices
         ) from None
-    changed = rubric.model_copy(update={"prompts": chosen})
+    return with_values(rubric, prompts=chosen)
+
+
+def with_values(rubric: Rubric, **values: Prompts | float) -> Rubric:
+    """The rubric with other values, which are right, and their digest."""
+    changed = rubric.model_copy(update=values)
     return changed.model_copy(update={"sha256": _sha256(_scoring_values(changed))})
 
 
@@ -362,8 +366,7 @@ def _changed_dimension(base: Written, change: Written) -> Written:
     elif "judge" in change.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    fields = _merged(change.fields, inherited, mappings=("anchors", "scale"))
-    return replace(change, value=fields)
+    return replace(change, value=_merged(change.fields, inherited, mappings=("anchors", "scale")))
 
 
 def _merged(
