@@ -83,6 +83,11 @@ CHECKS = {
 }
 VALUES = {
     "title with nothing behind it": row(f"title:\n{BODY}", "1 nothing-given"),
+    "judge with nothing behind it": row(
+        checked("judge:", "checks: [{ check: finished }]"), "4 nothing-given"
+    ),
+    "floor with nothing behind it": row(judged("floor:"), "5 nothing-given"),
+    "extends with nothing behind it": row(f"extends:\n{JUDGED}", "1 nothing-given"),
     "judge without a question": row(checked("judge: '  '"), "4 text-empty"),
     "weight of 0": row(judged("weight: 0"), "5 out-of-range"),
     "floor off the scale": row(judged("floor: 11"), "5 off-scale"),
@@ -123,6 +128,10 @@ FILES = {
     "control character": row("title: T\npurpose: \x00\n", "2 control-character"),
     "no such character": row('title: "\\U00110000"\n', "1 no-such-character"),
     "a tag": row("title: T\ndimensions: !!bool x\n", "2 yaml-first-character"),
+    "a tag of text": row(f"title: !!str 8\n{BODY}", "1 yaml-first-character"),
+    "a tag of their own": row(
+        f"title: T\nscale: !mine {{ max: 5 }}\n{BODY}", "2 yaml-first-character"
+    ),
 }
 YAML = {
     "colon in a text": row("title: T\npurpose: for: people\n", "2 yaml-colon"),
@@ -215,11 +224,12 @@ def test_every_mistake_is_reported_in_the_order_of_the_lines(tmp_path):
         (6, "unknown-field"),
         (8, "unknown-check"),
         (9, "name-malformed"),
-        (15, "checks-or-judge"),
+        (16, "nothing-given"),
+        (17, "nothing-given"),
         (19, "not-true-or-false"),
     ]
     assert str(error).startswith(str(error.problems[0]))
-    assert "5 more" in str(error)
+    assert "6 more" in str(error)
 
 
 # --- whatever a file holds, it is a rubric, or is said not to be, with a line --------------------
