@@ -45,12 +45,12 @@ _REVISED_KEY = re.compile(
     rf"(?:{CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{CHANGED})"
     r"|(?:total|overall)[\W_]*score"
 )
-# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`.
+# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`, `unit`.
 _SCALE_KEY = re.compile(
     r"max(?:imum)?(?:possible)?(?:score|points?|value|rating|grade|mark)?s?$"
     r"|(?:full|best)(?:score|points?|value|rating|grade|mark)s?$"
     r"|(?:^|score|points?|rating|scale)(?:range|bounds)$"
-    r"|(?:scale|possible|denominator)$|^(?:out)?of(?:total)?$"
+    r"|(?:scale|possible|denominator|units?)$|^(?:out)?of(?:total)?$"
 )
 _TOTAL_KEYS = ("total", "totalpoints")
 # An answer to a rule.
