@@ -394,8 +394,9 @@ LATEST = "https://json-schema.org/draft/2020-12/schema"
         {"$schema": LATEST, "items": {"$ref": "#"}, "pattern": "(a|a)+b"},
         {"items": {"patternProperties": {"(a|a)+b": {}}}},
         {"items": {"additionalProperties": False, "patternProperties": {"(a|a)+b": {}}}},
+        {"items": {"unevaluatedProperties": False, "patternProperties": {"(a|a)+b": {}}}},
     ],
-    ids=["nested", "either", "by its draft", "of names", "of other names"],
+    ids=["nested", "either", "by its draft", "of names", "of other names", "of unevaluated names"],
 )
 def test_a_pattern_in_a_schema_has_its_time(schema):
     text = "a" * 40 + "!"
