@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,16 @@ def test_scores_go_into_the_labels_unseen(scored: Path, ending: str) -> None:
     assert given == {"good.md": (9,), "fair.md": (7,), "poor.md": (3,)}
     assert {one.evaluator for one in found.values()} == {"evaluator"}
     assert "9" not in done.stdout
+
+
+def test_a_judgement_without_a_score_keeps_its_place_in_the_labels(scored: Path) -> None:
+    scores = (scored / "scores.jsonl").read_text()
+    scores = re.sub(r'("score.clear":)([\d.]+)', r"\1[\2,null,9]", scores)
+    (scored / "scores.jsonl").write_text(scores)
+    label(scored, "y\n" * 3, "--scores", "scores.jsonl")
+
+    assert {tuple(row["score.clear"][1:]) for row in rows(scored)} == {(None, 9)}
+    assert read(scored).unreadable == {"score.clear": 3}
 
 
 CHOSEN = {
