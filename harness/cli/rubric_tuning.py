@@ -152,6 +152,10 @@ def tune_rubric(
     evidence. Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2
     invalid input.
     """
+    if report is not None and report.suffix.lower() != ".html":
+        # Any other name may be that of the rubric or the labels.
+        problem = "the report is a page; give a name that ends in .html"
+        raise InvalidInput(problem, code="tune.report-not-html", path=report)
     rubrics = own_rubrics(config)
     file = read_named(rubric, rubrics)
     directory = records_directory(file, rubrics)
