@@ -347,8 +347,7 @@ def test_what_cannot_be_called_is_refused_on_loading(call, code, directory):
 
 
 @pytest.mark.parametrize(
-    ("content", "code"),
-    [("import no_such_module", "module-missing"), ("1 / 0", "module-fails")],
+    ("content", "code"), [("import no_such_module", "module-missing"), ("1 / 0", "module-fails")]
 )
 def test_an_installed_module_that_fails_is_refused(content, code, tmp_path, monkeypatch):
     name = f"harness_test_{code.replace('-', '_')}"
