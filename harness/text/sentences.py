@@ -52,6 +52,8 @@ _ORDINAL = re.compile(
 )
 _FIRST_WORD = re.compile(r"(?:D(?:er|ie|as|ann|a)|E[rs]|Sie|Wir|Ich|I[nm]|Am|Und|Aber)\b|\d")
 _LETTERS_OF = {"el": re.compile("[\u0370-\u03ff]"), "ru": re.compile("[\u0400-\u04ff]")}
+# The time of sentencex grows with the square of a text with open quotation marks or no blanks.
+_WINDOW_CHARS = 4_000
 
 
 def sentences_of(text: str, language: Language | None = None) -> list[str]:
@@ -99,7 +101,14 @@ def _sentencex_ends(paragraph: str, language: Language | None) -> Iterator[int]:
     code = next(by_letters, "en") if language is None else language
     # Half of a pair of surrogates is no text to it.
     text = re.sub(r"[\ud800-\udfff]", "?", paragraph)
-    yield from accumulate(map(len, sentencex.segment(code, text)))
+    start = 0
+    while window := text[start : start + _WINDOW_CHARS]:
+        ends = [*accumulate(map(len, sentencex.segment(code, window)))]
+        if start + len(window) < len(text):
+            # The last sentence may go on behind the window: it begins the next one.
+            del ends[-1:]
+        yield from (start + end for end in ends)
+        start += ends[-1] if ends else len(window)
 
 
 def _is_end(before: str, following: str, language: Language | None) -> bool:
