@@ -283,16 +283,16 @@ async def _tenants(
         *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
     )
     tenants = {}
-    for tag, tenant in zip(hosts, results, strict=True):
-        if isinstance(tenant, Tenant):
-            tenants[tag] = tenant
-        elif tag in required or not isinstance(tenant, HarnessError):
-            raise tenant
+    for tag, result in zip(hosts, results, strict=True):
+        if isinstance(result, Tenant):
+            tenants[tag] = result
+        elif tag in required or not isinstance(result, HarnessError):
+            raise result
         else:
             log_warning(
                 "a model is not counted in the memory budget",
                 code="budget.model-not-counted",
                 endpoint=tag,
-                error=describe(tenant),
+                error=describe(result),
             )
     return tenants
