@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
+from functools import cached_property
 from typing import Annotated, Any, Literal, LiteralString, Self
 
 from pydantic import (
@@ -41,7 +42,7 @@ _MODEL = ConfigDict(
     allow_inf_nan=False,
 )
 
-FILLED_IN = frozenset({"id", "sha256"})
+FILLED_IN = frozenset({"id"})
 """Fields of a rubric that loading fills in."""
 
 PASS_FAIL = "pass_fail"  # noqa: S105 - no password
@@ -335,8 +336,6 @@ class Rubric(BaseModel):
 
     id: str = ""
     """The file's name without its ending; filled in on loading."""
-    sha256: str = ""
-    """Digest of all values, with those from the rubrics it extends; filled in on loading."""
     extends: OptionalText = None
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
@@ -377,6 +376,17 @@ class Rubric(BaseModel):
     """Templates of the prompts, or the name of a file of templates beside this one."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the values that scores depend on, with those of the rubrics it extends."""
+        return sha256_of_values(scoring_values(self))
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, whose digest is that of its own values."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("sha256", None)
+        return copied
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -491,6 +501,27 @@ def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
     # All at once, so that a file can be mended in one go.
     if details := list(mistakes):
         raise ValidationError.from_exception_data("rubric", details)
+
+
+_NO_PART_OF_SCORING = {*FILLED_IN, "extends", "without", "candidates", "finalists", "prompts"}
+
+
+def scoring_values(rubric: Rubric) -> dict[str, Any]:
+    """The values that scores depend on, whatever files the rubric is put together from."""
+    # A rubric without a language has the digest that it had before there was this field.
+    left_out = {"language"} if rubric.language is None else set()
+    values = rubric.model_dump(mode="json", exclude=_NO_PART_OF_SCORING | left_out)
+    for dimension in values["dimensions"]:
+        if dimension["scale"] is None:
+            del dimension["scale"]
+    if prompts := rubric.prompts.of_judging:
+        values["prompts"] = prompts
+    return values
+
+
+def sha256_of_values(values: Mapping[str, Any]) -> str:
+    """The digest of a rubric with these values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def rubric_schema() -> dict[str, Any]:

@@ -598,7 +598,7 @@ class Batch:
             if sha256 not in threshold_by_sha256 or not is_judged_enough(verdict, chosen.rubric):
                 continue
             if sha256 not in state_by_sha256:
-                changed = {"pass_at": threshold_by_sha256[sha256], "sha256": sha256}
+                changed = {"pass_at": threshold_by_sha256[sha256]}
                 rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
                 state_by_sha256[sha256] = _states_of(self._made_graph(rubric))[SCORES]
             output = earlier.outputs.last(ROWS, number)
