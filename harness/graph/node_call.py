@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import traceback
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from harness.errors import (
     NodeFailed,
     message_of,
 )
-from harness.graph.executor import Pulse, Work, end, this_task, timed
+from harness.graph.executor import InProcess, Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import (
@@ -276,9 +275,13 @@ class NodeCall:
         asker = self._shared.asker
         if asker is None:
             return None
+
+        def ask() -> object:
+            with self._shared.asking:  # a person reads one question at a time
+                return asker(question)
+
         with self.pulse.doing("ask"):
-            answer = asker(question)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await InProcess().call(Work(self.label, ask, {}))
 
     async def _run_inside(
         self, graph: Graph, values: Mapping[str, object], prefix: str
