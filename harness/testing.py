@@ -42,6 +42,7 @@ __all__ = [
 Scores = float | Mapping[str, float]
 """One score for all dimensions of a rubric, or a score for each dimension."""
 
+_MOST_QUESTIONS = 1000  # of one call of a node, to which `answers` has the same answer each time
 _SHOWN_CALLS = 20
 _SHOWN_CHARS = 80
 
@@ -139,11 +140,14 @@ class _Person:
         if name is None:
             return self._asker(question) if self._asker else None
         self._unused.discard(name)
-        if question.problem:
+        problem = question.problem
+        if [earlier.node for earlier in self._questions].count(question.node) > _MOST_QUESTIONS:
+            problem = f"the node has asked {_MOST_QUESTIONS} times; give an asker= that varies"
+        if problem:
             # Not raised here, since an agent would pass the error to its model.
             self._mistake = self._mistake or ScriptMismatch(
                 f"the answer to '{question.key}' ({_short(question.text)}) cannot be used: "
-                f"{question.problem}",
+                f"{problem}",
                 code="script.answer-invalid",
             )
             return None

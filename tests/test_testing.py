@@ -287,6 +287,20 @@ def test_an_answer_that_does_not_fit_is_an_error(answers, code, said) -> None:
     assert said in str(found.value)
 
 
+def test_a_node_that_asks_until_it_is_content_does_not_ask_for_ever() -> None:
+    choosy = Pipeline("choosy")
+
+    @choosy.node
+    async def title(run: Run) -> str:
+        while (answer := await run.ask("Which title?")) == "Tea":
+            pass
+        return answer
+
+    with pytest.raises(ScriptMismatch, match="has asked 1000 times") as found:
+        run_pipeline(choosy, Script({}), answers={"title": "Tea"})
+    assert found.value.code == "script.answer-invalid"
+
+
 # --- the judge ------------------------------------------------------------------------------------
 
 

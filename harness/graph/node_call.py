@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import traceback
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from harness.errors import (
     NodeFailed,
     message_of,
 )
-from harness.graph.executor import Pulse, Work, end, this_task, timed
+from harness.graph.executor import InProcess, Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import (
@@ -111,8 +110,8 @@ class NodeCall:
             self.attempts = Earlier()
         self._repeats = 0
         self._unanswered: list[Question] = []  # of this attempt
-        misled = shared.misled.get(call.label)
-        self._variations = 0 if misled is None else misled.next_variation(call.step.code.digest)
+        if misled := shared.misled.get(call.label):
+            call.misled = misled.next_variation(call.step.code.digest)
         self._has_given_items = False
         self._parent = parent
         self._call = call
@@ -128,12 +127,8 @@ class NodeCall:
 
     @property
     def variation(self) -> int:
-        """A number that makes the replies of this attempt differ from those that failed before.
-
-        0 as long as no attempt failed by a reply, in this part of the run or in earlier ones.
-        """
-        # An inner and an outer repetition must never have the same number.
-        return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
+        """The variation of the call whose code runs now; it may be one inside this call."""
+        return INNERMOST.get(self._call).variation
 
     def begin_again(self) -> None:
         """Restarts the numbering of steps in the same attempt, whose worker was lost."""
@@ -280,9 +275,13 @@ class NodeCall:
         asker = self._shared.asker
         if asker is None:
             return None
+
+        def ask() -> object:
+            with self._shared.asking:  # a person reads one question at a time
+                return asker(question)
+
         with self.pulse.doing("ask"):
-            answer = asker(question)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await InProcess().call(Work(self.label, ask, {}))
 
     async def _run_inside(
         self, graph: Graph, values: Mapping[str, object], prefix: str
@@ -371,7 +370,7 @@ class NodeCall:
                     )
                     raise CallFailed(failure) from error
                 if _may_be_due_to_a_reply(error):
-                    self._variations += 1
+                    self._call.misled += 1
             retry = events.RetryEvent(
                 node=self.label,
                 reason=type(error).__name__,
@@ -450,7 +449,7 @@ class NodeCall:
         try:
             yield
         except Exception as raised:
-            span.set(code=self._call.step.code.digest, variation=self._variations)
+            span.set(code=self._call.step.code.digest, variation=self._call.misled)
             reason = _leaves(raised)[0]
             if reason is not raised:
                 span.set(reason=type(reason).__name__)

@@ -12,6 +12,7 @@ settings. `change_between` compares two, for resumed runs, batches and rehearsal
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -223,6 +224,7 @@ class Shared:
     answers: dict[Asked, object] = field(default_factory=dict)
     """People's answers to questions of earlier parts, as `Answers`; grows."""
     asker: Asker | None = None
+    asking: threading.Lock = field(default_factory=threading.Lock)  # held by a plain asker
     log: Log = field(default_factory=Log)
     on_repeat: Callable[[str], object] | None = None
     """Called with the label of each call that is repeated, by itself or within another."""

@@ -128,8 +128,9 @@ class KeptReplies:
         self._identities: dict[str, str] = {}
         self._is_finished = False
         self._trace = trace
-        # (label, key of the call) → the numbers that equal calls under this label have.
-        self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        # Node call → (label, key of the call) → the numbers of equal calls under this label.
+        self._taken: defaultdict[str, defaultdict[tuple[str, str], set[int]]]
+        self._taken = defaultdict(lambda: defaultdict(set))
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(
@@ -150,7 +151,7 @@ class KeptReplies:
         call = label, call_key(request, identity=self._identity(request.model))
         # 1. Number it among equal calls, before anything is awaited: calls that are made together
         #    differ only by their order, and each has its own reply.
-        used = self._taken[call]
+        used = self._taken[_node_call(label)][call]
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
@@ -167,8 +168,7 @@ class KeptReplies:
 
     def give_again(self, label: str) -> None:
         """Gives a node call, which begins again, the replies that it got before."""
-        for call in [key for key in self._taken if _node_call(key[0]) == label]:
-            del self._taken[call]
+        self._taken.pop(label, None)
 
     def drop(self) -> None:
         """Notes that there is nothing left to resume, so that `close` deletes the file."""

@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 import orjson
 
-from harness.errors import InvalidInput, NodeFailed
+from harness.errors import InvalidInput, NodeFailed, Notice
 from harness.files import write_whole
 from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
@@ -323,6 +323,7 @@ class Batch:
             for question in result.questions:
                 reason = f"it asks '{question.text}', and a batch asks nobody"
                 files.fail_row(_row_number(question.node), reason, code="batch.asks-nobody")
+        result = self._with_notice_of_skips(result)
         counts = self._counts()
         unwritten = files.error
         try:
@@ -358,6 +359,24 @@ class Batch:
             if result is None:
                 raise
             return result
+
+    def _with_notice_of_skips(self, result: RunResult) -> RunResult:
+        """Adds a warning of rows that have an output, although the node of their result has none."""
+        pipeline = self._rows.pipeline
+        path = pipeline and f"{pipeline.name}/{pipeline.result_node}"
+        skips = [
+            skip
+            for skip in result.skips
+            if skip.node.partition("/")[2] == path and _row_number(skip.node) in self._form.lines
+        ]
+        if not skips:
+            return result
+        message = (
+            f"{len(skips):,} rows have no result, and count as done: '{skips[0].node}' was skipped "
+            f'({skips[0].reason}); where a failure is the reason, on_error="fail" lets the row fail'
+        )
+        notice = Notice(code="batch.results-skipped", message=message)
+        return replace(result, warnings=(*result.warnings, notice))
 
     def _counts(self) -> dict[str, int]:
         """The rows of the table, those with an output, and those that failed, once all ended."""

@@ -98,10 +98,16 @@ class Run:
         self._earlier = earlier or EarlierLoops()
         # Without a budget nothing is forecast, and nothing reads this `CallDemand`.
         self._demand = demand or CallDemand((), roles=opened.casting.roles)
-        self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
-        self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
         if call.repeats:
             opened.replies.give_again(call.label)
+
+    @property
+    def _caller(self) -> CallSource:
+        # Not stored: a mapped function may use the `run` of the node around it.
+        label, variation = self._call.label, self._call.variation
+        if variation:
+            label = f"{label}{VARIATION}{variation}"
+        return CallSource(label=label, sending=partial(self._call.pulse.doing, "sent"))
 
     @property
     def id(self) -> str:
@@ -656,7 +662,11 @@ class Run:
         run_seed = self._opened.settings.seed
         if request.seed is not None or not request.temperature or run_seed is None:
             return request.seed
-        material = [run_seed, self._label, *(message.content for message in request.messages)]
+        material = [
+            run_seed,
+            self._caller.label,
+            *(message.content for message in request.messages),
+        ]
         # 24 bits, since every server takes so many.
         return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 

@@ -188,6 +188,7 @@ class Request(SpanEvent):
     from_cache: bool = False  # whether an earlier call's reply answered it: no model was asked
     was_connected: bool = True  # whether its server was reached, as far as is known
     took_no_tokens: bool = False  # whether its server refused it before any work
+    refused_requests: int = 0  # of the same call, before the last, which is sent in another way
     error_code: str | None = None  # such as `call.unreachable`; None in older journals
 
     @property

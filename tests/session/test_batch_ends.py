@@ -75,6 +75,31 @@ def test_a_scorer_that_calls_sys_exit_fails_its_row_alone(tmp_path):
     assert [failure.code for failure in done.failures] == ["run.left"]
 
 
+def test_rows_whose_result_was_skipped_are_told_and_fail_once_on_error_says_so(tmp_path):
+    def refusing(on_error, refused="t7"):
+        pipeline = Pipeline("picky", on_error=on_error)
+
+        @pipeline.node
+        def first(task: str) -> str:
+            if task == refused:
+                raise ValueError("refused")
+            return task
+
+        pipeline.node(lambda first: first, name="second")
+        return pipeline
+
+    skipped = batch(refusing("skip"), ROWS, tmp_path)
+    (warning,) = skipped.run.warnings
+    failed = batch(refusing("fail"), ROWS, tmp_path)
+
+    assert (len(skipped.outputs), skipped.outputs["7"]) == (12, None)
+    assert warning.code == "batch.results-skipped"
+    assert "rows[7]/picky/second' was skipped ('rows[7]/picky/first' was" in warning.message
+    assert (len(failed.outputs), [row.id for row in failed.failures]) == (11, ["7"])
+    assert failed.run.warnings == ()
+    assert batch(refusing("fail", refused=""), ROWS, tmp_path).outputs["7"] == "t7"
+
+
 # --- a retry ----------------------------------------------------------------------------------
 
 

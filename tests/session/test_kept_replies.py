@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 
-from harness import Cache, Default, Limits, Run, ScriptedBackend, ToolCall
+from harness import Cache, Default, Limits, Pipeline, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
 from harness.graph import NodeCall, Retry
 from harness.graph.reuse import OUTPUT_CACHE
@@ -278,6 +278,31 @@ def test_a_failed_call_inside_another_is_made_with_other_replies_too(settings):
     fail(pipeline, settings, backends={"producer": model})
     assert finish(pipeline, model, settings).result == "First. 0 Write. 2"
     assert model.prompts == ["First.", "Write.", "Write."]
+
+
+@pytest.mark.parametrize("how", ["map", "call", "retry"])
+def test_a_failed_item_that_asks_by_the_run_around_it_asks_for_others_too(settings, how):
+    async def outer(run: Run) -> list[str]:
+        async def step(item: str) -> str:
+            return await refusing("2", temperature=0.0)(run, item)
+
+        first = await run.chat("producer", "First.")
+        if how != "call":
+            retry = Retry(2, first_delay_s=0) if how == "retry" else None
+            return [first, *await run.map(step, ["a"], retry=retry)]
+        inner = Pipeline("inner")
+        inner.node(each={"item": "items"})(step)
+        return [first, *(await run.call(inner, items=["a"])).result]
+
+    model, pipeline = Sampled(), pipeline_of(outer)
+    if how == "retry":
+        result = run(pipeline, settings, backends={"producer": model}).result
+    else:
+        fail(pipeline, settings, backends={"producer": model})
+        result = finish(pipeline, model, settings).result
+    assert result == ["First. 1", "a 3"]
+    asked = [(request.temperature, request.seed) for request in model.requests]
+    assert asked == [(0, None), (0, None), (0.3, 1)]
 
 
 def test_a_batch_and_its_dry_run_ask_for_other_replies_for_a_failed_row(settings, tmp_path):
