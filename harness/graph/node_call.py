@@ -8,6 +8,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -62,6 +63,7 @@ class Watcher(Protocol):
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
 """Called with each item of a generating node: its index, its value, and the value as JSON."""
 
+_RUNNING: ContextVar[NodeCall] = ContextVar("running")
 # After so many answers of another form, a person who is there now is not asked again.
 _MOST_ANSWERS = 10
 # Longest traceback in the record, cut at its beginning: the end says most.
@@ -96,6 +98,7 @@ class NodeCall:
     Attributes:
         label: Its name: `findings[2]`, `answer/brief/findings[2]`.
         pulse: Its signs of life.
+        parent: The call that it is nested in; None for one of the run's own nodes.
         attempts: Outputs of nested calls, for the next attempt of this call or of one that it is
             nested in; None if none of them has a `Retry`.
     """
@@ -113,7 +116,7 @@ class NodeCall:
         if misled := shared.misled.get(call.label):
             call.misled = misled.next_variation(call.step.code.digest)
         self._has_given_items = False
-        self._parent = parent
+        self.parent = parent
         self._call = call
         self._shared = shared
         self._run_nested = nested
@@ -123,12 +126,21 @@ class NodeCall:
     @property
     def repeats(self) -> int:
         """How often the call, or a call around it, was repeated so far."""
-        return self._repeats + (0 if self._parent is None else self._parent.repeats)
+        return self._repeats + (0 if self.parent is None else self.parent.repeats)
 
     @property
     def variation(self) -> int:
-        """The variation of the call whose code runs now; it may be one inside this call."""
-        return INNERMOST.get(self._call).variation
+        """See `StepCall.variation`."""
+        return self._call.variation
+
+    @property
+    def innermost(self) -> NodeCall:
+        """The call whose code runs now: this one, or one inside it that uses this one's `run`."""
+        running = _RUNNING.get(None)
+        around = running
+        while around is not None and around is not self:
+            around = around.parent
+        return running if running is not None and around is self else self
 
     def begin_again(self) -> None:
         """Restarts the numbering of steps in the same attempt, whose worker was lost."""
@@ -137,14 +149,14 @@ class NodeCall:
     def use(self, uses: Mapping[str, Use]) -> None:
         """Records models, rubrics or settings that this call uses, and so each call around it."""
         self._call.uses.update(uses)
-        if self._parent is not None:
-            self._parent.use(uses)
+        if self.parent is not None:
+            self.parent.use(uses)
 
     def keep_from_cache(self) -> None:
         """Notes that the output holds in this run alone, so that no `Cache` gives it to others."""
         self._call.is_of_run = True
-        if self._parent is not None:
-            self._parent.keep_from_cache()
+        if self.parent is not None:
+            self.parent.keep_from_cache()
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
@@ -340,6 +352,7 @@ class NodeCall:
             CallFailed: No attempt gave one.
             Suspended: A person has to answer first.
         """
+        _RUNNING.set(self)
         # Not asked for below, where an error is caught: a call that is left behind is thrown one
         # from outside its task.
         task = this_task()

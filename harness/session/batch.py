@@ -361,7 +361,7 @@ class Batch:
             return result
 
     def _with_notice_of_skips(self, result: RunResult) -> RunResult:
-        """Adds a warning of rows that have an output, although the node of their result has none."""
+        """Adds a warning of rows whose output lacks the result of their pipeline."""
         pipeline = self._rows.pipeline
         path = pipeline and f"{pipeline.name}/{pipeline.result_node}"
         skips = [

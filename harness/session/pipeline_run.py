@@ -219,12 +219,16 @@ class PipelineRun(RunPlan):
                     demand=None if forecaster is None else forecaster.call(call.label),
                 )
 
+            def repeats(label: str) -> None:
+                opened.call_moments.repeats(label)
+                opened.replies.give_again(label)
+
             ended = await execute(
                 self.graph,
                 self.inputs,
                 Shared(
                     run_of=run_of,
-                    on_repeat=opened.call_moments.repeats,
+                    on_repeat=repeats,
                     on_kept=opened.call_moments.keeps,
                     tracer=opened.trace,
                     executor=executor,

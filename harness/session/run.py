@@ -13,7 +13,7 @@ from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 from harness.errors import InvalidInput, Notice
 from harness.graph import Graph, NodeCall, Retry
 from harness.graph.graph import ResultT
-from harness.graph.state import INNERMOST, Use
+from harness.graph.state import Use
 from harness.inference import (
     ChatOptions,
     ChatRequest,
@@ -94,20 +94,21 @@ class Run:
         demand: CallDemand | None = None,
     ) -> None:
         self._opened = opened
-        self._call = call
+        self._own_call = call
         self._earlier = earlier or EarlierLoops()
         # Without a budget nothing is forecast, and nothing reads this `CallDemand`.
         self._demand = demand or CallDemand((), roles=opened.casting.roles)
-        if call.repeats:
-            opened.replies.give_again(call.label)
+
+    @property
+    def _call(self) -> NodeCall:
+        """The call whose code runs now: a mapped function may use the `run` of the node around."""
+        return self._own_call.innermost
 
     @property
     def _caller(self) -> CallSource:
-        # Not stored: a mapped function may use the `run` of the node around it.
-        label, variation = self._call.label, self._call.variation
-        if variation:
-            label = f"{label}{VARIATION}{variation}"
-        return CallSource(label=label, sending=partial(self._call.pulse.doing, "sent"))
+        call = self._call
+        label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
+        return CallSource(label=label, sending=partial(call.pulse.doing, "sent"))
 
     @property
     def id(self) -> str:
@@ -607,10 +608,7 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # another run, with more room, may have more rounds
-        # A mapped function may use the `run` of the node around it.
-        innermost = INNERMOST.get(None)
-        label = self._call.label if innermost is None else innermost.label
-        self._opened.add_loop(label, result)
+        self._opened.add_loop(self._call.label, result)
         return result
 
     async def evaluate(

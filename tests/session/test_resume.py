@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 
 import pytest
 from session_runs import (
@@ -21,9 +23,9 @@ from session_runs import (
     spans_of,
 )
 
-from harness import Pipeline, Run, ScriptedBackend
+from harness import Pipeline, Run, ScriptedBackend, ScriptedReply, ToolCall
 from harness.analysis import report_of
-from harness.errors import InvalidInput, ServerError
+from harness.errors import InvalidInput, NodeFailed, ServerError
 from harness.graph import Default, Question, Retry
 from harness.inference import Limits
 from harness.session import read_earlier_run, rehearse
@@ -736,3 +738,96 @@ def test_the_critical_path_of_a_resumed_run_is_of_all_its_parts(settings):
 
     assert [one.node.partition("[")[0] for one in steps] == ["words", "loud", "joined"]
     assert len(calls.made) == 5
+
+
+def mapped(inner, *, own_run):
+    """A pipeline whose node maps `inner(run, item)`, by its own `run` or the one around it."""
+    pipeline = Pipeline("mapped")
+
+    async def work(run, item):
+        output = await inner(run, item)
+        if item != "A" and "DISK_FULL" in os.environ:
+            raise OSError("the disk is full")
+        return output
+
+    @pipeline.node
+    async def node(run: Run) -> list[str]:
+        async def closed_over(item: str) -> str:
+            return await work(run, item)
+
+        async def given(item: str, run: Run) -> str:
+            return await work(run, item)
+
+        return await run.map(given if own_run else closed_over, ["A", "B", "C"], name="f")
+
+    return pipeline
+
+
+sub = Pipeline("sub")
+
+
+@sub.node
+async def chat(run: Run, text: str) -> str:
+    return await run.chat("producer", text)
+
+
+async def calls_a_pipeline(run, item):
+    return (await run.call(sub, text=f"Say {item}.")).result
+
+
+async def has_an_agent(run, item):
+    return (await run.agent("producer", f"Say {item}.", tools=[say])).text
+
+
+def say(word: str) -> str:
+    """Says a word."""
+    WORDS.append(word)
+    return word
+
+
+WORDS: list[str] = []
+
+
+def agent_reply(request):
+    if request.messages[-1].role == "tool":
+        return "done"
+    word = request.messages[0].content[4]
+    return ScriptedReply(tool_calls=(ToolCall("1", "say", json.dumps({"word": word})),))
+
+
+@pytest.mark.parametrize("own_run", [True, False])
+@pytest.mark.parametrize(
+    ("inner", "reply"), [(calls_a_pipeline, "Said."), (has_an_agent, agent_reply)]
+)
+def test_steps_of_a_mapped_function_are_its_own_whoever_gave_it_its_run(
+    tmp_path, monkeypatch, inner, reply, own_run
+):
+    monkeypatch.setenv("DISK_FULL", "1")
+    pipeline = mapped(inner, own_run=own_run)
+    how = {"settings": settings_of(tmp_path)}
+    WORDS.clear()
+    with pytest.raises(NodeFailed):
+        pipeline.run(backends={"producer": ScriptedBackend(reply)}, **how)
+    assert sorted(WORDS) == (["A", "B", "C"] if inner is has_an_agent else [])
+    monkeypatch.delenv("DISK_FULL")
+    WORDS.clear()
+
+    second = ScriptedBackend([])
+    result = pipeline.run(resume="latest", backends={"producer": second}, **how)
+
+    assert (result.status, WORDS, second.requests) == ("finished", [], [])
+
+
+@pytest.mark.parametrize("own_run", [True, False])
+def test_a_mapped_function_asks_another_model_again_whoever_gave_it_its_run(tmp_path, own_run):
+    pipeline = mapped(lambda run, item: run.chat("producer", item), own_run=own_run)
+    backends = {tag: ScriptedBackend([tag] * 3) for tag in ("one", "two")}
+    outputs = [
+        pipeline.run(
+            settings=settings_of(tmp_path, roles={"producer": tag}),
+            backends=backends,
+            resume="latest" if tag == "two" else None,
+        ).result
+        for tag in backends
+    ]
+    assert outputs == [["one"] * 3, ["two"] * 3]
