@@ -447,6 +447,9 @@ class NodeCall:
             except Exception as error:
                 span.set(traceback=tracer.excerpt(_traceback(error)))
                 raise
+            except Suspended as suspended:
+                # Questions that were asked side by side all wait, not the first alone.
+                raise Suspended(*self._unanswered) from suspended
             finally:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.

@@ -653,6 +653,8 @@ class Run:
         with self._call.pulse.doing("call"):
             reply = await self._opened.client.chat(request, caller=self._caller)
         self._call.use(surroundings.uses_of_reply(request, reply))
+        if reply.cut_by is not None:
+            self._call.keep_from_cache()  # another run may have room for all of it
         return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:

@@ -641,6 +641,39 @@ def test_a_cache_gives_no_loop_that_a_limit_cut_short(settings, good):
     assert run(pipeline, settings).result == "good", "a loop that ended by itself is kept"
 
 
+def test_a_cache_gives_no_reply_that_a_limit_cut_short(settings):
+    def reply(request):
+        words = min(request.max_output_tokens or 400, 400)
+        reason = "stop" if words == 400 else "length"
+        return ScriptedReply(text="word " * words, finish_reason=reason)
+
+    async def text(run: Run) -> str:
+        return await run.chat("producer", "Write much.", on_cut="keep")
+
+    pipeline = pipeline_of(text, cache=Cache())
+    says = {"producer": ScriptedBackend(reply)}
+    cut = run(pipeline, settings, backends=says, limits=Limits(max_tokens=300))
+    assert len(cut.result.split()) < 300
+    assert len(run(pipeline, settings, backends=says).result.split()) == 400
+
+
+@pytest.mark.parametrize("on_error", [Default("less"), "skip"])
+def test_a_cache_gives_no_output_in_which_a_policy_stands_for_a_failed_call(settings, on_error):
+    inner = Pipeline("inner")
+
+    @inner.node(on_error=on_error)
+    async def words(run: Run) -> str:
+        return await run.chat("producer", "Write.")
+
+    async def text(run: Run) -> str:
+        return str((await run.call(inner)).outputs.get("words"))
+
+    pipeline = pipeline_of(text, cache=Cache())
+    down = ServerError("the model is gone", endpoint="producer", status=400)
+    run(pipeline, settings, backends={"producer": ScriptedBackend([down])})
+    assert run(pipeline, settings, backends={"producer": ScriptedBackend(["all"])}).result == "all"
+
+
 # --- failures that a policy stands for ------------------------------------------------------------
 
 

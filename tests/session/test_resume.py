@@ -320,6 +320,34 @@ def test_an_answer_whose_form_only_the_run_can_tell_is_asked_for_again(settings)
     assert resume(pipeline, settings, answers={"total": '{"a": 2, "b": 3}'}).result == 5
 
 
+def test_a_corrected_answer_is_kept_although_its_part_failed_before_the_question(
+    settings, monkeypatch
+):
+    async def total(run: Run) -> int:
+        if "DISK_FULL" in os.environ:
+            raise OSError("the disk is full")
+        return sum((await run.ask("How many of each?", returns=dict[str, int])).values())
+
+    pipeline = pipeline_of(total)
+    run(pipeline, settings)
+    resume(pipeline, settings, answers={"total": '{"a": "many"}'})
+    monkeypatch.setenv("DISK_FULL", "1")
+    fail(pipeline, settings, resume="latest", answers={"total": '{"a": 2}'})
+    monkeypatch.delenv("DISK_FULL")
+    assert resume(pipeline, settings).result == 2
+
+
+def test_questions_asked_side_by_side_wait_together(settings):
+    async def both(run: Run) -> str:
+        return " ".join(await asyncio.gather(run.ask("One?"), run.ask("Two?")))
+
+    pipeline = pipeline_of(both)
+    waiting = run(pipeline, settings)
+    assert [question.text for question in waiting.questions] == ["One?", "Two?"]
+    answers = {question.key: question.text[:3] for question in waiting.questions}
+    assert resume(pipeline, settings, answers=answers).result == "One Two"
+
+
 def test_an_answer_is_kept_although_the_part_that_it_was_given_to_failed(settings):
     errors = iter([True, False])
 
