@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from functools import cached_property
 from typing import Annotated, Any, Literal, LiteralString, Self
 
 from pydantic import (
@@ -42,8 +41,8 @@ _MODEL = ConfigDict(
     allow_inf_nan=False,
 )
 
-FILLED_IN = frozenset({"id"})
-"""Fields of a rubric that loading fills in."""
+FILLED_IN = frozenset({"id", "sha256"})
+"""Fields of a rubric that no file has."""
 
 PASS_FAIL = "pass_fail"  # noqa: S105 - no password
 """Names the scale of 0 and 1."""
@@ -336,6 +335,9 @@ class Rubric(BaseModel):
 
     id: str = ""
     """The file's name without its ending; filled in on loading."""
+    sha256: str = ""
+    """Digest of the values that scores depend on, with those of the rubrics it extends. It is
+    always filled in; one that is given does not count."""
     extends: OptionalText = None
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
@@ -377,20 +379,17 @@ class Rubric(BaseModel):
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
 
-    @cached_property
-    def sha256(self) -> str:
-        """Digest of the values that scores depend on, with those of the rubrics it extends."""
-        return sha256_of_values(scoring_values(self))
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, whose digest is that of its own values."""
-        copied = super().model_copy(update=update, deep=deep)
-        copied.__dict__.pop("sha256", None)
-        return copied
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         _refuse_any(self._mistakes())
+        return self._with_digest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, whose digest is that of its own values."""
+        return super().model_copy(update=update, deep=deep)._with_digest()  # noqa: SLF001
+
+    def _with_digest(self) -> Self:
+        self.__dict__["sha256"] = sha256_of_values(scoring_values(self))  # frozen for all others
         return self
 
     def _mistakes(self) -> Iterator[InitErrorDetails]:
