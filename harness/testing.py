@@ -140,14 +140,13 @@ class _Person:
         if name is None:
             return self._asker(question) if self._asker else None
         self._unused.discard(name)
-        problem = question.problem
-        if [earlier.node for earlier in self._questions].count(question.node) > _MOST_QUESTIONS:
-            problem = f"the node has asked {_MOST_QUESTIONS} times; give an asker= that varies"
-        if problem:
+        fault = question.problem
+        if sum(earlier.node == question.node for earlier in self._questions) > _MOST_QUESTIONS:
+            fault = f"the node has asked {_MOST_QUESTIONS} times; give an asker= in its place"
+        if fault:
             # Not raised here, since an agent would pass the error to its model.
             self._mistake = self._mistake or ScriptMismatch(
-                f"the answer to '{question.key}' ({_short(question.text)}) cannot be used: "
-                f"{problem}",
+                f"the answer to '{question.key}' ({_short(question.text)}) cannot be used: {fault}",
                 code="script.answer-invalid",
             )
             return None
@@ -363,15 +362,14 @@ class Judge:
     ) -> None:
         self._scores = (lambda _: scores) if isinstance(scores, float | int | Mapping) else scores
         self._reason = reason
-        self._drafts: defaultdict[str, list[str]] = defaultdict(list)  # by the label of a node call
+        self._drafts = defaultdict[str, dict[str, int]](dict)  # label of a call → draft → number
 
     @property
     def left(self) -> Sequence[Scores]:
         """The scores that no draft had; empty if the scores are not a list."""
         if callable(self._scores):
             return ()
-        used = max(map(len, self._drafts.values()), default=0)
-        return self._scores[used:]
+        return self._scores[max(map(len, self._drafts.values()), default=0) :]
 
     def reply(self, request: ChatRequest, label: str) -> str:
         """A judgement in the shape that the request asks for.
@@ -398,10 +396,8 @@ class Judge:
         if callable(self._scores):
             return self._scores(draft)
         # A draft that is judged again, as drafts near the threshold are, gets the same scores.
-        drafts = self._drafts[label]
-        if draft not in drafts:
-            drafts.append(draft)
-        number = drafts.index(draft)
+        numbers = self._drafts[label]
+        number = numbers.setdefault(draft, len(numbers))
         if number >= len(self._scores):
             raise ScriptMismatch(
                 f"the Judge has scores for {len(self._scores)} drafts, and '{label}' asks about "

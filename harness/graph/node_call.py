@@ -245,22 +245,18 @@ class NodeCall:
         )
         asked = question.asked
         reply = shared.answers.get(asked, shared.answers.get(asked._replace(about="")))
-        if reply is None:
-            reply = await self._immediate_answer(question)
         # After an answer of the wrong form, the person is asked again, and told what is wrong. A
         # function that always gives the same would be asked for ever.
-        tries = 1
-        while reply is not None:
+        for _ in range(_MOST_ANSWERS):
+            if reply is None and (reply := await self._immediate_answer(question)) is None:
+                break
             try:
                 answer = parse_answer(reply, returns)
             except ValueError as error:
                 # Of other forms, the form says all.
                 mistake = None if schema is None else error
                 question = replace(question, problem=not_an_answer(reply, form, mistake))
-                if tries == _MOST_ANSWERS:
-                    break
-                tries += 1
-                reply = await self._immediate_answer(question)
+                reply = None
             else:
                 # For the next attempt of the node, which asks again.
                 shared.answers[asked] = reply
@@ -377,9 +373,8 @@ class NodeCall:
                 is_last = task.cancelling() or self._has_given_items
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
-                    beside = _first_lines(others)
                     failure = NodeFailure(
-                        node=self.label, error=error, attempts=attempt, beside=beside
+                        node=self.label, error=error, attempts=attempt, beside=_first_lines(others)
                     )
                     raise CallFailed(failure) from error
                 if _may_be_due_to_a_reply(error):
@@ -473,10 +468,7 @@ class NodeCall:
 
     def _record_producers(self, span: Span) -> None:
         """Draws an arrow to an attempt from each call that made one of its inputs."""
-        arrows = (
-            ("output", self._call.inputs.producers),
-            ("condition", self._call.decided_by),
-        )
+        arrows = (("output", self._call.inputs.producers), ("condition", self._call.decided_by))
         labels: list[str] = []
         for flow, producers in arrows:
             spans = [producer for producer in producers if isinstance(producer, int)]
@@ -524,10 +516,8 @@ class NodeCall:
 def _may_be_due_to_a_reply(error: Exception) -> bool:
     """Whether the next attempt needs other replies of the models, or else would fail again."""
     cause = _cause(error)
-    if isinstance(cause, EvaluationFailed):
-        return True
     # Where a call to a model failed there was no reply, and the call is made again in any case.
-    return not isinstance(cause, HarnessError | OSError)
+    return isinstance(cause, EvaluationFailed) or not isinstance(cause, HarnessError | OSError)
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -181,8 +181,7 @@ class StepCall:
     uses: dict[str, Use] = field(default_factory=dict)
     # Whether its output holds in this run alone: a person, the memory or a limit had a part in it.
     is_of_run: bool = False
-    # How often it failed by a model's reply, in this part of the run or in earlier ones.
-    misled: int = 0
+    misled: int = 0  # how often it failed by a model's reply, in all parts of the run
     # Whether its function is running; only then can it be cancelled, since before and after there
     # are only records to write.
     is_running: bool = False
@@ -199,8 +198,7 @@ class StepCall:
 
     @property
     def variation(self) -> int:
-        """A number that makes the replies to its code differ from those that failed it before."""
-        # An inner and an outer repetition must never have the same number.
+        """Makes its replies differ from those that failed it, or a call around it."""
         return self.misled + (0 if self.around is None else 100 * self.around.variation)
 
 

@@ -278,7 +278,6 @@ def test_a_plain_function_is_asked_one_question_at_a_time_and_other_nodes_go_on(
 
     @graph.node
     async def beside() -> None:
-        await asyncio.sleep(0)
         is_beside_over.set()
 
     def person(_: Question) -> bool:

@@ -266,25 +266,16 @@ def test_mended_code_gets_the_last_replies_again_even_if_it_fails_once_more(sett
     assert len(model.prompts) == 2
 
 
-def test_a_failed_call_inside_another_is_made_with_other_replies_too(settings):
-    inner = pipeline_of(refusing("1"), name="inner")
-
-    async def outer(run: Run) -> str:
-        first = await run.chat("producer", "First.", temperature=1.0)
-        return f"{first} {(await run.call(inner)).result}"
-
-    model, pipeline = Sampled(), pipeline_of(outer)
-    model._said = -1  # so that the inner call's reply is the first one to be refused
-    fail(pipeline, settings, backends={"producer": model})
-    assert finish(pipeline, model, settings).result == "First. 0 Write. 2"
-    assert model.prompts == ["First.", "Write.", "Write."]
-
-
+@pytest.mark.parametrize("is_own", [True, False], ids=["its own run", "the run around it"])
 @pytest.mark.parametrize("how", ["map", "call", "retry"])
-def test_a_failed_item_that_asks_by_the_run_around_it_asks_for_others_too(settings, how):
+def test_a_failed_call_inside_another_is_made_with_other_replies_too(settings, how, is_own):
+    refuses = refusing("2", temperature=0.0)
+
     async def outer(run: Run) -> list[str]:
-        async def step(item: str) -> str:
-            return await refusing("2", temperature=0.0)(run, item)
+        around = run
+
+        async def step(run: Run, item: str) -> str:
+            return await refuses(run if is_own else around, item)
 
         first = await run.chat("producer", "First.")
         if how != "call":
@@ -295,14 +286,12 @@ def test_a_failed_item_that_asks_by_the_run_around_it_asks_for_others_too(settin
         return [first, *(await run.call(inner, items=["a"])).result]
 
     model, pipeline = Sampled(), pipeline_of(outer)
-    if how == "retry":
-        result = run(pipeline, settings, backends={"producer": model}).result
-    else:
+    if how != "retry":
         fail(pipeline, settings, backends={"producer": model})
-        result = finish(pipeline, model, settings).result
-    assert result == ["First. 1", "a 3"]
+    resume = None if how == "retry" else "latest"
+    done = run(pipeline, settings, backends={"producer": model}, resume=resume)
     asked = [(request.temperature, request.seed) for request in model.requests]
-    assert asked == [(0, None), (0, None), (0.3, 1)]
+    assert (done.result, asked) == (["First. 1", "a 3"], [(0, None), (0, None), (0.3, 1)])
 
 
 def test_a_batch_and_its_dry_run_ask_for_other_replies_for_a_failed_row(settings, tmp_path):

@@ -363,18 +363,13 @@ def test_an_answer_is_kept_although_the_part_that_it_was_given_to_failed(setting
     assert resume(pipeline, settings).result == "this one"
 
 
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
-def test_an_asker_is_asked_at_once_and_until_the_answer_can_be_one(settings, is_async):
+def test_an_asker_is_asked_at_once_and_until_the_answer_can_be_one(settings):
     asked = []
 
-    def plain(question):
+    def asker(question):
         asked.append(question)
         return "maybe" if len(asked) == 1 else "y"
 
-    async def waiting(question):
-        return plain(question)
-
-    asker = waiting if is_async else plain
     assert run(asking(Calls()), settings, asker=asker).result == "shipped."
     assert [bool(one.problem) for one in asked] == [False, True]
 
@@ -644,19 +639,6 @@ def test_what_a_second_attempt_had_done_is_found_by_the_first_of_a_resumed_run(s
     assert calls.made == ["a", "b", "b"]
     assert resume(pipeline, settings).result == ["a", "b"]
     assert len(calls.made) == 3
-
-
-# --- what models said -------------------------------------------------------------------------
-
-
-def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
-    async def number(run: Run) -> int:
-        return await run.chat("producer", "a number", returns=int)
-
-    pipeline = pipeline_of(number)
-    backends = {"producer": ScriptedBackend(["not a number"])}
-    assert fail(pipeline, settings, backends=backends).__cause__.code == "call.reply-invalid"
-    assert resume(pipeline, settings, says=['{"answer": 3}']).result == 3
 
 
 # --- nodes of another name -----------------------------------------------------------------------
