@@ -157,12 +157,15 @@ class Metrics:
         is_under_way = journal.ended is None and is_going(journal.path)
 
         def spans_of_calls() -> Iterator[SpanRecord]:
-            """The spans of calls and their phases; `figures` takes all other records meanwhile."""
+            """The spans of calls and their phases, of which `calls_of` makes calls.
+
+            `figures` takes all other records on the way: a long run does not fit into memory twice.
+            """
             for item in journal.items(SpanRecord, Instant):
                 if not isinstance(item, SpanRecord):
                     figures(item)
                     continue
-                # A span that a kill left open has ended if the run was resumed after it.
+                # After a resume, no span of an earlier part is still open: a kill ended it.
                 is_open = item.status == "unfinished" and not journal.resumed_after(item.end_ns)
                 if is_under_way and is_open and item.name in events.REQUESTS:
                     figures.under_way(item, 1)

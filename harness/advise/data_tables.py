@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 from harness.advise import model_shape
 from harness.advise.model_shape import ModelShape, Packing, Quantization, parse_parameters
 from harness.errors import InvalidInput, did_you_mean
-from harness.hardware import machine
+from harness.hardware import capacity, machine
 from harness.hardware.footprint import parse_bytes
 from harness.hardware.machine import read_gpus
 from harness.inference.endpoint import MACHINE
@@ -119,10 +119,10 @@ def this_machine() -> DeviceSpec:
     """The machine's own memory and processor; measuring takes half a second, once a process."""
     return DeviceSpec(
         name=MACHINE,
-        memory_bytes=machine.machine_memory_bytes(),
+        memory_bytes=capacity.memory_bytes(),
         memory_bytes_per_s=machine.memory_bytes_per_s(),
         # Measured with f32: kernels for quantized weights reach about as many operations.
-        flops_per_s=machine.products_per_s(),
+        flops_per_s=machine.flops_per_s(),
         is_gpu=False,
         source="measured",
     )

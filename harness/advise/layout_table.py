@@ -90,20 +90,23 @@ def _print_serving(
     place: Place, row: Layout, by_backend: Servings, console: Console, *, explain: bool
 ) -> None:
     """Prints what the marked layout costs, and the commands that start its servers."""
-    unknown = "" if row.ttft_s is not None else "; TTFT unknown"
+    doubt = ""
     if row.itl_s is None:
-        unknown = " as far as known: --bandwidth and --tflops would tell its speed"
-    print_line(f"-> meets all targets{unknown}.", console)
+        doubt = " as far as known: --bandwidth and --tflops would tell its speed"
+    elif row.ttft_s is None:
+        doubt = "; TTFT unknown"
+    print_line(f"-> meets all targets{doubt}.", console)
     if cost := cost_line(place, row):
         print_line(cost, console)
     reasons = {title: formula for title, formula in columns().items() if formula}
     for backend, serving in by_backend.items():
-        settings = command_of(backend, serving)
-        reasons |= dict(settings)
-        command = " ".join(text for text, _ in settings)
+        parts = command_of(backend, serving)
+        reasons |= dict(parts)
+        command = " ".join(part for part, _ in parts)
         print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
-    for name, reason in reasons.items() if explain else ():
-        print_line(f"  {name}: {reason}", console, "dim")
+    if explain:
+        for part, reason in reasons.items():
+            print_line(f"  {part}: {reason}", console, "dim")
 
 
 def device_line(device: DeviceSpec, *, explain: bool) -> str:

@@ -203,6 +203,7 @@ def _find_file(file: str) -> Path:
 
 
 def _import_file(path: Path) -> ModuleType:
+    """The module of a file, which is run; raises `InvalidInput` with its line if that fails."""
     root, package = _package_of(path)
     # Outside a package, a name of its own: a file called asyncio.py must not replace the library.
     name = f"{package}.{path.stem}" if package else f"harness_pipeline_{path.stem}"
@@ -224,17 +225,22 @@ def _import_file(path: Path) -> ModuleType:
                     return sys.modules[name]
             sys.modules[name] = module
             spec.loader.exec_module(module)
-    except HarnessError as error:
-        if type(error) is not InvalidInput or error.path is not None:
-            raise
-        line = _line_in(path, error)
-        raise InvalidInput(error.statement, code=error.code, path=path, line=line) from error
     except (Exception, SystemExit) as error:
-        raise _import_failure(path, error) from error
+        sys.modules.pop(name, None)  # half of a module must not be found there next time
+        failure = _import_failure(path, error)
+        if failure is error:
+            raise
+        raise failure from error
     return module
 
 
-def _import_failure(path: Path, error: Exception | SystemExit) -> InvalidInput:
+def _import_failure(path: Path, error: Exception | SystemExit) -> Exception:
+    """The error of a file that could not be imported, with its place in the file."""
+    if isinstance(error, HarnessError):
+        if type(error) is InvalidInput and error.path is None:
+            line = _line_in(path, error)
+            return InvalidInput(error.statement, code=error.code, path=path, line=line)
+        return error
     if isinstance(error, SystemExit):
         return InvalidInput(
             f"it ends with exit code {error.code} when imported; put what only a script should do "

@@ -229,7 +229,7 @@ def _promoted(annotation: Any) -> Any:  # noqa: ANN401 - whatever the author wro
 
 def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever the author wrote
     try:
-        # As Base64, since bytes need not be UTF-8.
+        # Bytes are written as Base64, since they need not be UTF-8.
         return TypeAdapter(
             annotation,
             config=ConfigDict(

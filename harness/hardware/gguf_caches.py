@@ -191,17 +191,18 @@ def _state_elements(file: GgufFile, *, heads: int) -> int:
 
 
 def recurrent_length(file: GgufFile) -> int:
-    """Elements that flow in a recurrent layer for one token, at the peak; 0 for none.
+    """Elements of the compute buffer that a recurrent layer needs for one token, at its peak.
 
     Mamba: embedding + 7 * inner + 6 * groups * state + heads; RWKV: 19 * embedding. Fitted to the
-    compute buffers of llama.cpp b11549, see `compute_bytes`.
+    compute buffers of llama.cpp b11549, see `compute_bytes`. 0 where no layer is recurrent, and
+    where the feed-forward layers need more.
     """
     width = file.count(".embedding_length")
     if file.count(".wkv.head_size", default=0):
         return 19 * width
     inner = file.count(".ssm.inner_size", default=0)
-    # Short convolutions and delta nets (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer
-    # beside them.
+    # They do beside delta nets (Qwen 3.5), and beside the layers of LFM2 and Kimi, whose headers
+    # have no inner size.
     if file.architecture in _ATTENTION_INTERVAL or not inner:
         return 0
     grouped = file.count(".ssm.group_count", default=0) * file.count(".ssm.state_size", default=0)

@@ -1,4 +1,4 @@
-"""This machine: its memory, its speed, its GPUs, and the use of it by processes.
+"""This machine: its speed, its GPUs, and the use of it by processes.
 
 The speed of memory limits decoding, and that of multiplication limits the reading of prompts. Only
 NVIDIA's GPUs are seen, by the optional package `nvidia-ml-py`. The sizes of others are settings.
@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from harness.hardware.capacity import core_count
+
 MACHINE_SHARE: Final = 0.8
 """The share of the machine's memory that models may take by default."""
 
@@ -26,18 +28,6 @@ _BYTES: Final = 128 << 20
 _ROUNDS: Final = 3
 _ROUND_S: Final = 0.05
 _WIDTH: Final = 1024
-
-
-def core_count() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def machine_memory_bytes() -> int:
-    """Physical memory, whether free or in use."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @cache
@@ -51,7 +41,7 @@ def memory_bytes_per_s() -> float:
 
 
 @cache
-def products_per_s() -> float:
+def flops_per_s() -> float:
     """Operations a second of f32 matrix products on all cores; measured once, in 0.1 s."""
     factor = np.ones((_WIDTH, _WIDTH), dtype=np.float32)
 

@@ -301,6 +301,7 @@ class Client:
     async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
         """One reply, asked for in a way that the server takes, as its refusals teach."""
         route, ask = call.route, partial(self._send, call=call, span=span)
+        refused = 0
         while True:
             offered, mode = request, None
             if route.tools is not None:
@@ -332,6 +333,8 @@ class Client:
                 self._notice(outgoing.model, *doubts(outgoing, answer))
                 answer = read_fitted(offered, outgoing, with_text(offered, answer), mode)
                 return with_text(request, read_offered(request, offered, answer))
+            refused += 1
+            span.set(refused_requests=refused)
 
     async def _send(self, request: Request, call: _EndpointCall, span: Span) -> Any:  # noqa: ANN401
         """One request, once the meter and the gate let it through."""

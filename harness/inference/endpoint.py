@@ -130,9 +130,9 @@ class Endpoint(BaseModel):
     reads every prompt whole, so that equal calls get equal replies. Otherwise parallel calls and
     cached prefixes change the order of sums, and a greedy reply may differ. `--seed` sets it."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads of a model loaded from a file; by default all cores but one, and on
-    `embedded` all cores for reading prompts. llama.cpp's threads spin while they wait for each
-    other: sharing a core with another program makes it ten times slower, not twice."""
+    """Processor threads of a model loaded from a file; by default all cores that this process or
+    its container may use but one, and on `embedded` all for reading prompts. llama.cpp's threads
+    spin while they wait for each other: a core shared makes it ten times slower, not twice."""
     cache_type_k: CacheType = "f16"
     """Type of the keys in the KV cache, for a model loaded from a file."""
     cache_type_v: CacheType = "f16"

@@ -8,7 +8,6 @@ downloaded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from hashlib import sha256
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.errors import ConfigurationInvalid
+from harness.hardware.capacity import core_count
 from harness.memory.embedder import Vectors, normalized
 
 # Packages, and a file in each.
@@ -48,7 +48,7 @@ class MiniLmEmbedder:
 
         self.name = f"all-MiniLM-L6-v2/{sha256(model.read_bytes()).hexdigest()[:8]}/{_MOST_TOKENS}"
         options = SessionOptions()
-        options.intra_op_num_threads = max(1, (os.cpu_count() or 1) // 2)
+        options.intra_op_num_threads = max(1, core_count() // 2)
         # Otherwise the session's threads keep their cores busy between two texts.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = InferenceSession(model, options, providers=["CPUExecutionProvider"])

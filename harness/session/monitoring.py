@@ -35,10 +35,10 @@ from pydantic import BaseModel, ValidationError
 from harness.errors import ModelFileInvalid
 from harness.files import whole_file
 from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
+from harness.hardware.capacity import core_count
 from harness.hardware.machine import (
     Gpus,
     ProcessUse,
-    core_count,
     core_use,
     memory_bytes_per_s,
     opened_gpus,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 from harness.errors import InvalidInput, Notice
 from harness.graph import Graph, NodeCall, Retry
 from harness.graph.graph import ResultT
-from harness.graph.state import INNERMOST, Use
+from harness.graph.state import Use
 from harness.inference import (
     ChatOptions,
     ChatRequest,
@@ -94,14 +94,21 @@ class Run:
         demand: CallDemand | None = None,
     ) -> None:
         self._opened = opened
-        self._call = call
+        self._own_call = call
         self._earlier = earlier or EarlierLoops()
         # Without a budget nothing is forecast, and nothing reads this `CallDemand`.
         self._demand = demand or CallDemand((), roles=opened.casting.roles)
-        self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
-        self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
-        if call.repeats:
-            opened.replies.give_again(call.label)
+
+    @property
+    def _call(self) -> NodeCall:
+        """The call whose code runs now: a mapped function may use the `run` of the node around."""
+        return self._own_call.innermost
+
+    @property
+    def _caller(self) -> CallSource:
+        call = self._call
+        label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
+        return CallSource(label=label, sending=partial(call.pulse.doing, "sent"))
 
     @property
     def id(self) -> str:
@@ -601,10 +608,7 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # another run, with more room, may have more rounds
-        # A mapped function may use the `run` of the node around it.
-        innermost = INNERMOST.get(None)
-        label = self._call.label if innermost is None else innermost.label
-        self._opened.add_loop(label, result)
+        self._opened.add_loop(self._call.label, result)
         return result
 
     async def evaluate(
@@ -649,6 +653,8 @@ class Run:
         with self._call.pulse.doing("call"):
             reply = await self._opened.client.chat(request, caller=self._caller)
         self._call.use(surroundings.uses_of_reply(request, reply))
+        if reply.cut_by is not None:
+            self._call.keep_from_cache()  # another run may have room for all of it
         return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:
@@ -656,7 +662,11 @@ class Run:
         run_seed = self._opened.settings.seed
         if request.seed is not None or not request.temperature or run_seed is None:
             return request.seed
-        material = [run_seed, self._label, *(message.content for message in request.messages)]
+        material = [
+            run_seed,
+            self._caller.label,
+            *(message.content for message in request.messages),
+        ]
         # 24 bits, since every server takes so many.
         return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 

@@ -10,13 +10,14 @@ from functools import partial
 from harness.errors import ConfigurationInvalid, HarnessError, InferenceError, errors_of
 from harness.hardware import (
     Footprint,
+    capacity,
     first_gpu_layer,
     gguf_footprint,
     prompt_kv_bytes,
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes, read_gpus
+from harness.hardware.machine import MACHINE_SHARE, read_gpus
 from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
 from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
 from harness.inference.providers.registry import loading_of
@@ -201,7 +202,7 @@ def _need_on(endpoint: Endpoint, device: str | dict[str, float]) -> Need:
 
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
     """`machine`, then the devices of the settings and the `named` ones, which endpoints use."""
-    machine_bytes = settings.capacity_bytes or int(machine_memory_bytes() * MACHINE_SHARE)
+    machine_bytes = settings.capacity_bytes or int(capacity.memory_bytes() * MACHINE_SHARE)
     devices = [
         Device(name=MACHINE, capacity_bytes=machine_bytes, reserve_bytes=settings.reserve_bytes)
     ]
@@ -282,16 +283,16 @@ async def _tenants(
         *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
     )
     tenants = {}
-    for tag, tenant in zip(hosts, results, strict=True):
-        if isinstance(tenant, Tenant):
-            tenants[tag] = tenant
-        elif tag in required or not isinstance(tenant, HarnessError):
-            raise tenant
+    for tag, result in zip(hosts, results, strict=True):
+        if isinstance(result, Tenant):
+            tenants[tag] = result
+        elif tag in required or not isinstance(result, HarnessError):
+            raise result
         else:
             log_warning(
                 "a model is not counted in the memory budget",
                 code="budget.model-not-counted",
                 endpoint=tag,
-                error=describe(tenant),
+                error=describe(result),
             )
     return tenants

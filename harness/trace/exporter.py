@@ -21,7 +21,7 @@ class ExportTarget:
     headers: Mapping[str, str] = field(default_factory=dict)
     """HTTP headers for it, such as a key."""
     content: bool = False
-    """Whether prompts, replies and drafts may be sent."""
+    """Whether prompts, replies and drafts may go out; without it, an exporter leaves them out."""
 
 
 class Exporter(Protocol):
@@ -35,6 +35,7 @@ class Exporter(Protocol):
 
         Raises:
             InvalidInput: Something in the target is missing, or not for this exporter.
-            ExportFailed: It could not be written or sent.
+            ExportFailed: The address did not take it.
+            OSError: The file could not be written; its path and reason are told.
         """
         ...

@@ -130,8 +130,9 @@ def remove_run(run: StoredRun) -> bool:
     Raises:
         InvalidInput: The files cannot be removed.
     """
+    # What is left of a removal that was killed has no journal.
     if run.journal not in run.paths:
-        if run.journal.exists():
+        if run.journal.exists():  # since the run was read
             return False
         with writing(run.journal):
             _unlink(run.paths)

@@ -21,7 +21,11 @@ _LEAST_DRAFT_TOKENS = 256
 async def write_first_draft(
     empty: Draft, reviser: Reviser, *, evaluator: Evaluator, meter: Meter, max_rounds: int
 ) -> Selection:
-    """The drafts by the reviser's model that the checks rank first."""
+    """The drafts by the reviser's model that the checks rank first.
+
+    Their requests have no limit of their own, unless one is set: the meter cuts them, since what
+    their evaluation and the other rounds need is held back while they are written.
+    """
     candidates, finalists = reviser.candidates, reviser.finalists
     request = ChatRequest(
         model=reviser.model,
@@ -30,27 +34,8 @@ async def write_first_draft(
         max_output_tokens=reviser.max_output_tokens,
     )
 
-    # 1. Find the tokens of a draft: it must leave room for its evaluation and the other rounds.
-    prompt_tokens = most_prompt_tokens(request)
+    reserve = _held_back(request, empty, reviser, evaluator, meter=meter, max_rounds=max_rounds)
 
-    def most_tokens(draft_tokens: int) -> int:
-        evaluation = evaluator.most_tokens(lengthened(empty, tokens=draft_tokens))
-        return candidates * (prompt_tokens + draft_tokens) + finalists * evaluation
-
-    draft_tokens = request.max_output_tokens or 0
-    reserve = 0
-    rest = meter.left("tokens")
-    if not draft_tokens and rest is not None:
-        tokens_left = int(rest.amount)
-        # An equal part for each round, half of it for the evaluation, which reads the draft.
-        draft_tokens = max(_LEAST_DRAFT_TOKENS, tokens_left // (2 * max_rounds * candidates))
-        # Halved until it fits, since no formula gives the tokens of an evaluation.
-        while draft_tokens > _LEAST_DRAFT_TOKENS and most_tokens(draft_tokens) > tokens_left:
-            draft_tokens = max(_LEAST_DRAFT_TOKENS, draft_tokens // 2)
-        reserve = tokens_left - candidates * (prompt_tokens + draft_tokens)
-    meter.check_room(most_tokens(draft_tokens), what="the first draft and its evaluation")
-
-    # 2. Sample drafts until one has full scores by the checks, which then rank no other higher.
     def read(reply: Completion) -> tuple[str, bool]:
         is_cut = reply.finish_reason == "length"
         if not is_cut:
@@ -62,14 +47,51 @@ async def write_first_draft(
             return False
         return not evaluator.checked(replace(empty, text=candidate.text)).short
 
-    # The reserve for the evaluation and the other rounds is held back from these calls.
     with reviser.tracer.span(events.Draft()) as span, meter.holding(Spent(input_tokens=reserve)):
-        # The first candidate has no seed; those of the others follow on from that of round 1.
+        # The seeds of candidates behind the first, which has none, follow the seed of round 1.
         seed = reviser.first_seed + 1
+        # A draft with full scores by the checks ends the sampling: they rank no other higher.
         place = SampledPlace(request=request, read=read, base_seed=seed, is_enough=is_flawless)
         drafts = await reviser.sampled([place])
-        # 3. Choose.
-        chosen = Selection(finalists=(Finalist(text=drafts[0].text, cut=drafts[0].cut),))
         if candidates > 1:
             chosen = best_of(drafts, base=empty, check=evaluator.checked, finalists=finalists)
+        else:
+            chosen = Selection(finalists=(Finalist(text=drafts[0].text, cut=drafts[0].cut),))
     return replace(chosen, written_in=span.id)
+
+
+def _held_back(
+    request: ChatRequest,
+    empty: Draft,
+    reviser: Reviser,
+    evaluator: Evaluator,
+    *,
+    meter: Meter,
+    max_rounds: int,
+) -> int:
+    """Tokens of a limit that the first drafts must leave to their evaluation and other rounds.
+
+    Raises:
+        RunLimitReached: The limit has no room for a draft and its evaluation.
+    """
+    prompt_tokens = most_prompt_tokens(request)
+
+    def most_tokens(draft_tokens: int) -> int:
+        evaluation = evaluator.most_tokens(lengthened(empty, tokens=draft_tokens))
+        drafts = reviser.candidates * (prompt_tokens + draft_tokens)
+        return drafts + reviser.finalists * evaluation
+
+    draft_tokens = request.max_output_tokens or 0
+    reserve = 0
+    rest = meter.left("tokens")
+    if not draft_tokens and rest is not None:
+        tokens_left = int(rest.amount)
+        # An equal part for each round, half of it for the evaluation, which reads the draft.
+        share = tokens_left // (2 * max_rounds * reviser.candidates)
+        draft_tokens = max(_LEAST_DRAFT_TOKENS, share)
+        # Halved until it fits, since no formula gives the tokens of an evaluation.
+        while draft_tokens > _LEAST_DRAFT_TOKENS and most_tokens(draft_tokens) > tokens_left:
+            draft_tokens = max(_LEAST_DRAFT_TOKENS, draft_tokens // 2)
+        reserve = tokens_left - reviser.candidates * (prompt_tokens + draft_tokens)
+    meter.check_room(most_tokens(draft_tokens), what="the first draft and its evaluation")
+    return reserve

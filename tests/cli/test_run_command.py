@@ -15,6 +15,8 @@ from pipelines import ASKS, CHATS, ECHO, FILLS, WAITS
 from sample_runs import load_run
 
 from harness import __version__
+from harness.cli.project_files import load_pipeline
+from harness.errors import InvalidInput
 
 FILES = {
     "echo.py": ECHO,
@@ -236,6 +238,16 @@ def test_a_mistake_is_answered_in_one_line_with_exit_code_2(
     # Python words one of them; of three nodes that fail, any may be told.
     masks = {"(syntax.py:2: ).*": r"\1…", r"\[\d\]| \(and \d more.*": ""}
     assert_shown("run", arguments, done.stderr, masks={str(project): "/project", **masks})
+
+
+def test_a_file_of_a_package_that_fails_is_no_module_the_next_time(tmp_path: Path) -> None:
+    package = tmp_path / "halved"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "flow.py").write_text(f"{ECHO}\n1 / 0\n")
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="division by zero"):
+            load_pipeline(str(package / "flow.py"))
 
 
 @pytest.mark.parametrize(

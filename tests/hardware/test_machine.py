@@ -1,12 +1,14 @@
 # ruff: noqa: N802 - the stand-in has NVML's names
 """What this machine has, and what NVIDIA's driver tells of GPUs; a stand-in plays the driver."""
 
+import os
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from harness.hardware.machine import core_count, memory_bytes_per_s, opened_gpus, read_gpus
+from harness.hardware.capacity import core_count, memory_bytes
+from harness.hardware.machine import memory_bytes_per_s, opened_gpus, read_gpus
 
 GIB = 1 << 30
 
@@ -112,3 +114,50 @@ def test_it_is_measured_once() -> None:
 
 def test_this_process_has_a_core() -> None:
     assert core_count() >= 1
+
+
+GROUPS_ABOVE = {  # the group of a service, and a slice above it that has the lower limits
+    "proc/self/cgroup": "0::/machine.slice/judge.service",
+    "sys/fs/cgroup/machine.slice/judge.service/memory.max": "max",
+    "sys/fs/cgroup/machine.slice/judge.service/cpu.max": "max 100000",
+    "sys/fs/cgroup/machine.slice/memory.max": "1048576",
+    "sys/fs/cgroup/machine.slice/cpu.max": "150000 100000",
+}
+OWN_ROOT = {  # what a container sees of version 2
+    "proc/self/cgroup": "0::/",
+    "sys/fs/cgroup/memory.max": "1048576",
+    "sys/fs/cgroup/cpu.max": "190000 100000",
+}
+VERSION_1 = {  # the container's group is mounted as the root; its name is the machine's
+    "proc/self/cgroup": "9:name=systemd:/docker/f0\n4:memory:/docker/f0\n1:cpu,cpuacct:/docker/f0",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "1048576",
+    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000",
+    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+}
+UNLIMITED = {
+    "proc/self/cgroup": "4:memory:/\n1:cpu,cpuacct:/\n0::/",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+    "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
+    "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
+}
+
+
+@pytest.mark.parametrize("files", [GROUPS_ABOVE, OWN_ROOT, VERSION_1])
+def test_a_container_has_what_its_groups_may_use(tmp_path, files):
+    write_files(tmp_path, files)
+    assert memory_bytes(tmp_path) == 1 << 20
+    assert core_count(tmp_path) == 1  # the quota rounded down, and never none
+
+
+@pytest.mark.parametrize("files", [UNLIMITED, {}])
+def test_without_limits_a_process_has_the_machine(tmp_path, files):
+    write_files(tmp_path, files)
+    assert memory_bytes(tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert core_count(tmp_path) == len(os.sched_getaffinity(0))
+
+
+def write_files(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")

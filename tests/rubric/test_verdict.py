@@ -14,7 +14,7 @@ from harness.rubric.verdict import Judges, Shortened, half_up
 
 
 def rubric(*dimensions: Dimension, **fields) -> Rubric:
-    return Rubric(id="essay", sha256="abc", title="Essay", dimensions=dimensions, **fields)
+    return Rubric(id="essay", title="Essay", dimensions=dimensions, **fields)
 
 
 def dimension(name: str, **fields) -> Dimension:
@@ -138,7 +138,7 @@ def test_what_was_not_judged_neither_counts_nor_fails_and_the_rubrics_order_stay
 
     assert (verdict.composite, verdict.passed, verdict.unjudged) == (8.5, True, ("b",))
     assert list(verdict.vector.items()) == [("a", 9), ("c", 8)]
-    assert (verdict.rubric, verdict.rubric_sha256) == ("essay", "abc")
+    assert (verdict.rubric, verdict.rubric_sha256) == ("essay", by.sha256)
 
 
 @pytest.mark.parametrize("optional", [False, True])

@@ -8,7 +8,6 @@ the two processes know: without it, other users of the machine and web pages cou
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import secrets
 import signal
@@ -23,6 +22,7 @@ import orjson
 
 from harness.errors import EndpointUnreachable, LoadFailed, ServerError, StreamCut
 from harness.hardware import Loading
+from harness.hardware.capacity import core_count
 from harness.inference.backend import Backend
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
@@ -273,7 +273,7 @@ def _params(endpoint: Endpoint) -> Fields:
     # demo's model: it writes 66 tokens/s with one thread and 98 with two while nothing else runs,
     # but 73 and 1 to 46 beside one busy process. Prompts are read with all cores: 250 tokens/s
     # against 140 with one, and 110 against 120 beside one busy process.
-    cores = os.cpu_count() or 2
+    cores = core_count()
     return {
         "model.path": str(endpoint.path),
         # Otherwise replies would name the model by its path on this machine.

@@ -33,6 +33,7 @@ from harness.errors import (
     StreamCut,
 )
 from harness.hardware import Loading
+from harness.hardware.capacity import core_count
 from harness.hardware.quantization import TENSOR_FORMATS
 from harness.inference.completion import Completion, Embeddings, FinishReason, Phase, Usage
 from harness.inference.endpoint import Endpoint
@@ -352,7 +353,7 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
     check_file(endpoint)
     loading = _loading(endpoint)
     placement = _placement(library, endpoint)
-    threads = endpoint.threads or max(1, (os.cpu_count() or 2) - 1)
+    threads = endpoint.threads or max(1, core_count() - 1)
     try:
         with _LOADING:
             llama = library.Llama(

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from harness.errors import InvalidInput, RubricInvalid
 from harness.files import shipped_directory, whole_file, writing
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
-from harness.rubric.load import RubricFile, with_values
+from harness.rubric.load import RubricFile
 from harness.rubric.noise import RubricRecord
 from harness.rubric.prompt import prompt_sha256
 from harness.rubric.rubric import Rubric
@@ -160,7 +160,7 @@ def write_pass_at(file: RubricFile, value: float) -> Rubric:
                 path=path,
                 line=before.fields.get("pass_at", before).line,
             )
-    return with_values(file.rubric, pass_at=threshold)
+    return file.rubric.model_copy(update={"pass_at": threshold})
 
 
 def _with_pass_at(text: str, value: float) -> str:

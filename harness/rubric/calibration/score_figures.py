@@ -157,21 +157,22 @@ class ReducedRow(NamedTuple):
 def reduced(
     samples: Iterable[Sample], names: Sequence[str], reducer: Reducer, success: Mapping[str, float]
 ) -> dict[str, ReducedRow]:
-    """Each row's scores of these names, by the row's id."""
-    epochs_by_row: dict[str, list[Sample]] = {}
+    """Each row's scores of these names, by the row's id; a row has a sample for each epoch."""
+    samples_by_row: dict[str, list[Sample]] = {}
     for sample in samples:
-        epochs_by_row.setdefault(sample.row, []).append(sample)
-    # Of two evaluations that are compared, one may have more epochs than the reducer needs.
-    most_epochs = max([reducer.epochs, *map(len, epochs_by_row.values())])
+        samples_by_row.setdefault(sample.row, []).append(sample)
+    # An epoch without a score is unknown, not a failure: a reducer such as `at_least_2` must know
+    # how many epochs there were. Of two evaluations compared, one may have more than the reducer's.
+    most_epochs = max([reducer.epochs, *map(len, samples_by_row.values())])
     reduce = partial(reducer, epochs=most_epochs)
     rows = {}
-    for row, epochs in epochs_by_row.items():
-        rows[row] = ReducedRow(epochs[0], [], [])
+    for row, of_row in samples_by_row.items():
+        rows[row] = ReducedRow(first=of_row[0], scores=[], accuracies=[])
         for name in names:
-            scored = [epoch for epoch in epochs if name in epoch.scores]
-            scores = [epoch.scores[name] for epoch in scored]
+            scored = [sample for sample in of_row if name in sample.scores]
+            scores = [sample.scores[name] for sample in scored]
             successes = [
-                epoch.succeeds(name, at=reducer.at, success=success[name]) for epoch in scored
+                sample.succeeds(name, at=reducer.at, success=success[name]) for sample in scored
             ]
             rows[row].scores.append(reduce(scores, successes))
             rows[row].accuracies.append(reduce([*map(float, successes)], successes))
