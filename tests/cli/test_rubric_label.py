@@ -11,7 +11,7 @@ import pytest
 from command import Done, harness
 from golden import assert_shown
 from judging import DRAFTS, judged
-from test_runs_export import BETTER, WORSE, write_run
+from test_runs_export import BETTER, RUBRIC, WORSE, write_run
 
 from harness.rubric import load_rubric
 from harness.rubric.calibration.labels import Labels, read_labels
@@ -259,7 +259,7 @@ def runs(tmp_path: Path) -> Path:
     )
     for more in ("", " Yes."):
         write_run(tmp_path, WORSE, BETTER + more, rubric=str(tmp_path / "long.yaml"))
-    write_run(tmp_path, WORSE, BETTER)
+    write_run(tmp_path, WORSE, BETTER, rubric=RUBRIC.model_copy(update={"title": "Another"}))
     return tmp_path
 
 
