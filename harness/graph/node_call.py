@@ -240,10 +240,13 @@ class NodeCall:
         form, schema = form_of_answer(returns), schema_of_answer(returns)
         inputs = sorted(self._call.inputs.digests.items())
         about = hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
+        # Without secrets, as the journal has it, since its answer is found by the text.
+        text = shared.tracer.redactor.clean(text)
         question = Question(
             key=key, node=self.label, text=text, form=form, schema=schema, about=about
         )
         asked = question.asked
+        # Journals of earlier versions do not say what an answer was about.
         reply = shared.answers.get(asked, shared.answers.get(asked._replace(about="")))
         # After an answer of the wrong form, the person is asked again, and told what is wrong. A
         # function that always gives the same would be asked for ever.
@@ -253,7 +256,7 @@ class NodeCall:
             try:
                 answer = parse_answer(reply, returns)
             except ValueError as error:
-                # Of other forms, the form says all.
+                # In JSON there are many mistakes; another answer just has not the form.
                 mistake = None if schema is None else error
                 question = replace(question, problem=not_an_answer(reply, form, mistake))
                 reply = None

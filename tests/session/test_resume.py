@@ -337,6 +337,17 @@ def test_a_corrected_answer_is_kept_although_its_part_failed_before_the_question
     assert resume(pipeline, settings).result == 2
 
 
+def test_the_answer_to_a_question_with_a_secret_is_found(settings, monkeypatch):
+    monkeypatch.setenv("A_API_KEY", "sk-abcdefgh12345678XYZ")
+
+    async def use(run: Run) -> str:
+        return await run.ask("May I use sk-abcdefgh12345678XYZ?")
+
+    pipeline = pipeline_of(use)
+    assert run(pipeline, settings).status == "waiting"
+    assert resume(pipeline, settings, answers={"use": "yes"}).result == "yes"
+
+
 def test_questions_asked_side_by_side_wait_together(settings):
     async def both(run: Run) -> str:
         return " ".join(await asyncio.gather(run.ask("One?"), run.ask("Two?")))
