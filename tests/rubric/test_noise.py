@@ -74,13 +74,7 @@ def test_what_was_measured_of_something_else_is_not_used_and_a_new_rubric_starts
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"0.4",
-        b'{"rubric_sha256": "%s"}' % RUBRIC.sha256.encode(),
-        b"\xff\xfe",
-        LESS_THAN_NONE,
-    ],
+    [b"", b"0.4", b'{"rubric_sha256": "%s"}' % RUBRIC.sha256.encode(), b"\xff\xfe", LESS_THAN_NONE],
     ids=["nothing", "a number", "half", "no text", "less than none"],
 )
 def test_a_file_that_is_something_else_is_refused_by_name(tmp_path, content):

@@ -87,9 +87,7 @@ def test_a_draft_just_under_the_threshold_of_a_small_scale_is_not_rounded_over_i
     assert (verdict.composite, verdict.passed) == (0.65, False)
 
 
-@given(
-    scored=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=6),
-)
+@given(scored=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=6))
 @example([(0, 7), (17, 12), (20, 12), (20, 12)])
 def test_the_composite_is_the_weighted_mean_rounded_half_up(scored):
     names = [f"d{number}" for number in range(len(scored))]
@@ -190,8 +188,7 @@ GATE = Dimension(name="gate", checks=(Words(min=1),), gate=True, floor=5)
 
 
 @pytest.mark.parametrize(
-    ("points", "gates"),
-    [pytest.param(4.5, ("gate",), id="shut"), pytest.param(5, (), id="open")],
+    ("points", "gates"), [pytest.param(4.5, ("gate",), id="shut"), pytest.param(5, (), id="open")]
 )
 def test_a_gate_under_its_floor_fails_the_draft_even_against_a_majority(points, gates):
     judges = Judges(evaluators=("x",), prompt_sha256="", combine="majority", pass_share=1.0)
