@@ -1,8 +1,8 @@
 """Numbers as texts of many places write them, compared by value, sign and unit.
 
 `2,5` is 2.5, and `12 000` is one number or two. `1.200` is 1,200 or 1.2: the other numbers of the
-text and its language decide, or else both readings count. Fractions such as `1/2`, powers such as
-`10^2` and numerals such as 一千二百 are not read.
+text and its language decide, or else both readings count. `1e3` is 1000. Fractions such as `1/2`,
+powers such as `10^2` and numerals such as 一千二百 are not read.
 """
 
 # ruff: noqa: RUF001 - signs of several scripts are meant
@@ -29,16 +29,17 @@ _NUMBER = re.compile(
     rf"(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=[{NO_WIDTH}]*\d)"
     rf"|(?<!\d)(?:\d{{4}}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{{4}})"
     rf"|(?:\d+|(?<![\w.,])\.\d+)(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
+    r"(?:[eE][-+]?\d{1,3}\b)?"
 )
-# `1.` names an item of a list, `[1]` and `[^1]` another text.
-_REFERENCE = re.compile(r"(?m)^[^\S\n]*\d+[.)]\s|\[\^?\d+\]")
+# `1.` names an item of a list if a text follows, `[1]` and `[^1]` another text.
+_REFERENCE = re.compile(r"(?m)^[^\S\n]*\d+[.)][^\S\n]|\[\^?\d+\]")
 _UNIT = re.compile(
     r"\s?(°\s?[CF]|‰|[€$£¥₽₹₩]|(?:[kcm\u00b5\u03bcn]?m|[km\u00b5\u03bc]?g|[cm]?l|t|h|min"
     r"|[m\u00b5\u03bc]?s|[kMGT]?(?:Wh?|Hz|V|B)|KB|[KMGT]iB)(?!\w))"
 )
 _MILLION_OR_BILLION = re.compile(r"[mMbB](?!\w)")
 _CURRENCIES = tuple("€$£¥₽₹₩")
-_WIDE_COMMA = re.compile("(?<=[０-９])，(?=[０-９])")
+_COMMA = re.compile(r"(?<=[０-９])，(?=[０-９])|\{,\}|,\\!|(?<=\d)_(?=\d{3})")  # in TeX 1{,}234
 # `14.30 Uhr`, `kl. 14.30`, `klo 14.30`: no fraction.
 _TIME_OF_DAY = re.compile(r"(\bklo |\bkl\. ?)?\b(\d\d?)\.([0-5]\d)\b(?(1)|(?=\s?Uhr\b))")
 # Groups of digits with dashes between: 1-000-000, or as in India 1-00-000.
@@ -94,20 +95,13 @@ def _words_behind() -> _WordsBehind:
 
 def numbers(text: str, language: str | None = None) -> list[Number]:
     """The numbers in a text, without the numbers of list items and references."""
-    lines = [
-        _plain(line) for line in _REFERENCE.sub(" ", text).split("\n") if re.search(r"\d", line)
-    ]
+    text = _COMMA.sub(",", _REFERENCE.sub(" ", text).replace("．", ".").replace("\\,", "\u2009"))
+    lines = filter(re.compile(r"\d").search, _TIME_OF_DAY.sub(r"\1\2:\3", text).split("\n"))
     # A line with a digit has a match of `_NUMBER`.
     matches_by_line = [list(_NUMBER.finditer(line)) for line in lines]
     forms = [match[0] for matches in matches_by_line for match in matches]
     decimal_mark = _decimal_mark(forms, language)
     return [number for line in matches_by_line for number in _line_numbers(line, decimal_mark)]
-
-
-def _plain(line: str) -> str:
-    """The line with ASCII marks in its numbers, and a colon in its times of day."""
-    line = _WIDE_COMMA.sub(",", line.replace("．", "."))
-    return _TIME_OF_DAY.sub(r"\1\2:\3", line)
 
 
 def _line_numbers(matches: Sequence[re.Match[str]], decimal_mark: str) -> Iterator[Number]:
@@ -124,11 +118,13 @@ def _line_numbers(matches: Sequence[re.Match[str]], decimal_mark: str) -> Iterat
 
 
 def _number(match: re.Match[str], minus: str, decimal_mark: str, *, has_percent: bool) -> Number:
-    form = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])  # in ASCII digits
+    ascii_form = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
+    form, _, power = ascii_form.lower().partition("e")
     if dates := _dates(form):
         values, parts = dates, _date_parts(dates)
     else:
         values = _values(form, decimal_mark)
+        values = {v.scaleb(int(power or 0)) if isinstance(v, Decimal) else v for v in values}
         parts = _parts(form) if " " in form or not values else set()
     if not values and not parts:  # marks in an order that no place writes
         values = {form}

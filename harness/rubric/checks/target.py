@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -119,12 +120,8 @@ def _parts(target: object) -> list[object] | tuple[object, ...]:
 
 def readings_of(text: str) -> frozenset[Decimal]:
     """The values that the last number of a text may have: 1,200 is 1200 or 1.2; empty without."""
-    try:
-        value = Decimal(text.strip())  # also 1e-5
-        return frozenset({value}) if value.is_finite() else frozenset()
-    except InvalidOperation:
-        pass
-    for number in reversed(numbers(text, "en")):
+    # Where no other number is, `[42]` refers to no other text.
+    for number in reversed(numbers(text, "en") or numbers(re.sub(r"[][]", " ", text), "en")):
         values = {value for value, _ in number.readings if isinstance(value, Decimal)}
         if values:
             return frozenset(values)

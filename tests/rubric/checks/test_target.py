@@ -19,6 +19,8 @@ class Sorted(BaseModel):
     tags: set[str]
 
 
+SORTED = Sorted(queue="ops", tags={"b", "a"})
+
 RUBRIC = Rubric.model_validate(
     {
         "id": "right",
@@ -43,6 +45,9 @@ RUBRIC = Rubric.model_validate(
         (Match("number", 0.01), "about 3.14", 3.14159, True),
         (Match("number"), "about 3.14", 3.14159, False),
         (Match("number"), "none", 3, False),
+        *((Match("number"), text, 42, True) for text in ("It is [42].", "It is:\n42.\n", "42 [1]")),
+        *((Match("number"), n, 1e3, True) for n in ("a 1e3", "1{,}000", "1\\,000", "1,\\!000")),
+        (Match("number"), "1e9999999", 1, False),
         (Match("number"), "-3", 3, False),
         (Match("equal"), {"a": [1]}, '{"a":[1]}', True),
         (Match("number"), 4, 4, True),
@@ -59,12 +64,7 @@ RUBRIC = Rubric.model_validate(
         (Match("equal"), '{"a": true}', {"a": 1}, False),
         (Match("equal"), '{"a": 1e99999999999999999999}', {"a": 1}, False),
         (Match("equal"), '["a"]', '{"a": 1}', False),
-        (
-            Match("equal"),
-            Sorted(queue="ops", tags={"b", "a"}),
-            {"queue": "ops", "tags": ["a", "b"]},
-            True,
-        ),
+        (Match("equal"), SORTED, {"queue": "ops", "tags": ["a", "b"]}, True),
         (Match("equal"), ["a", "b"], ["a", "b"], True),
         (Match("equal"), ["b", "a"], ["a", "b"], False),
         (Match("equal"), {"b", "a"}, ["a", "b"], True),
