@@ -33,7 +33,8 @@ _STOP_AT_END = re.compile(
     rf"(?:\s?[{_CLOSING}“‘«]|[⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
 )
 _OPENING = "\"'“‘«([*_¿¡"
-# A stop ends no sentence behind the number of an item, nor behind an abbreviation before a number.
+_TITLE = re.compile(r"(?:^|[\s(.])(?:(?!\d)[\u05d0-\u0dff]|डॉ|प्रो|श्री|ডাঃ|திரு)\.\s*\Z")
+# A stop ends no sentence behind a title, an item's number, or an abbreviation before a number.
 _NUMBERING = re.compile(r"\W*\d{1,3}[.)]\s*")
 _BEFORE_NUMBER = re.compile(
     r"(?i)(?:^|[\s(])(?:approx|art|ca|cf|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
@@ -116,15 +117,18 @@ def _is_end(before: str, following: str, language: Language | None) -> bool:
 
     `following` is without opening marks; its first 12 letters suffice.
     """
-    last = before.rstrip().rstrip(_CLOSING)[-1:]
-    may_go_on = following[:1].islower() or not before[-1].isspace()
+    mark, last = before.rstrip()[-1:], before.rstrip().rstrip(_CLOSING)[-1:]
+    first = following[:1]
+    has_no_case = first.isalpha() and first == first.lower() == first.title()  # also Georgian
+    is_small = first.islower() and not has_no_case and not following[1:2].isupper()  # no `iPhone`
+    may_go_on = is_small or not before[-1].isspace()
     # In doubt two sentences stay together: half a sentence is the worse mistake.
     if last not in _FULL_STOPS and may_go_on:
         return False
-    if following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before):
-        return False
-    # Japanese と behind a quotation says who spoke.
-    if following[:1] == "と" and before.rstrip()[-1:] in "」』":
+    abbreviations = _BEFORE_NUMBER if following.lstrip("$€£")[:1].isdigit() else _TITLE
+    # Behind a quotation may stand who spoke, which no small letter shows; in Japanese と does.
+    is_quoted = first == "と" if mark in "」』" else has_no_case and mark in "\"'”’»›"
+    if is_quoted or abbreviations.search(before):
         return False
     if last != ".":
         return True

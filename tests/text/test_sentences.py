@@ -46,10 +46,8 @@ BLANKS_AND_ITEMS = {
     "blank line": ("A title\n\nsome text.\n\nmore", ["A title", "some text.", "more"]),
     "items": ("We need:\n- one\n- two", ["We need:", "- one", "- two"]),
     "heading": ("text\n# Title", ["text", "# Title"]),
-    "Japanese, a quotation": (
-        "「行く。」と言った。彼は帰った。",
-        ["「行く。」と言った。", "彼は帰った。"],
-    ),
+    "Japanese": ("「行く。」と言った。彼は去る。", ["「行く。」と言った。", "彼は去る。"]),
+    "Chinese, a quotation": ("他说：“开了。”然后走了。", ["他说：“开了。”然后走了。"]),
     "Khmer": ("ហាងបើកហើយ។ លាហើយ។", ["ហាងបើកហើយ។", "លាហើយ។"]),
     "Greek, a question": ("Πού είσαι; Εδώ.", ["Πού είσαι;", "Εδώ."]),
     "half a surrogate pair": ("a \ud800. B.", ["a \ud800.", "B."]),
@@ -88,6 +86,9 @@ UNKNOWN_LANGUAGE = {
     "other figures": ["Il en reste 5.", "Les autres partent.", "Quedan 12.", "Los otros se van."],
     "a place": ["Platz 1.", "Der Sieger kam spät."],
     "Russian titles": ["Пришёл проф. Иванов.", "Ушёл."],
+    "other titles": ["صرّح أ.د. خالد بأن الخسائر كبيرة.", "ثم غادر.", "डॉ. शर्मा आए।"],
+    "a quotation in Hindi": ['"अतिथि देवो भवा!" बोले थे श्री नरेद्र मोदी ने।', "वे गए।"],
+    "Georgian, and a brand": ["ის მოვიდა.", "ის წავიდა.", "It works.", "iPhone users agree."],
 }
 
 
