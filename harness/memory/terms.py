@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ _WITH_STOP_WORDS = frozenset(LANGUAGES) - {
 
 # Part of the schema on disk: an index of another schema does not open, and is made again. So this
 # number has to be raised with every change to documents or words.
-_FORMAT = 6
+_FORMAT = 7
 
 K1, B = 1.2, 0.75  # BM25's parameters, which tantivy fixes
 
@@ -139,16 +140,11 @@ class LexicalSchema:
         # Not by tantivy's own query syntax, which would read quotes, colons, brackets and hyphens
         # of a question as operators or errors.
         parts = parse_query(text)
+        phrases = [words for words in map(self._words, parts.phrases) if len(words) > 1]
+        titles = [words for words in map(self._words, parts.titles) if words]
         clauses = _clauses_of_words(self._words(parts.words))
-        for phrase in parts.phrases:
-            words = self._words(phrase)
-            if len(words) > 1:
-                clauses.append(Clause(field="body", words=words))
-        for title in parts.titles:
-            words = self._words(title)
-            if words:
-                clauses.append(Clause(field="title", words=words))
-        return clauses
+        clauses += [Clause(field="body", words=words) for words in phrases]
+        return clauses + [Clause(field="title", words=words) for words in titles]
 
     def content_words(self, text: str) -> list[Clause]:
         """A query's words without stop words such as "the", unless it has no others."""
@@ -226,7 +222,7 @@ class LexicalSchema:
         return {
             sequence: score
             for sequence, score in scores.items()
-            if score > 0 and _satisfies(passages[sequence], where)
+            if score > 0 and all({*group} & {*tags_of(passages[sequence])} for group in where or ())
         }
 
     def _average_length(
@@ -247,19 +243,12 @@ class LexicalSchema:
         return (float(match[1]) or None) if match else None
 
 
-def _satisfies(passage: Passage, where: WantedTags | None) -> bool:
-    tags = set(tags_of(passage))
-    return not any(tags.isdisjoint(group) for group in where or ())
-
-
-def _count(phrase: Sequence[str], words: Sequence[str]) -> int:
+def _count(phrase: tuple[str, ...], words: Sequence[str]) -> int:
     """How often a phrase is in a text of these words."""
     if len(phrase) == 1:
         return words.count(phrase[0])
-    return sum(
-        tuple(words[start : start + len(phrase)]) == tuple(phrase)
-        for start in range(len(words) - len(phrase) + 1)
-    )
+    runs = zip(*(words[start:] for start in range(len(phrase))), strict=False)
+    return sum(run == phrase for run in runs)
 
 
 def _clauses_of_words(words: Iterable[str]) -> list[Clause]:
@@ -304,15 +293,25 @@ def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:
     # The index keeps stop words: BM25 weighs them near zero anyway, and so "to be" can be found.
     if not stop_words and language in _WITH_STOP_WORDS:
         builder = builder.filter(tantivy.Filter.stopword(language))
+    if language == "english":
+        builder = builder.filter(tantivy.Filter.ascii_fold())
     if language != "none":
         builder = builder.filter(tantivy.Filter.stemmer(language))
-    # Accents are removed after stemming, since endings have accents, too.
+    # Accents are removed after stemming where endings have accents, too.
     return builder.filter(tantivy.Filter.ascii_fold()).build()
+
+
+# tantivy folds Latin letters alone. Others lose marks that many writers leave out: accents of Greek
+# and of stress, the dots of ё, hamza over alef. Letters of their own, such as й, ї and ة, remain.
+_UNMARKED = dict.fromkeys(range(0x300, 0x370), "") | {
+    ord(letter): unicodedata.normalize("NFD", letter)[0]
+    for letter in [*"ёѐѝأإآ", *map(chr, (*range(0x370, 0x400), *range(0x1F00, 0x2000)))]
+}
 
 
 def spaced(text: str) -> str:
     """The text as an analyzer needs it: folded, with blanks where words may end."""
-    return in_twos(folded(text))
+    return in_twos(folded(text).translate(_UNMARKED))
 
 
 # --- the text of a query ---------------------------------------------------------------------

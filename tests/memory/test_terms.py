@@ -19,13 +19,16 @@ SAME = {
     "english": ("english", "running foxes", "run fox"),
     "german, umlaut and plural": ("german", "die Häuser", "die Haus"),
     "french": ("french", "les élèves", "les élève"),
-    "accents without stemming": ("none", "Ångström", "angstrom"),
-    "accents after their letters": ("none", "re\u0301sume\u0301", "résumé"),
+    "accents without stemming": ("none", "Ångström re\u0301sume\u0301", "angstrom résumé"),
+    "accents where no ending has one": ("english", "Eïné résumés", "Eine resumes"),
+    "accents of greek, capitals": ("none", "σχολείο ὁδός μαΐου", "ΣΧΟΛΕΙΟ ΟΔΟΣ μαιου"),
+    "ё and stress": ("russian", "Ещё ёж, я\u0301щик", "еще еж, ящик"),
+    "hamza over alef": ("none", "أحمد إلى آخر", "احمد الى اخر"),
+    "accents that compose with no letter": ("none", "ɛ\u0301wɔ\u0300", "ɛwɔ"),
     "joined": ("english", "snake_case kebab-case", "snake case kebab case"),
     "thai, tone marks": ("none", "ผู้ใหญ่", "ผูใหญ"),
     "korean in its parts": ("none", unicodedata.normalize("NFD", "가게는 문을"), "가게는 문을"),
-    "half-width kana": ("none", "ﾊﾞｯｸｱｯﾌﾟ", "バックアップ"),
-    "full-width letters": ("none", "\uff21\uff11\uff12", "a12"),
+    "half and full width": ("none", "ﾊﾞｯｸｱｯﾌﾟ \uff21\uff11\uff12", "バックアップ a12"),
     "arabic vowel signs": ("none", "الكِتَابُ", "الكتاب"),
     "hebrew points and a tatweel": ("none", "שָׁלוֹם كتـاب", "שלום كتاب"),
 }
@@ -38,10 +41,9 @@ def test_texts_that_differ_in_form_have_the_same_words(language, one, other):
 
 SHA_1, SHA_256 = "da39a3ee5e6b4b0d3255bfef95601890afd80709", "9f86d081" * 8
 WORDS = {
-    "chinese or japanese": ("東京都", ["東京", "京都"]),
-    "a single letter": ("猫", ["猫"]),
-    "korean": ("한국어 말", ["한국", "국어", "말"]),
-    "thai": ("ไทย", ["ไท", "ทย"]),
+    "chinese or japanese": ("東京都 猫", ["東京", "京都", "猫"]),
+    "korean and thai": ("한국어 말 ไทย", ["한국", "국어", "말", "ไท", "ทย"]),
+    "marks that make another letter": ("мой їжак сумку", ["мой", "їжак", "сумку"]),
     "signs": ("... !?", []),
     "digests, but nothing encoded": (f"{SHA_1} {SHA_256} {'QUJD' * 100}", [SHA_1, SHA_256]),
     # Normalised as a whole, this one would take minutes: accents are put in order.
@@ -86,12 +88,10 @@ def test_what_a_text_asks_for(text, phrases, titles):
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_all_words_count_whatever_the_signs_say(text):
-    kept = parse_query(text).words
+    kept = [c for c in parse_query(text).words if c.isalnum()]
 
     # Of `title:otter` the otter alone.
-    assert [c for c in text if c.isalnum()] == [c for c in kept if c.isalnum()] or "title:" in (
-        text.lower()
-    )
+    assert "title:" in text.lower() or kept == [c for c in text if c.isalnum()]
 
 
 def test_a_flood_of_quotes_is_mere_text_from_the_seventeenth_on():
