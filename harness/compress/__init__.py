@@ -10,13 +10,6 @@ from harness.compress.markdown import Section, matter_of, passages_of, sections_
 from harness.text.sentences import sentences_of
 
 __all__ = [
-    "Section",
-    "condense",
-    "condense_toward",
-    "edits_in",
-    "matter_of",
-    "passages_of",
-    "sections_of",
-    "sentences_of",
-    "splice",
-]
+    "Section", "condense", "condense_toward", "edits_in", "matter_of", "passages_of", "sections_of",
+    "sentences_of", "splice",
+]  # fmt: skip

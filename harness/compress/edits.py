@@ -78,9 +78,8 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
         if is_allowed and is_changed and _is_usable(body, instead_of=section.body):
             blank_line = "" if section.heading[-1:] in "\r\n" else "\n\n"
             replacements[index] = section.heading + blank_line + body
-    insertions = {}
-    if matches or _is_one_more(returned, sections):
-        insertions = _added(returned, sections, matches)
+    has_new = matches or _is_one_more(returned, sections)
+    insertions = _added(returned, sections, matches) if has_new else {}
     return Edits(replacements=replacements, insertions=insertions)
 
 
@@ -165,22 +164,18 @@ def splice(
             text = _replaced(replacements[index], index=index, section=section, following=behind)
         if new:
             end = "" if text.endswith(("\n", "\r")) else "\n\n"
-            text = _closed(text, end=end, following=_heading(new[0]))
+            text = _closed(text, end=end, following=sections_of(new[0])[0].heading)
         texts += [text, _in_a_row(new, following=following)]
     return "".join(texts)
 
 
 def _in_a_row(insertions: Sequence[str], *, following: str) -> str:
     """New sections one after another, each closed before the next and before `following`."""
-    headings = [*map(_heading, insertions), following]
+    headings = [*(sections_of(text)[0].heading for text in insertions), following]
     return "".join(
         _closed(unpadded(text), end="\n\n" if heading else "\n", following=heading)
         for text, heading in zip(insertions, headings[1:], strict=True)
     )
-
-
-def _heading(text: str) -> str:
-    return sections_of(text)[0].heading
 
 
 def _replaced(replacement: str, *, index: int, section: Section, following: str) -> str:
@@ -229,9 +224,9 @@ def _closed(text: str, *, end: str, following: str) -> str:
 
 # `1.`, `2.3`, `(a)`, `IV)`, `Section 4:`; not the bare number of `3 reasons` or `2024 results`.
 _NUMBERING = re.compile(
-    r"(?:section|chapter|part|step)\s+\d+(?:\.\d+)*\s*[-–—:.)]*\s+"  # noqa: RUF001
+    r"\A(?:(?:section|chapter|part|step)\s+\d+(?:\.\d+)*\s*[-–—:.)]*\s+"  # noqa: RUF001
     r"|\(?(?:\d+(?:\.\d+)*|[a-z]|[ivxl]+)[.):]+\s+"
-    r"|\d+(?:\.\d+)+\s+"
+    r"|\d+(?:\.\d+)+\s+)"
 )
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
@@ -251,7 +246,7 @@ def matches_of(
         (_alike, True),
         # The heading may have another level, and then other numbers.
         (lambda section: plain_title(section.title), True),
-        (lambda section: _unnumbered(section.title), True),
+        (lambda section: _NUMBERING.sub("", plain_title(section.title)), True),
         (_alike, False),
     )
     for likeness, only_one in likenesses:
@@ -281,11 +276,6 @@ def _alike(section: Section) -> Hashable:
 def plain_title(title: str) -> str:
     """A title for comparison: without case, markup and the punctuation at its end."""
     return folded(re.sub(r"[*_`~\\]", "", _LINK.sub(r"\1", title))).rstrip(" :.#")
-
-
-def _unnumbered(title: str) -> str:
-    plain = plain_title(title)
-    return _NUMBERING.sub("", plain, count=1) if _NUMBERING.match(plain) else plain
 
 
 # --- a fence around a reply ---

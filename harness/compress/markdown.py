@@ -2,7 +2,7 @@
 
 The blocks partition the text: joined, they are the document, character for character. CommonMark,
 with tables, decides what a block is: a `#` in a code fence is code, and a heading in a list belongs
-to the list. Front matter, YAML or TOML, is a block of its own.
+to the list. Front matter is a block of its own, and so is what only the tools of a site read.
 """
 
 from __future__ import annotations
@@ -41,12 +41,27 @@ _KINDS: dict[str, BlockKind] = {
     "blockquote_open": "quote",
 }
 
-# A first line of marks; keys, items, comments and lines that go on; and the same marks again.
+# Marks around keys, items, comments, lines that go on; pandoc's title; JSON with a text behind it.
 _FRONT_MATTER = re.compile(
-    r"\ufeff?(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'\[#-])"
+    r"\ufeff?(?:(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'\[#-])"
     r"(?:(?:[\w\"'.][^\n:=]*[:=][^\n]*|[ \t][^\n]*|-[ \t][^\n]*|[#\[\]{}][^\n]*|\r?)\n)+?"
-    r"(?P=marks)[ \t]*(?:\r?\n|\Z)"
+    r"(?:(?P=marks)|\.\.\.)[ \t]*(?:\r?\n|\Z)|%[ \t][^\n]*\n(?:%[^\n]*\n){0,2}(?=\r?\n)"
+    r"|\{(?=[^{}]*\"(?:title|date)\":)[ \t]*\r?\n(?:[ \t][^\n]*\n)+\}[ \t]*\r?\n(?=\s*\S))"
 )
+# What MDX imports and exports, unless it ends as a sentence or may be a program's own code.
+_MODULE = re.compile(
+    r"(?s)\s*(?:import (?:[^.'\"]+ from )?(['\"])[^'\"\n]+\1;?\s*)*"
+    r"(?:\Z|export (?:[*{]|(?:const|let|default) (?!function|class|async))(?!.*[.!?]\s*\Z))"
+)
+# Marks without a text, but in code spans: comments, includes, attributes, fences of containers such
+# as `:::note`, abbreviations, names of blocks. With one class at its front, `re` is quick.
+_UNSEEN = re.compile(
+    r"(?ms)[<{%:*^](?<!`.)(?:(?<=<)!--.*?(?:-->|\Z)|(?<=%)(?<!\S%)%[^%]+%%(?!\S)"
+    r"|(?<=\{)(?:(?:/\*|%|\{[%<])[^{}]*\}\}?|(?::|[ \t]*[#.][\w-])[^{}\n]*\}(?=[ \t\r]*$))"
+    r"|(?<=:)(?<!\S:)::+[ \t]*(?:\{[^{}\n]*\}|[\w-]*)|(?<=\*)(?<![^\n]\*)\[[^]\n]+\]:[^\n]*"
+    r"|(?<=\^)(?<!\S\^)(?=[\w-]*[a-z])[\w-]{3,}(?=[ \t\r]*$))"
+)
+_WIKI_LINK = re.compile(r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]+)\]\]")
 # The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
 # number lines differently from the parser.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
@@ -59,8 +74,8 @@ class Block:
     """One block of a document, with the blank lines that follow it."""
 
     kind: BlockKind
-    """An `item` is one item of a list; `metadata` is front matter; `other` is HTML, a rule, link
-    definitions, blank lines."""
+    """An `item` is one item of a list; `metadata` is front matter, or a paragraph that no reader
+    sees; `other` is HTML, a rule, link definitions, blank lines."""
     text: str
     """Verbatim. Blank lines at the document's beginning belong to its first block."""
     level: int = 0
@@ -110,9 +125,7 @@ def closes_fence(line: str, fence: str) -> bool:
 
 def unpadded(text: str) -> str:
     """A text without leading blank lines and trailing white space."""
-    lines = lines_of(text.rstrip(BLANK))
-    first = next((number for number, line in enumerate(lines) if line.strip(BLANK)), 0)
-    return "".join(lines[first:])
+    return re.sub(r"\A(?:[ \t]*[\r\n])+", "", text.rstrip(BLANK))
 
 
 def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
@@ -125,13 +138,15 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
         if token.map is None or not (item or whole):
             continue
         kind = _KINDS.get(token.type, "other")
+        content = tokens[index + 1].content if kind in {"heading", "paragraph"} else ""
+        seen = " ".join(without_marks(content).split())
+        block = Block(kind=kind, text="")
         if kind == "heading":
-            title = " ".join(tokens[index + 1].content.split())
-            block = Block(kind=kind, text="", level=int(token.tag[1:]), label=title)
+            block = replace(block, level=int(token.tag[1:]), label=seen)
         elif token.type == "fence":
-            block = Block(kind=kind, text="", label=token.info.strip(), fence=token.markup)
-        else:
-            block = Block(kind=kind, text="")
+            block = replace(block, label=token.info.strip(), fence=token.markup)
+        elif content and not seen:
+            block = replace(block, kind="metadata")
         yield token.map[0], token.map[1], block
 
 
@@ -156,12 +171,17 @@ def _parser(*, inline: bool) -> MarkdownIt:
 
     # Beyond the nesting limit, 20 in the preset, the parser skips the rest of the document,
     # headings included.
-    parser = MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")
+    parser = MarkdownIt("commonmark", {"maxNesting": 100}).enable(["table", "strikethrough"])
     # Inline markup is most of the work of a parse.
     return parser if inline else parser.disable("inline")
 
 
-_MARKUP = re.compile(r"[*_`\[<>&\\]")
+def without_marks(block: str) -> str:
+    """A block that is no code without what only the tools of a site or of notes read."""
+    return "" if _MODULE.match(block) else _UNSEEN.sub("", block)
+
+
+_MARKUP = re.compile(r"[*_~`\[<>&\\]")
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 
 
@@ -170,7 +190,7 @@ def shown_text(markdown: str) -> str:
     """The text that a reader sees of a document: without marks, tags and addresses."""
     if not _MARKUP.search(markdown):
         return markdown
-    return "\n\n".join(map(_shown, _parser(inline=True).parse(markdown)))
+    return "\n\n".join(map(_shown, _parser(inline=True).parse(_WIKI_LINK.sub(r"\1", markdown))))
 
 
 def _shown(token: Token) -> str:
@@ -220,8 +240,8 @@ def sections_of(markdown: str) -> tuple[Section, ...]:
     document has no sections. Front matter goes before the first section's heading.
     """
     blocks = blocks_of(markdown)
-    front = blocks[0].text if blocks and blocks[0].kind == "metadata" else ""
-    blocks = blocks[1:] if front else blocks
+    start = next((n for n, b in enumerate(blocks) if b.kind != "metadata"), len(blocks))
+    front, blocks = "".join(block.text for block in blocks[:start]), blocks[start:]
     starts = [index for index, block in enumerate(blocks) if block.kind == "heading" or index == 0]
     sections = [_section(blocks[start:end]) for start, end in pairwise([*starts, len(blocks)])]
     if front:
@@ -261,20 +281,17 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
     excerpts: list[Excerpt] = []
     above: list[Section] = []
     for section in sections_of(markdown):
-        above = [s for s in above if s.level < section.level]
-        if section.level:
-            above.append(section)
+        above = [*(s for s in above if s.level < section.level), section]
         title = " > ".join(s.title for s in above if s.title)
-        texts = _packed(section.blocks, max_chars)
-        excerpts += [Excerpt(title=title, text=text) for text in texts if text]
+        excerpts += [Excerpt(title=title, text=t) for t in _packed(section.blocks, max_chars) if t]
     return tuple(excerpts)
 
 
 def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
-    """The blocks as texts of at most `max_chars`, each as long as possible."""
+    """The blocks, without metadata, as texts of at most `max_chars`, each as long as possible."""
     text = ""
     for block in blocks:
-        for piece in pieces_of(block, max_chars):
+        for piece in pieces_of(block, max_chars) if block.kind != "metadata" else ():
             if text and len(text) + len(piece.rstrip(BLANK)) > max_chars:
                 yield unpadded(text)
                 text = ""

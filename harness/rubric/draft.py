@@ -11,7 +11,7 @@ from functools import cached_property
 import orjson
 
 from harness.compress import Section, sections_of
-from harness.compress.markdown import Block, blocks_of, lines_of, tokens_of
+from harness.compress.markdown import Block, blocks_of, lines_of, tokens_of, without_marks
 from harness.inference.request import as_texts
 from harness.text.languages import Language
 from harness.text.sentences import sentences_of
@@ -181,7 +181,6 @@ _ITEM = re.compile(
     r"(?m)^[ \t]*(?:(?![0-9])\d{1,2}[.)\uff0e\u3001-]|\d{1,2}\u3001|[(\uff08]\d{1,2}[)\uff09]"
     r"|[一二三四五六七八九十]{1,3}\u3001|[\u2460-\u2473\u2022\u30fb])[^\n]*"
 )
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 Sources = Sequence[str] | Mapping[str, str | Sequence[str]]
 """Texts to rely on; as a mapping, by the heading of the section that they belong to."""
@@ -201,9 +200,9 @@ def items_of_scripts(block: Block) -> list[str]:
 
 
 def visible_text(blocks: Iterable[Block]) -> str:
-    """Blocks as a reader sees them: without front matter, and without comments but in code."""
+    """Blocks as a reader sees them: without front matter, and without unseen marks but in code."""
     return "".join(
-        block.text if block.kind == "code" else _COMMENT.sub("", block.text)
+        block.text if block.kind == "code" else without_marks(block.text)
         for block in blocks
         if block.kind != "metadata"
     )

@@ -34,6 +34,12 @@ TITLES = {
     "front matter": ("---\ntitle: Shop\ndate: 2026-03-04\n---\n\n# A\n", [(1, "A")]),
     "front matter with a list": ("---\ntags:\n  - shop\n---\nintro\n\n# A\n", [(0, ""), (1, "A")]),
     "front matter alone": ("---\ntitle: Shop\n---\n", [(0, "")]),
+    "YAML that dots end": ("---\ntitle: Shop\n...\n# A\n", [(1, "A")]),
+    "JSON": ('{\n  "title": "Shop"\n}\n\n# A\n', [(1, "A")]),
+    "JSON alone": ('{\n  "title": "Shop"\n}\n', [(0, "")]),
+    "pandoc": ("% Shop\n% Ann\n\n# A\n", [(1, "A")]),
+    "MDX": ("import A from './a'\n\nexport const b = {\n  c: 1\n}\n\n# A\n", [(1, "A")]),
+    "attributes": ("# A {#a .b}\n\nB {: #b}\n---\n\n# {C}\n", [(1, "A"), (2, "B"), (1, "{C}")]),
     "TOML": ("+++\ntitle = 'Shop'\n+++\n# A\n", [(1, "A")]),
     "prose between rules": ("---\nSo: it is\nlong.\n\n---\n# A\n", [(0, ""), (1, "A")]),
     "two rules": ("---\n\nintro\n\n---\n# A\n", [(0, ""), (1, "A")]),
@@ -55,6 +61,7 @@ def test_front_matter_is_no_text():
 
     assert (section.body, section.text) == ("The old shop was dark.\n", written)
     assert [one.text for one in passages_of(written)] == ["The old shop was dark."]
+    assert [one.text for one in passages_of("---\na: b\n...\nimport 'x'\n\nA.\n\n:::")] == ["A."]
     assert splice(written, {0: "It was dark."}) == written.replace("The old shop", "It")
 
 

@@ -172,7 +172,7 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     blocks = [
         block
         for block in section.blocks
-        if block.kind != "other" and not _FOOTNOTE.match(block.text)
+        if block.kind not in {"other", "metadata"} and not _FOOTNOTE.match(block.text)
     ]
     if not blocks or blocks[-1].kind in {"table", "code"}:
         return None
@@ -180,7 +180,7 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     # An item or a quotation that ends with code.
     if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
         return None
-    if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
+    if _ends(visible_text((last,))) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The last line is a list item with a numeral or bullet of another script.
     if items_of_scripts(last)[-1:] == last.text.strip().splitlines()[-1:]:

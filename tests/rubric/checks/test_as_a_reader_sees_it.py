@@ -32,7 +32,7 @@ MARKED = {
     "an entity by name": ("R&D", "Our R&amp;D is busy."),
     "an escape": ("snake_case", "We use snake\\_case here."),
     "a line break in a quotation": ("best effort", "> on a best\n> effort base."),
-    "struck out and strong": ("very good", "It is ***very*** good."),
+    "struck out and strong": ("very good too", "It is ***very*** ~~good~~ too."),
     "in an item": ("best effort", "- on a *best*\n  effort base"),
     "in a heading": ("best effort", "# On *best* effort\n\nText."),
     "in a table": ("best effort", "| a | b |\n|---|---|\n| **best** effort | x |\n"),

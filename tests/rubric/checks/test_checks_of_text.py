@@ -50,6 +50,7 @@ SECTIONS = {
 }
 LISTS = "1. one\n2. two\n\n- a\n- b\n- c\n"
 FIVE = [f"Step {n}, which is done" for n in range(5)]
+FIVE_WITH_CODE = "".join(f"1. {step}\n\n   ```sh\n   1. no item\n   ```\n" for step in FIVE)
 ITEMS = {
     "nothing": ("any", "", 0),
     "of any kind": ("any", LISTS, 5),
@@ -63,18 +64,12 @@ ITEMS = {
     "bullets in Japanese": ("bullets", "・パン\n・水\n", 2),
     "apart": ("numbered", "\n\n".join(f"{n}) {step}" for n, step in enumerate(FIVE)), 5),
     "with lists inside": ("numbered", "".join(f"1. {s}\n   1. a part\n   - b\n" for s in FIVE), 5),
-    "with code inside": (
-        "numbered",
-        "".join(f"1. {step}\n\n   ```sh\n   1. no item\n   ```\n" for step in FIVE),
-        5,
-    ),
+    "with code inside": ("numbered", FIVE_WITH_CODE, 5),
 }
 COUNTED = {
     **{f"words: {name}": (Words(min=1000), *row) for name, row in WORDS.items()},
     **{f"sections: {name}": (Sections(min=1000), *row) for name, row in SECTIONS.items()},
-    **{
-        f"items: {name}": (Items(min=1000, kind=kind), *row) for name, (kind, *row) in ITEMS.items()
-    },
+    **{f"items: {n}": (Items(min=1000, kind=kind), *row) for n, (kind, *row) in ITEMS.items()},
 }
 
 
@@ -93,6 +88,7 @@ def row(check, text, share, codes):
 
 
 FOUR = "one two three four"
+TWO_EACH = Items(min=2, scope="section")
 IN_RANGE = {
     "half of it": row(Words(min=8), FOUR, 0.5, ["too-few"]),
     "as many as needed": row(Words(min=4), FOUR, 1, []),
@@ -100,19 +96,12 @@ IN_RANGE = {
     "characters, a line break as a blank": row(Characters(min=9, max=9), "Ab  cd\nefg", 1, []),
     "a character too many": row(Characters(max=3), "Abcd", 2 / 3, ["too-many"]),
     "far too many": row(Words(max=1), FOUR, 0, ["too-many"]),
-    "a list that one section alone has is mended there": row(
-        Items(min=3), "# A\n\nText.\n\n# B\n\n- a\n- b\n", 2 / 3, ["too-few@1"]
-    ),
-    "items of several sections concern the whole draft": row(
-        Items(max=2, kind="bullets"), "# A\n\n- a\n\n# B\n\n- b\n- c\n", 0.5, ["too-many"]
-    ),
+    "mended in place": row(Items(min=3), "# A\n\nText.\n\n# B\n\n- a\n- b\n", 2 / 3, ["too-few@1"]),
+    "of several sections": row(Items(max=2), "# A\n\n- a\n\n# B\n\n- b\n- c\n", 0.5, ["too-many"]),
     "items section by section": row(
-        Items(min=2, scope="section"),
-        "Intro.\n\n# T\n\n## A\n\n- a\n- b\n\n## B\n\n- a\n\n## C\n\nNone.\n",
-        0.5,
-        ["too-few@3", "too-few@4"],
+        TWO_EACH, "A.\n# T\n## A\n- a\n- b\n## B\n- a\n## C\nA.", 0.5, ["too-few@3", "too-few@4"]
     ),
-    "no text has no items in any section": row(Items(min=2, scope="section"), "", 0, ["no-text"]),
+    "no text has no items in any section": row(TWO_EACH, "", 0, ["no-text"]),
 }
 EACH = SectionWords(min=4, max=5)
 IN_EACH_SECTION = {
@@ -132,13 +121,10 @@ HEADINGS = {
     "numbers and markup": row(ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
     "one missing": row(ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
     "one out of place": row(ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
-    "in code, or nearly": row(
-        ORDER, "```\n# Aim\n```\n\n# Method\n\n# Results\n", 1 / 3, [MISSING] * 2
-    ),
+    "in code": row(ORDER, "```\n# Aim\n```\n\n# Method\n\n# Results\n", 1 / 3, [MISSING] * 2),
+    "attributes, a link of a wiki": row(ORDER, "# Aim {#a}\n# [[x|Method]]\n# Result {.b}", 1, []),
     "no heading": row(ORDER, "", 0, [MISSING] * 3),
-    "a number that is part of a title": row(
-        Headings(titles=("2026 Plan", "5 Whys")), "# 2026 Plan\n\n# 5 whys\n", 1, []
-    ),
+    "a year": row(Headings(titles=("2026 Plan", "5 Whys")), "# 2026 Plan\n# 5 whys\n", 1, []),
 }
 FOUND_WORDS = {
     "in any case": ("TODO", "A todo.", True),
@@ -323,19 +309,20 @@ FINISHED = {
     "a face": "Come in \N{PARTY POPPER}",
     "a face of signs": "Come in :)",
     "a signature": "It is.\n\nBest regards,\nAnna Weber",
-    "hindi": "दुकान खुलती है।",
-    "urdu": "دکان کھلتی ہے۔",
-    "persian, a question": "آیا مغازه باز است؟",
-    "armenian": "Խանութը բաց է։",
-    "amharic": "ሱቁ ክፍት ነው።",
-    "burmese": "ဆိုင်ဖွင့်ထားသည်။",
-    "khmer": "ហាងបើកហើយ។",
-    "greek, a question": "Είναι ανοιχτό;",
-    "tibetan": "ཁང་པ་ཆེན་པོ།",
     "a longer fence around another": "````md\n```py\nx\n```\n````\n",
 }
+ENDS = [
+    *("दुकान खुलती है।", "دکان کھلتی ہے۔", "آیا مغازه باز است؟", "Խանութը բաց է։", "ሱቁ ክፍት ነው።"),
+    *("ဆိုင်ဖွင့်ထားသည်။", "ហាងបើកហើយ។", "Είναι ανοιχτό;", "ཁང་པ་ཆེན་པོ།"),
+    *(":::note\n\nIt is.\n\n:::", "::: tip\nIt is.\n:::", "It is.\n{: .note}", "It is. ^a1b2"),
+]
+UNSEEN = [
+    *("%% draft %%", "*[HTML]: Hyper", "{: .note}", "{% include a.html %}", "{{< a >}}"),
+    *("import A from './a'", "export default A", "{/* a */}"),
+]
 UNFINISHED = {
     "mid-sentence": ("It is", "breaks-off"),
+    "before marks": ("It is.\n\n:::note\n\nIt is\n\n:::\n\n{% include a.html %}\n", "breaks-off"),
     "a short paragraph": ("It is.\n\nThe next", "breaks-off"),
     "a paragraph of short lines": ("It is.\n\nThe next\nis", "breaks-off"),
     "a comma in another script": ("दुकान खुलती है,", "breaks-off"),
@@ -349,7 +336,7 @@ UNFINISHED = {
 }
 
 
-@pytest.mark.parametrize("text", FINISHED.values(), ids=FINISHED)
+@pytest.mark.parametrize("text", [*FINISHED.values(), *ENDS, *(f"It is.\n\n{t}" for t in UNSEEN)])
 def test_a_text_is_finished_when_it_ends_as_texts_do(text):
     assert Finished().grade(draft(f"# A\n\n{text}\n\n# B\n\nIt is.\n")).share == 1
 
