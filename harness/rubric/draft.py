@@ -179,7 +179,7 @@ def fences_in(markdown: str) -> Iterator[Fence]:
 # Numerals and bullets of other scripts, which CommonMark does not take for those of items.
 _ITEM = re.compile(
     r"(?m)^[ \t]*(?:(?![0-9])\d{1,2}[.)\uff0e\u3001-]|\d{1,2}\u3001|[(\uff08]\d{1,2}[)\uff09]"
-    r"|[一二三四五六七八九十]{1,3}\u3001|[\u2460-\u2473\u2022\u30fb])[^\n]*"
+    r"|[一二三四五六七八九十]{1,3}\u3001|[\u2460-\u2473\u2022\u30fb]|\u2013[ \t])[^\n]*"
 )
 
 Sources = Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -196,7 +196,9 @@ def by_section(sources: Sources) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def items_of_scripts(block: Block) -> list[str]:
     """The list items of a paragraph with the numerals or bullets of another script."""
-    return _ITEM.findall(block.text) if block.kind == "paragraph" else []
+    items: list[str] = _ITEM.findall(block.text) if block.kind == "paragraph" else []
+    # A single line with a dash may be speech or a name.
+    return [] if len(items) == 1 and items[0].lstrip()[0] == "\u2013" else items
 
 
 def visible_text(blocks: Iterable[Block]) -> str:

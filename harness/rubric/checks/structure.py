@@ -18,7 +18,7 @@ from harness.text.words import terms, words
 
 # Not the joiners: they make one emoji of several, and shape letters.
 _NO_WIDTH = re.compile("[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
-_BULLET = re.compile("\\s*[-*+•・]")
+_BULLET = re.compile("\\s*[-*+•・\u2013]")
 
 ItemKind = Literal["any", "numbered", "bullets"]
 _ITEMS: dict[ItemKind, str] = {

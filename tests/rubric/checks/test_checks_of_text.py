@@ -65,6 +65,8 @@ ITEMS = {
     "apart": ("numbered", "\n\n".join(f"{n}) {step}" for n, step in enumerate(FIVE)), 5),
     "with lists inside": ("numbered", "".join(f"1. {s}\n   1. a part\n   - b\n" for s in FIVE), 5),
     "with code inside": ("numbered", FIVE_WITH_CODE, 5),
+    "dashes": ("bullets", "– pain\n– eau\n", 2),
+    "nor speech": ("any", "– Bonjour !\n\n– Entrez.\n", 0),
 }
 COUNTED = {
     **{f"words: {name}": (Words(min=1000), *row) for name, row in WORDS.items()},
