@@ -149,6 +149,8 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "complete": "stop",  # Cohere
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",  # Anthropic
+    "tool_call": "tool_calls",  # mlx-lm
+    "tool_calling": "tool_calls",  # FastFlowLM
     "function_call": "tool_calls",
     "length": "length",
     "max_tokens": "length",  # Anthropic, Cohere, Gemini
