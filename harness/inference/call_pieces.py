@@ -43,7 +43,8 @@ def tool_calls(
     for call in calls:
         id_ = call.id
         if not id_ or id_ in used_ids:
-            id_ = next(new for new in map("call_{}".format, count(1)) if new not in used_ids)
+            # Mistral's servers take nine letters and digits alone.
+            id_ = next(new for new in map("call{:05}".format, count(1)) if new not in used_ids)
         used_ids.add(id_)
         # Some models write blanks or a namespace before the name of a tool.
         bare_name = call.name.strip().rpartition(".")[2]
