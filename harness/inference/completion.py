@@ -300,7 +300,7 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
     if request.tool_choice == "required" and reply.finish_reason == "stop" and not reply.tool_calls:
         message = f"'{tag}' was told to call a tool (tool_choice) and called none"
         yield Notice(code="call.tool-choice-ignored", message=message)
-    mark = mark_in(reply.text)
+    mark = mark_in(reply.text, request.tools)
     if mark and mark not in prompt:  # a prompt that speaks of marks may be answered with them
         yield Notice(
             code="call.marks-unknown",

@@ -285,6 +285,16 @@ CALLS = {
     "Phi-4": f"functools[{CALLED}]",
     "Command A": '<|START_ACTION|>[{"tool_name": "look", "parameters": {"item": "7", "n": 3}}]',
     "Olmo": '<function_calls>\nlook(item="7", n=3)\n</function_calls>',
+    "Nemotron": f"<TOOLCALL>[{CALLED}]</TOOLCALL>",
+    "LongCat": f"<longcat_tool_call>{CALLED}</longcat_tool_call>",
+    "Grok": '<xai:function_call name="look">\n<parameter name="item">7</parameter>\n'
+    '<parameter name="n">3</parameter></xai:function_call>',
+    "Llama 3.1": '<function=look>{"item": "7", "n": 3}</function>',
+    "harmony without marks": 'commentary to=functions.look json{"item": "7", "n": 3}',
+    "a list in an object": f'{{"tool_calls": [{{"type": "function", "function": {CALLED}}}]}}',
+    "the word of the prompt": f"I will look.\n<tools>\n{CALLED}\n</tools>",
+    "oMLX": 'I will look.\n\n[Calling tool: look({"item": "7", "n": 3})]',
+    "a sentence and JSON": f"I will look. {CALLED}",
 }
 
 
@@ -393,9 +403,25 @@ def test_a_call_that_cannot_be_read_is_no_answer(text):
     assert (completion.text, call.name, call.arguments) == ("", "look", text)
 
 
-def test_a_call_that_an_answer_quotes_stays_in_it():
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Write:\n```\n<tool_call>\n{CALLED}\n</tool_call>\n```\nor `[look()]`.",
+        f"A call looks like this:\n\n{CALLED}",
+        f"A call looks like this:\n\n<tools>{CALLED}</tools>",
+        f"To look, send it.\n\n```json\n{CALLED}\n```",
+        f"```json\n{CALLED}\n```\nThat was a call.",
+        f"Send it. {CALLED} is all.",
+        f'The robot wrote "{CALLED}" and smiled.',
+        f"{CALLED} is what a model writes.",
+        f"[1] has it. {CALLED}",
+        'I looked. {"name": "look", "arguments": {"place": "7"}}',
+        'I looked. {"name": "find", "arguments": {"item": "7"}}',
+        "[Calling tool: look] was all it wrote, and to=functions.look was not.",
+    ],
+)
+def test_a_call_that_an_answer_only_speaks_of_stays_in_it(text):
     request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-    text = f"Write:\n```\n<tool_call>\n{CALLED}\n</tool_call>\n```\nor `[look()]`."
 
     completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
 
