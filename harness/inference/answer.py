@@ -190,9 +190,10 @@ def check_whole(completion: Completion, *, endpoint: str, continuations: int = 0
     else:
         after = f", also after {continuations} calls for the rest" if continuations > 1 else ""
         why = f"was cut before its end{after}; raise max_output_tokens, ask for less"
+    if completion.text.strip():
+        why += f", or take it as it is with on_cut='keep'. It begins: {completion.text[:160]!r}"
     cut = error_class(
-        f"the reply {why}, or take it as it is with on_cut='keep'. "
-        f"It begins: {completion.text[:160]!r}",
+        f"the reply {why}",
         endpoint=endpoint,
         text=completion.text,
         finish_reason=reason,
