@@ -21,7 +21,6 @@ from harness.errors import (
 )
 from harness.inference import ChatRequest, Client, EmbedRequest, Endpoint, Message, provider_of
 from harness.inference.completion import StructuredMode
-from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
 from harness.inference.health import was_connected, was_refused
 from harness.inference.providers.provider import NEVER
 from harness.inference.providers.server_host import ServerFacts, in_time
@@ -265,14 +264,14 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
     check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags)]
     for endpoint in chosen:
-        if endpoint.backend in FILE_BACKENDS:
+        if endpoint.path is not None:
             raise InvalidInput(
                 f"'{endpoint.tag}' is loaded from a file by each run, into its own process: "
                 "outside of a run there is nothing to unload; pin = true keeps it in memory for a "
                 "whole run",
                 code="model.in-process",
             )
-        if endpoint.backend not in MANAGED_BACKENDS:
+        if provider_of(endpoint).host is None:
             raise InvalidInput(
                 f"'{endpoint.tag}' cannot be unloaded from here: backend '{endpoint.backend}' has "
                 "no command for it",
@@ -299,7 +298,7 @@ async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) ->
 
 async def _state_of(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
     control: Control = "managed" if endpoint.manage else "fixed"
-    if endpoint.backend in FILE_BACKENDS:
+    if endpoint.path is not None:
         control = "run"
     state = ModelSeen(
         tag=endpoint.tag,
