@@ -39,9 +39,11 @@ _TAG = re.compile(r"<([^<>]*)>")
 _FUNCTION = re.compile(r'(?:function=|invoke name=)"?([\w.-]+)')
 _PARAMETER = re.compile(r'parameter(?:=| name=)"?([\w.-]+)')
 _BARE_TAG = re.compile(r"[\w.-]+")
-# The first call of tags; GLM's come without `function=`.
-_TAGGED = re.compile(r"(<tool_call>\s*[\w.-]+\s*(?:<|\Z))|(?:function=|invoke name=)[\w\".-]")
 _GLM_CALL = re.compile(r"<tool_call>\s*([\w.-]+)\s*(?=<|\Z)")
+_BEFORE_JSON = re.compile(r"<function=([\w.-]+)>\s*(?=\{)")  # Llama 3.1
+_TAGGED = re.compile(
+    rf"({_GLM_CALL.pattern})|(?!<function=[\w.-]+>\s*\{{)<[^<>]*{_FUNCTION.pattern}"
+)
 _GLM_ARGUMENT = re.compile(
     r"\s*<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|\Z)", re.DOTALL
 )
@@ -227,13 +229,7 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
     for read in readers:
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             if calls := [*read(text, types)]:
-                return [
-                    (
-                        name,
-                        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False),
-                    )
-                    for name, value in calls
-                ]
+                return [(name, _dumped(arguments)) for name, arguments in calls]
     # A text that cannot be read becomes the arguments of a call, whose error the model gets.
     name = next((tool.name for tool in tools if tool.name in text), "unreadable")
     return [(name, text)]
@@ -245,7 +241,7 @@ Types = Mapping[str, Any]  # a tool's name → the schemas of its parameters by 
 
 def _named_calls(text: str, _types: Types) -> Calls:
     """A name and then JSON: DeepSeek, Mistral, Kimi, harmony; Gemma leaves out quotes."""
-    plain = re.sub(r'<\|"\|>|<escape>', '"', text)
+    plain = _BEFORE_JSON.sub(r"\1", re.sub(r'<\|"\|>|<escape>', '"', text))
     for named in _NAMED.finditer(plain):
         try:
             value, _ = DECODER.raw_decode(plain, named.end())
@@ -335,3 +331,7 @@ def _typed(value: str, schema: object) -> object:
     with suppress(orjson.JSONDecodeError):
         return text if at(schema, "type") == "string" else orjson.loads(text)
     return text
+
+
+def _dumped(arguments: object) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
