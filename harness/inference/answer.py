@@ -78,19 +78,19 @@ def chat_request(
     *,
     returns: Any = None,  # noqa: ANN401 - a type, annotated perhaps
     stop: Sequence[str] = (),
-    **fields: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
     """The request that `chat` was called with, and the type of its reply, None for a text."""
-    for name in fields.keys() - _FIELDS:
-        known = {"returns", "tools", "tool_choice", "on_text", *ChatOptions.__annotations__}
-        remedy = _REMEDIES.get(name) or did_you_mean(name, known)
+    for name in settings.keys() - _FIELDS:
+        options = {"returns", "tools", "tool_choice", "on_text", *ChatOptions.__annotations__}
+        remedy = _REMEDIES.get(name) or did_you_mean(name, options)
         raise TypeError(f"chat has no option '{name}'; {remedy}")
     reply_type = None if returns in (None, Completion) else ReplyType(returns)
     request = ChatRequest(
         messages=as_messages(prompt),
         stop=as_texts(stop),
         reply_schema=None if reply_type is None else reply_type.schema,
-        **fields,
+        **settings,
     )
     return request, reply_type
 

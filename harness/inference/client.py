@@ -173,10 +173,10 @@ class Client:
         if isinstance(request, ChatRequest) and request.on_text is not None:
             listener = _Listener(request.on_text)
             request = replace(request, on_text=listener.hear)
-        asked_first = self._route(request.model)
+        first = self._route(request.model)
         # Vectors and scores of another model cannot be compared with those of the first.
-        fallbacks = asked_first.endpoint.fallback if isinstance(request, ChatRequest) else ()
-        routes = (asked_first, *(self.routes[tag] for tag in fallbacks))
+        fallbacks = first.endpoint.fallback if isinstance(request, ChatRequest) else ()
+        routes = (first, *(self.routes[tag] for tag in fallbacks))
         failed: list[tuple[str, HarnessError]] = []  # (tag, its last error) of each endpoint
         try:
             for route in routes:
@@ -349,9 +349,9 @@ class Client:
             # With a traceback, the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
         async with self._admitted(request, call) as (sending, place):
-            if (room := sending.room) is not None:
-                span.set(max_output_tokens=room)
-            call.room = room
+            call.room = sending.room
+            if call.room is not None:
+                span.set(max_output_tokens=call.room)
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             if (left_s := call.time.left_s) <= 0:
