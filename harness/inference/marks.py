@@ -39,11 +39,13 @@ _TAG = re.compile(r"<([^<>]*)>")
 _FUNCTION = re.compile(r'(?:function=|invoke name=)"?([\w.-]+)')
 _PARAMETER = re.compile(r'parameter(?:=| name=)"?([\w.-]+)')
 _BARE_TAG = re.compile(r"[\w.-]+")
-# GLM's marks, which are not nested → those of Qwen for the same.
-_FROM_GLM = (
-    (re.compile(r"<tool_call>\s*([\w.-]+)\s*(?=<|\Z)"), r"<function=\1>"),
-    (re.compile(r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>"), r"<parameter=\1>"),
-    (re.compile(r"</arg_value>"), "</parameter>"),
+_GLM_CALL = re.compile(r"<tool_call>\s*([\w.-]+)\s*(?=<|\Z)")
+_BEFORE_JSON = re.compile(r"<function=([\w.-]+)>\s*(?=\{)")  # Llama 3.1
+_TAGGED = re.compile(
+    rf"({_GLM_CALL.pattern})|(?!<function=[\w.-]+>\s*\{{)<[^<>]*{_FUNCTION.pattern}"
+)
+_GLM_ARGUMENT = re.compile(
+    r"\s*<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|\Z)", re.DOTALL
 )
 _LONGEST_MARK = 64  # with the blanks around it
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
@@ -220,7 +222,11 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
     types = {tool.name: at(tool.parameters, "properties") for tool in tools}
     # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
-    for read in (_named_calls, _json_calls, _tagged_calls, _python_calls):
+    readers = [_named_calls, _json_calls, _tagged_calls, _python_calls]
+    first = _TAGGED.search(text)
+    if first and "{" not in text[: first.start()]:
+        readers.insert(0, _tagged_calls)  # any JSON is in an argument
+    for read in readers:
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             if calls := [*read(text, types)]:
                 return [(name, _dumped(arguments)) for name, arguments in calls]
@@ -235,7 +241,7 @@ Types = Mapping[str, Any]  # a tool's name → the schemas of its parameters by 
 
 def _named_calls(text: str, _types: Types) -> Calls:
     """A name and then JSON: DeepSeek, Mistral, Kimi, harmony; Gemma leaves out quotes."""
-    plain = re.sub(r'<\|"\|>|<escape>', '"', text)
+    plain = _BEFORE_JSON.sub(r"\1", re.sub(r'<\|"\|>|<escape>', '"', text))
     for named in _NAMED.finditer(plain):
         try:
             value, _ = DECODER.raw_decode(plain, named.end())
@@ -258,17 +264,34 @@ def _json_calls(text: str, _types: Types) -> Calls:
 
 def _tagged_calls(text: str, types: Types) -> Calls:
     """Elements like those of XML: Qwen3-Coder, Seed, DSML, MiniMax, GLM."""
-    # Only where the first call has GLM's form: in arguments of another one, its marks are content.
-    glm_call, other_call = _FROM_GLM[0][0].search(text), _FUNCTION.search(text)
-    if glm_call and (other_call is None or glm_call.start() < other_call.start()):
-        for glm, qwen in _FROM_GLM:
-            text = glm.sub(qwen, text)
+    # The first call decides, since the marks of the other form in its arguments are content.
+    first = _TAGGED.search(text)
+    for name, arguments in _calls_of_glm(text) if first and first[1] else _calls_of_qwen(text):
+        kinds = types.get(name)
+        yield name, {key: _typed(value, at(kinds, key)) for key, value in arguments.items()}
+
+
+def _calls_of_glm(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    position = 0
+    while call := _GLM_CALL.search(text, position):
+        arguments, position = dict[str, str](), call.end()
+        while argument := _GLM_ARGUMENT.match(text, position):
+            key, value, end = argument.groups()
+            position = argument.end()
+            if end:  # else it is cut
+                arguments[key.strip()] = value
+        yield call[1], arguments
+
+
+def _calls_of_qwen(text: str) -> list[tuple[str, dict[str, str]]]:
     calls: list[tuple[str, dict[str, str]]] = []
     is_open = False  # whether a call has begun that has not ended
     kind = key = ""  # of the argument whose end comes next
     start = 0
     for tag in _TAG.finditer(text):
         label = tag[1]
+        if kind == "parameter" and not label.startswith("/"):
+            continue  # a tag of the argument's text
         if function := _FUNCTION.search(label):
             calls.append((function[1], {}))
             is_open, kind = True, ""
@@ -278,17 +301,13 @@ def _tagged_calls(text: str, types: Types) -> Calls:
         elif label.startswith("/"):
             if label.endswith(("function", "invoke")):
                 is_open, kind = False, ""
-            elif not kind and label.endswith("tool_call"):
-                is_open = False  # GLM's calls have no other end
-        elif not is_open or kind == "parameter":
+        elif not is_open:
             continue  # a tag of the text, not of the call
         elif parameter := _PARAMETER.search(label):
             kind, key, start = "parameter", parameter[1], tag.end()
         elif not kind and _BARE_TAG.fullmatch(label):
             kind, key, start = f"/{label}", label, tag.end()
-    for name, arguments in calls:
-        kinds = types.get(name)
-        yield name, {key: _typed(value, at(kinds, key)) for key, value in arguments.items()}
+    return calls
 
 
 def _python_calls(text: str, _types: Types) -> Calls:

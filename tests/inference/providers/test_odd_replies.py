@@ -280,6 +280,7 @@ CALLS = {
     "Llama 3": '<|python_tag|>{"name": "look", "parameters": {"item": "7", "n": 3}}',
     "Llama 3, without a mark": '{"name": "look", "parameters": {"item": "7", "n": 3}}',
     "a fence": f"```json\n{CALLED}\n```",
+    "Llama 3.1": '<function=look>{"item": "7", "n": 3}</function>',
     "Gemma 3": '```tool_code\nlook(item="7", n=3)\n```',
     "Glaive": f"<function_call>{CALLED}</function_call>",
     "Phi-4": f"functools[{CALLED}]",

@@ -1,7 +1,9 @@
 """What streams of text are taken apart into: events, thoughts, stop texts."""
 
 import asyncio
+import json
 import time
+from itertools import product
 
 import pytest
 from calls import cut_at
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.providers.json_stream import json_values
 from harness.inference.providers.llama_cpp_python import StopTexts
+from harness.inference.request import ToolSpec
 
 
 @pytest.mark.parametrize(
@@ -186,6 +189,7 @@ def test_tags_that_are_never_closed_take_no_time(tags):
     assert calls_in(f"{text}</function>", ()) == [("look", "{}")]
     for unended in ("<function=", "<invoke name=", "<function=look><parameter=", "<function=f></"):
         calls_in(unended + "a" * 100_000, ())
+    calls_in("<tool_call>f<arg_key>k</arg_key><arg_value>" * 20_000, ())
     assert time.perf_counter() - began < 2
 
 
@@ -217,7 +221,19 @@ def test_tags_behind_a_call_are_none_of_its_arguments(call):
     assert calls_in(f"<tool_call>{call}{behind}", ()) == [("look", '{"n": 1}')]
 
 
-def test_a_call_of_another_form_within_an_argument_belongs_to_its_text():
-    page = "<tool_call>look</tool_call>"
-    text = f"<tool_call><function=write><parameter=page>{page}</parameter></function></tool_call>"
-    assert calls_in(text, ()) == [("write", f'{{"page": "{page}"}}')]
+FORMS = {
+    "Qwen": "<function=write>\n<parameter=page>{}</parameter>\n</function>",
+    "GLM": "write\n<arg_key>page</arg_key>\n<arg_value>{}</arg_value>",
+}
+PAGES = ["<tool_call>look</tool_call>", "a <function=look> b", '<invoke name="look">']
+PAGES += ['look {"n": 1}', '[{"name": "look", "arguments": {}}]']
+
+
+@pytest.mark.parametrize(
+    ("form", "page"),
+    [*product(FORMS, PAGES), ("GLM", "<function=look><parameter=n>1</parameter></function>")],
+)
+def test_a_call_within_an_argument_belongs_to_its_text(form, page):
+    tool = ToolSpec("write", "", {"properties": {"page": {"type": "string"}}})
+    text = f"<tool_call>{FORMS[form].format(page)}\n</tool_call>"
+    assert calls_in(text, [tool]) == [("write", json.dumps({"page": page}))]
