@@ -42,6 +42,7 @@ __all__ = [
 Scores = float | Mapping[str, float]
 """One score for all dimensions of a rubric, or a score for each dimension."""
 
+_MOST_QUESTIONS = 1000  # of one call of a node, to which `answers` has the same answer each time
 _SHOWN_CALLS = 20
 _SHOWN_CHARS = 80
 
@@ -139,11 +140,13 @@ class _Person:
         if name is None:
             return self._asker(question) if self._asker else None
         self._unused.discard(name)
-        if question.problem:
+        fault = question.problem
+        if sum(earlier.node == question.node for earlier in self._questions) > _MOST_QUESTIONS:
+            fault = f"the node has asked {_MOST_QUESTIONS} times; give an asker= in its place"
+        if fault:
             # Not raised here, since an agent would pass the error to its model.
             self._mistake = self._mistake or ScriptMismatch(
-                f"the answer to '{question.key}' ({_short(question.text)}) cannot be used: "
-                f"{question.problem}",
+                f"the answer to '{question.key}' ({_short(question.text)}) cannot be used: {fault}",
                 code="script.answer-invalid",
             )
             return None
@@ -359,15 +362,14 @@ class Judge:
     ) -> None:
         self._scores = (lambda _: scores) if isinstance(scores, float | int | Mapping) else scores
         self._reason = reason
-        self._drafts: defaultdict[str, list[str]] = defaultdict(list)  # by the label of a node call
+        self._drafts = defaultdict[str, dict[str, int]](dict)  # label of a call → draft → number
 
     @property
     def left(self) -> Sequence[Scores]:
         """The scores that no draft had; empty if the scores are not a list."""
         if callable(self._scores):
             return ()
-        used = max(map(len, self._drafts.values()), default=0)
-        return self._scores[used:]
+        return self._scores[max(map(len, self._drafts.values()), default=0) :]
 
     def reply(self, request: ChatRequest, label: str) -> str:
         """A judgement in the shape that the request asks for.
@@ -394,10 +396,8 @@ class Judge:
         if callable(self._scores):
             return self._scores(draft)
         # A draft that is judged again, as drafts near the threshold are, gets the same scores.
-        drafts = self._drafts[label]
-        if draft not in drafts:
-            drafts.append(draft)
-        number = drafts.index(draft)
+        numbers = self._drafts[label]
+        number = numbers.setdefault(draft, len(numbers))
         if number >= len(self._scores):
             raise ScriptMismatch(
                 f"the Judge has scores for {len(self._scores)} drafts, and '{label}' asks about "

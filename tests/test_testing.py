@@ -26,7 +26,6 @@ from harness.testing import (
 
 RUBRIC = Rubric(
     id="note",
-    sha256="5eed",
     title="Note",
     repeats=1,
     pass_at=8,
@@ -253,15 +252,10 @@ def test_a_person_answers_by_what_is_asked(named) -> None:
     assert result.outputs == {"ship": "Tea: True", "pay": "refused"}
 
 
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
-def test_an_asker_answers_the_other_questions(is_async) -> None:
-    async def later(question: Question) -> bool:
+def test_an_asker_answers_the_other_questions() -> None:
+    async def asker(question: Question) -> bool:
         return question.node != "ship"
 
-    def now(question: Question) -> bool:
-        return question.node != "ship"
-
-    asker = later if is_async else now
     result = run_pipeline(release, paying(), title="Tea", answers={"ship": True}, asker=asker)
     assert result.outputs == {"ship": "Tea: True", "pay": "ok"}
 
@@ -285,6 +279,17 @@ def test_an_answer_that_does_not_fit_is_an_error(answers, code, said) -> None:
         run_pipeline(release, paying(), title="Tea", answers=answers)
     assert found.value.code == code
     assert said in str(found.value)
+
+
+def test_a_node_that_asks_until_it_is_content_does_not_ask_for_ever() -> None:
+    async def title(run: Run) -> None:
+        while await run.ask("Which title?"):
+            pass
+
+    choosy = Pipeline("choosy")
+    choosy.node(title)
+    with pytest.raises(ScriptMismatch, match="has asked 1000 times"):
+        run_pipeline(choosy, Script({}), answers={"title": "Tea"})
 
 
 # --- the judge ------------------------------------------------------------------------------------

@@ -18,16 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.cli.arguments import config_option, json_option, read_filter, read_metadata
-from harness.cli.consoles import (
-    Group,
-    Shown,
-    clean,
-    json_object,
-    results,
-    say,
-    show,
-    write_json,
-)
+from harness.cli.consoles import Group, Shown, clean, json_object, results, say, show, write_json
 from harness.cli.passage_files import ENDINGS, Defaults, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place

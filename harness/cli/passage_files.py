@@ -108,11 +108,17 @@ def _passage(row: Row, defaults: Defaults) -> Passage:
 def _explained(error: ValidationError) -> str:
     problem = error.errors()[0]
     name = ".".join(map(str, problem["loc"]))
+    owner, fields, form = "a passage", [*_Line.model_fields], '{"text": "…"}'
+    if problem["loc"][0] == "turn":
+        owner, form = "a turn", '"turn": {"conversation": "…", "position": 1}'
+        fields = [*Turn.__dataclass_fields__]
     match problem["type"]:
-        case "extra_forbidden":
-            fields = did_you_mean(name, _Line.model_fields)
-            return f"'{name}' is no field of a passage ({fields}); put it into 'metadata'"
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            nearest = did_you_mean(name.removeprefix("turn."), fields)
+            return f"'{name}' is no field of {owner} ({nearest}); put it into 'metadata'"
         case "missing":
-            return f"""it has no '{name}'; write {{"text": "…"}}, and optional fields"""
+            return f"it has no '{name}'; write {form}, and optional fields"
+        case "dataclass_type":
+            return f"'{name}' has no fields; write {form}"
         case _:
             return f"'{name}': {problem['msg']}"

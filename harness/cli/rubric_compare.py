@@ -146,11 +146,7 @@ def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> 
     sides = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
     # The side with fewer epochs has no row that could be reduced by more.
     epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in sides)
-    return compare_evaluations(
-        sides,
-        Reducer.named(reduce, epochs=epochs),
-        confidence=confidence,
-    )
+    return compare_evaluations(sides, Reducer.named(reduce, epochs=epochs), confidence=confidence)
 
 
 def _by_drafts(

@@ -21,8 +21,9 @@ from harness.cli.consoles import JournalCommand, results, say
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.rubric_scoring import drafts_in, of_texts
 from harness.errors import InvalidInput
-from harness.rows import RowFile
+from harness.rows import Row, RowFile, read_rows
 from harness.rubric import Draft, Rubric
+from harness.rubric.calibration.evaluation_rows import as_draft
 from harness.rubric.calibration.labels import read_labels
 from harness.rubric.calibration.tuning import scored_drafts
 from harness.session.batch_rows import DraftRows
@@ -35,7 +36,7 @@ from harness.wiggum import recorded_loops, rounds_in, texts_of
 class _Item:
     draft: Draft
     columns: dict[str, Any]
-    """Further columns of its row: `group`, `split`, the evaluator's `score` and tag."""
+    """Further columns of its row: `group`, `split`, and those of the evaluator."""
     reached: float | None = None
     """The highest threshold at which it passes, minus infinity if it never does; None without
     scores."""
@@ -117,7 +118,10 @@ def _with_scores(
     table: DraftRows, rubric: Rubric, path: Path | None
 ) -> Iterator[tuple[str, _Item]]:
     """Pairs of a draft's id and the draft, with its scores if the file at `path` has them."""
-    drafts = read_labels(path, rubric, columns={}, need="scores").drafts if path else ()
+    rows = [*read_rows([str(path)], empty={"score"})] if path else []
+    drafts = read_labels(path, rubric, columns={}, need="scores", rows=rows).drafts if path else ()
+    scored_rows = (as_draft(row, rubric) for row in rows if isinstance(row, Row))
+    scored_by_id = {row.id: row.fields for row in scored_rows}
     rated_by_digest = {
         rated.labeled.content: rated
         for rated in scored_drafts(drafts, rubric, accept_at=rubric.pass_at)
@@ -128,7 +132,12 @@ def _with_scores(
         columns = {name: fields[name] for name in ("group", "split") if name in fields}
         reached = None
         if rated := rated_by_digest.get(draft.sha256):
-            columns |= {"score": rated.labeled.scores, "evaluator": rated.labeled.evaluator}
+            # As they were written: a null among the samples says which of them has no score.
+            columns |= {
+                name: cell
+                for name, cell in scored_by_id[rated.labeled.id].items()
+                if cell != "" and name.partition(".")[0] in {"score", "evaluator", "unjudged"}
+            }
             reached = rated.reached
         yield id_, _Item(draft=draft, columns=columns, reached=reached)
 
@@ -232,7 +241,7 @@ class _Labeling:
         if all(earlier["id"] != id_ for earlier in self._rows):
             draft, columns = self._items[id_].draft, self._items[id_].columns
             texts = {"draft": draft.text, "task": draft.task, "sources": draft.sources}
-            row |= {name: value for name, value in (texts | columns).items() if value}
+            row |= {name: text for name, text in texts.items() if text} | columns
         self._file.append(row)
         self._rows.append(row)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,13 +15,12 @@ from rich.table import Table
 
 from harness.cli.arguments import config_option, parsed_by, read_pairs, share, together
 from harness.cli.consoles import Command, json_object, results, write_json
-from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.tables import listed, percent, table
 from harness.cli.tuning_report import write_report
 from harness.errors import InvalidInput
 from harness.files import shipped_directory
-from harness.rubric import Rubric, RubricFile, load_rubric
+from harness.rubric import Rubric, RubricFile
 from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import AtThreshold, Risk, RiskAim, interval
 from harness.rubric.calibration.calibration_files import (
@@ -153,6 +152,10 @@ def tune_rubric(
     evidence. Exit codes: 0 done, whether or not there is such a threshold (--json: "named"), 2
     invalid input.
     """
+    if report is not None and report.suffix.lower() != ".html":
+        # Any other name may be that of the rubric or the labels.
+        problem = "the report is a page; give a name that ends in .html"
+        raise InvalidInput(problem, code="tune.report-not-html", path=report)
     rubrics = own_rubrics(config)
     file = read_named(rubric, rubrics)
     directory = records_directory(file, rubrics)
@@ -186,8 +189,7 @@ def tune_rubric(
         )
     written = None
     if write:
-        load = partial(load_rubric, directory=rubrics, refuse=refusal_after_asking)
-        written = _calibrated(file, tuning, load=load)
+        written = _calibrated(file, tuning)
         written.write(file.rubric, directory)
     if as_json:
         write_json(json_object(_as_json(file.rubric, tuning, labeled, written, origin=origin)))
@@ -195,9 +197,8 @@ def tune_rubric(
     if report is not None:
         results().print(f"The report: {report}", soft_wrap=True)
     if written is not None:
-        path = Calibration.path(file.rubric, directory)
-        line = f"pass_at is {written.at.threshold:g} now; it rests on {path}"
-        results().print(line, soft_wrap=True)
+        basis = f"it rests on {Calibration.path(file.rubric, directory)}"
+        results().print(f"pass_at is {written.at.threshold:g} now; {basis}", soft_wrap=True)
 
 
 def _with_scores(labels: Labels, scored: Labels) -> Labels:
@@ -228,7 +229,7 @@ def records_directory(file: RubricFile, rubrics: Path) -> Path:
     return rubrics if ships else file.written.path.parent
 
 
-def _calibrated(file: RubricFile, tuning: Tuning, *, load: Callable[[Path], Rubric]) -> Calibration:
+def _calibrated(file: RubricFile, tuning: Tuning) -> Calibration:
     at = tuning.named
     if at is None:
         raise InvalidInput(
@@ -241,7 +242,7 @@ def _calibrated(file: RubricFile, tuning: Tuning, *, load: Callable[[Path], Rubr
             code="tune.no-evaluator",
         )
     # First, since `rubric_sha256` is that of the file with its new threshold.
-    rubric = write_pass_at(file, at.threshold, load=load)
+    rubric = write_pass_at(file, at.threshold)
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),

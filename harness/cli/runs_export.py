@@ -36,10 +36,7 @@ _REASONS: Mapping[LeftOut, str] = {
 }
 
 
-@click.command(
-    cls=JournalCommand,
-    short_help="Make training data of the drafts and their scores.",
-)
+@click.command(cls=JournalCommand, short_help="Make training data of the drafts and their scores.")
 @click.argument("output", metavar="OUT.jsonl|OUT.parquet", type=click.Path(path_type=Path))
 @click.argument("runs", nargs=-1, metavar="[RUN...]")
 @click.option(

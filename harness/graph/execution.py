@@ -309,6 +309,9 @@ class _Running:
             self._stopped_by = self._stopped_by or error
         # `on_error` does not apply to a call that was cancelled, by the node itself perhaps.
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
+        if on_error not in (None, "fail") and self._parent is not None:
+            # What replaces the output is in that of the call around, which may have a `Cache`.
+            self._parent.keep_from_cache()
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:

@@ -230,7 +230,10 @@ class Graph(Generic[ResultT]):
         for node in self.nodes.values():
             parameters = [(p.name, p.source, p.is_mapped) for p in node.parameters]
             when = None if node.when is None else node.when.function
-            parts.append((node.name, node.function, parameters, node.combine, when))
+            on_error = node.policies.over(self.policies).on_error
+            # Left out if it stands for no failure, which keeps the digests of earlier versions.
+            policy = () if on_error in (None, "fail") else (on_error,)
+            parts.append((node.name, node.function, parameters, node.combine, when, *policy))
         return tuple(parts)
 
     def add(self, node: Node) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import traceback
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from harness.errors import (
     NodeFailed,
     message_of,
 )
-from harness.graph.executor import Pulse, Work, end, this_task, timed
+from harness.graph.executor import InProcess, Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import (
@@ -63,6 +63,7 @@ class Watcher(Protocol):
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
 """Called with each item of a generating node: its index, its value, and the value as JSON."""
 
+_RUNNING: ContextVar[NodeCall] = ContextVar("running")
 # After so many answers of another form, a person who is there now is not asked again.
 _MOST_ANSWERS = 10
 # Longest traceback in the record, cut at its beginning: the end says most.
@@ -97,6 +98,7 @@ class NodeCall:
     Attributes:
         label: Its name: `findings[2]`, `answer/brief/findings[2]`.
         pulse: Its signs of life.
+        parent: The call that it is nested in; None for one of the run's own nodes.
         attempts: Outputs of nested calls, for the next attempt of this call or of one that it is
             nested in; None if none of them has a `Retry`.
     """
@@ -111,10 +113,10 @@ class NodeCall:
             self.attempts = Earlier()
         self._repeats = 0
         self._unanswered: list[Question] = []  # of this attempt
-        misled = shared.misled.get(call.label)
-        self._variations = 0 if misled is None else misled.next_variation(call.step.code.digest)
+        if misled := shared.misled.get(call.label):
+            call.misled = misled.next_variation(call.step.code.digest)
         self._has_given_items = False
-        self._parent = parent
+        self.parent = parent
         self._call = call
         self._shared = shared
         self._run_nested = nested
@@ -124,16 +126,21 @@ class NodeCall:
     @property
     def repeats(self) -> int:
         """How often the call, or a call around it, was repeated so far."""
-        return self._repeats + (0 if self._parent is None else self._parent.repeats)
+        return self._repeats + (0 if self.parent is None else self.parent.repeats)
 
     @property
     def variation(self) -> int:
-        """A number that makes the replies of this attempt differ from those that failed before.
+        """See `StepCall.variation`."""
+        return self._call.variation
 
-        0 as long as no attempt failed by a reply, in this part of the run or in earlier ones.
-        """
-        # An inner and an outer repetition must never have the same number.
-        return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
+    @property
+    def innermost(self) -> NodeCall:
+        """The call whose code runs now: this one, or one inside it that uses this one's `run`."""
+        running = _RUNNING.get(None)
+        around = running
+        while around is not None and around is not self:
+            around = around.parent
+        return running if running is not None and around is self else self
 
     def begin_again(self) -> None:
         """Restarts the numbering of steps in the same attempt, whose worker was lost."""
@@ -142,14 +149,14 @@ class NodeCall:
     def use(self, uses: Mapping[str, Use]) -> None:
         """Records models, rubrics or settings that this call uses, and so each call around it."""
         self._call.uses.update(uses)
-        if self._parent is not None:
-            self._parent.use(uses)
+        if self.parent is not None:
+            self.parent.use(uses)
 
     def keep_from_cache(self) -> None:
         """Notes that the output holds in this run alone, so that no `Cache` gives it to others."""
         self._call.is_of_run = True
-        if self._parent is not None:
-            self._parent.keep_from_cache()
+        if self.parent is not None:
+            self.parent.keep_from_cache()
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
@@ -233,27 +240,26 @@ class NodeCall:
         form, schema = form_of_answer(returns), schema_of_answer(returns)
         inputs = sorted(self._call.inputs.digests.items())
         about = hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
+        # Without secrets, as the journal has it, since its answer is found by the text.
+        text = shared.tracer.redactor.clean(text)
         question = Question(
             key=key, node=self.label, text=text, form=form, schema=schema, about=about
         )
         asked = question.asked
+        # Journals of earlier versions do not say what an answer was about.
         reply = shared.answers.get(asked, shared.answers.get(asked._replace(about="")))
-        if reply is None:
-            reply = await self._immediate_answer(question)
         # After an answer of the wrong form, the person is asked again, and told what is wrong. A
         # function that always gives the same would be asked for ever.
-        tries = 1
-        while reply is not None:
+        for _ in range(_MOST_ANSWERS):
+            if reply is None and (reply := await self._immediate_answer(question)) is None:
+                break
             try:
                 answer = parse_answer(reply, returns)
             except ValueError as error:
-                # Of other forms, the form says all.
+                # In JSON there are many mistakes; another answer just has not the form.
                 mistake = None if schema is None else error
                 question = replace(question, problem=not_an_answer(reply, form, mistake))
-                if tries == _MOST_ANSWERS:
-                    break
-                tries += 1
-                reply = await self._immediate_answer(question)
+                reply = None
             else:
                 # For the next attempt of the node, which asks again.
                 shared.answers[asked] = reply
@@ -280,9 +286,13 @@ class NodeCall:
         asker = self._shared.asker
         if asker is None:
             return None
+
+        def ask() -> object:
+            with self._shared.asking:  # a person reads one question at a time
+                return asker(question)
+
         with self.pulse.doing("ask"):
-            answer = asker(question)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await InProcess().call(Work(self.label, ask, {}))
 
     async def _run_inside(
         self, graph: Graph, values: Mapping[str, object], prefix: str
@@ -341,6 +351,7 @@ class NodeCall:
             CallFailed: No attempt gave one.
             Suspended: A person has to answer first.
         """
+        _RUNNING.set(self)
         # Not asked for below, where an error is caught: a call that is left behind is thrown one
         # from outside its task.
         task = this_task()
@@ -365,13 +376,12 @@ class NodeCall:
                 is_last = task.cancelling() or self._has_given_items
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
-                    beside = _first_lines(others)
                     failure = NodeFailure(
-                        node=self.label, error=error, attempts=attempt, beside=beside
+                        node=self.label, error=error, attempts=attempt, beside=_first_lines(others)
                     )
                     raise CallFailed(failure) from error
                 if _may_be_due_to_a_reply(error):
-                    self._variations += 1
+                    self._call.misled += 1
             retry = events.RetryEvent(
                 node=self.label,
                 reason=type(error).__name__,
@@ -435,6 +445,9 @@ class NodeCall:
             except Exception as error:
                 span.set(traceback=tracer.excerpt(_traceback(error)))
                 raise
+            except Suspended as suspended:
+                # Questions that were asked side by side all wait, not the first alone.
+                raise Suspended(*self._unanswered) from suspended
             finally:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.
@@ -450,7 +463,7 @@ class NodeCall:
         try:
             yield
         except Exception as raised:
-            span.set(code=self._call.step.code.digest, variation=self._variations)
+            span.set(code=self._call.step.code.digest, variation=self._call.misled)
             reason = _leaves(raised)[0]
             if reason is not raised:
                 span.set(reason=type(reason).__name__)
@@ -458,10 +471,7 @@ class NodeCall:
 
     def _record_producers(self, span: Span) -> None:
         """Draws an arrow to an attempt from each call that made one of its inputs."""
-        arrows = (
-            ("output", self._call.inputs.producers),
-            ("condition", self._call.decided_by),
-        )
+        arrows = (("output", self._call.inputs.producers), ("condition", self._call.decided_by))
         labels: list[str] = []
         for flow, producers in arrows:
             spans = [producer for producer in producers if isinstance(producer, int)]
@@ -509,10 +519,8 @@ class NodeCall:
 def _may_be_due_to_a_reply(error: Exception) -> bool:
     """Whether the next attempt needs other replies of the models, or else would fail again."""
     cause = _cause(error)
-    if isinstance(cause, EvaluationFailed):
-        return True
     # Where a call to a model failed there was no reply, and the call is made again in any case.
-    return not isinstance(cause, HarnessError | OSError)
+    return isinstance(cause, EvaluationFailed) or not isinstance(cause, HarnessError | OSError)
 
 
 def _cause(error: BaseException) -> BaseException:

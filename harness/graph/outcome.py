@@ -93,7 +93,7 @@ class Question:
 
 
 Asker = Callable[[Question], Awaitable[object | None] | object | None]
-"""Asks a person at once; returns None without an answer. If it is plain, the run waits for it."""
+"""Asks a person at once; returns None without an answer. A plain one runs in a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ settings. `change_between` compares two, for resumed runs, batches and rehearsal
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -148,8 +149,8 @@ def change_between(
             f"its input '{unknown[0]}' cannot be written to the journal, and so not compared; a "
             "method code_parts() of its class can return what tells it from others"
         )
-    # Without a `run`, a function reaches no model, rubric or setting.
-    if changes is None or not call.step.node.takes_run:
+    # Without a `run` of its own, a function may use that of a call around it, or none.
+    if changes is None or (output.uses is None and not call.step.node.takes_run):
         return None
     if output.uses is None:
         return "an earlier version made its output, and did not record which models it used"
@@ -223,6 +224,7 @@ class Shared:
     answers: dict[Asked, object] = field(default_factory=dict)
     """People's answers to questions of earlier parts, as `Answers`; grows."""
     asker: Asker | None = None
+    asking: threading.Lock = field(default_factory=threading.Lock)  # held by a plain asker
     log: Log = field(default_factory=Log)
     on_repeat: Callable[[str], object] | None = None
     """Called with the label of each call that is repeated, by itself or within another."""
@@ -310,7 +312,7 @@ class Outputs:
         if cache is None or policy is None or key is None:
             return None
         # The key is of code and inputs, so only what was used beside them is left to compare.
-        changes = self.shared.changes if call.step.node.takes_run else None
+        changes = self.shared.changes
         # Under the key are the keys of entries, the newest first: one for each set of models used.
         for entry in _parsed(await cache.find(key)) or ():
             stored = _parsed(await cache.find(entry))
@@ -350,7 +352,7 @@ def record_of(
         code=call.step.code.digest,
         skipped=skipped,
         digest=None if data is None else digest(data),
-        uses=_digests(call.uses) if call.step.node.takes_run else None,
+        uses=_digests(call.uses) if call.step.node.takes_run or call.uses else None,
     )
 
 

@@ -181,6 +181,7 @@ class StepCall:
     uses: dict[str, Use] = field(default_factory=dict)
     # Whether its output holds in this run alone: a person, the memory or a limit had a part in it.
     is_of_run: bool = False
+    misled: int = 0  # how often it failed by a model's reply, in all parts of the run
     # Whether its function is running; only then can it be cancelled, since before and after there
     # are only records to write.
     is_running: bool = False
@@ -194,6 +195,11 @@ class StepCall:
     def label(self) -> str:
         """Its name: `findings[2]`."""
         return self.state.label(self.item)
+
+    @property
+    def variation(self) -> int:
+        """Makes its replies differ from those that failed it, or a call around it."""
+        return self.misled + (0 if self.around is None else 100 * self.around.variation)
 
 
 @dataclass(slots=True, eq=False)

@@ -48,8 +48,7 @@ def tool_calls(
         used_ids.add(id_)
         # Some models write blanks or a namespace before the name of a tool.
         bare_name = call.name.strip().rpartition(".")[2]
-        is_meant = call.name not in offered and bare_name in offered
-        name = bare_name if is_meant else call.name
+        name = bare_name if call.name not in offered and bare_name in offered else call.name
         complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
     return tuple(complete)
 
@@ -80,17 +79,15 @@ def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
 
 
 def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:
-    arguments = call.arguments + piece.arguments
     # JSON never continues with its own beginning, so such a piece repeats all arguments so far.
     is_repeated = call.arguments.startswith("{") and piece.arguments.startswith(call.arguments)
     # An empty object stands for no arguments yet.
     is_first = call.arguments == "{}" and piece.arguments.startswith("{")
-    if is_repeated or is_first:
-        arguments = piece.arguments
+    replaces = is_repeated or is_first
     return replace(
         call,
         id=call.id or piece.id,
         name=call.name or piece.name,
-        arguments=arguments,
+        arguments=piece.arguments if replaces else call.arguments + piece.arguments,
         extra={**call.extra, **piece.extra},
     )

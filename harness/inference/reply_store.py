@@ -35,15 +35,8 @@ T = TypeVar("T")
 _FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
 # Settings that stand in a key only if they are set: keys from before they existed stay the same.
-_NEWER = {
-    "top_k",
-    "presence_penalty",
-    "headers",
-    "query",
-    "reasoning_effort",
-    "extra_body",
-    "tools",
-}
+_NEWER = {"top_k", "presence_penalty", "headers", "query"}
+_NEWER |= {"reasoning_effort", "extra_body", "tools"}
 # The fields of an endpoint that decide its replies, beside its address and its file.
 _DECIDES = {"backend", "model_id", "context_tokens", "drop", "prompt_template", "structured"}
 _DECIDES |= _NEWER
@@ -128,8 +121,8 @@ class KeptReplies:
         self._identities: dict[str, str] = {}
         self._is_finished = False
         self._trace = trace
-        # (label, key of the call) → the numbers that equal calls under this label have.
-        self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        # Node call → the label and the key of a call → the numbers of equal calls.
+        self._taken = defaultdict[str, defaultdict[str, set[int]]](lambda: defaultdict(set))
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(
@@ -142,18 +135,15 @@ class KeptReplies:
 
     @asynccontextmanager
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
-        """The place of one call's reply.
-
-        With the one that it got in an earlier part of the run, or before its node call began again.
-        """
+        """The place of a call's reply, with the one it got before the node call began again."""
         slot = Slot()
-        call = label, call_key(request, identity=self._identity(request.model))
+        call = f"{label}\n{call_key(request, identity=self._identity(request.model))}"
         # 1. Number it among equal calls, before anything is awaited: calls that are made together
         #    differ only by their order, and each has its own reply.
-        used = self._taken[call]
+        used = self._taken[label.partition(VARIATION)[0]][call]
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
-        key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
+        key = hashlib.sha256(f"{call}\n{number}".encode()).hexdigest()
         # 2. Find the stored reply.
         slot.stored = await self._stored_reply(key, request)
         # 3. Keep the reply that it gets now.
@@ -167,8 +157,7 @@ class KeptReplies:
 
     def give_again(self, label: str) -> None:
         """Gives a node call, which begins again, the replies that it got before."""
-        for call in [key for key in self._taken if _node_call(key[0]) == label]:
-            del self._taken[call]
+        self._taken.pop(label, None)
 
     def drop(self) -> None:
         """Notes that there is nothing left to resume, so that `close` deletes the file."""
@@ -224,11 +213,6 @@ class KeptReplies:
                 return model  # its file is gone: the call will say so
             self._identities[model] = identity
         return self._identities[model]
-
-
-def _node_call(label: str) -> str:
-    """The label of the node call whose call this is, without the number of its variation."""
-    return label.partition(VARIATION)[0]
 
 
 @dataclass(slots=True)

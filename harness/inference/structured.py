@@ -64,7 +64,6 @@ _SCALARS = {"string", "integer", "number", "boolean"}
 _FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*[^\S\n]*\n(.*)\n[^\S\n]*\1$", re.DOTALL)
 _AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»"
 
-
 # Where models put the fields of an object that they take for a schema or for a function's call.
 _WRAPPERS = frozenset({"properties", "arguments", "parameters", "input"})
 

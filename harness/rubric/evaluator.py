@@ -202,8 +202,7 @@ class Evaluator:
     def _verdict_by(
         self, checked: Sequence[DimensionScore], opinions: Sequence[Opinion]
     ) -> Verdict:
-        scores = combined(opinions, self._combine)
-        return reach_verdict(self.rubric, [*checked, *scores])
+        return reach_verdict(self.rubric, [*checked, *combined(opinions, self._combine)])
 
     def _record(
         self,

@@ -14,6 +14,7 @@ from harness.errors import Mistake, Notice, did_you_mean, fault_of, nearest_name
 from harness.plugins import plugin_names
 from harness.rubric.checks import CHECKS
 from harness.rubric.rubric import FILLED_IN, Cap, Dimension, Prompts, Rubric, Scale, Shortening
+from harness.rubric.written import EMPTY
 
 
 def worth_saying(problems: Sequence[ErrorDetails]) -> list[ErrorDetails]:
@@ -70,7 +71,7 @@ def _nearest(name: str, allowed: set[str], value: object) -> str:
     """What may be meant by a field that does not exist."""
     nearest = did_you_mean(name, allowed)
     # `{ at_most: 0,5 }` has a field 5 without a value, `{ when: short, vague }` a field `vague`.
-    if value is None and not nearest_names(name, allowed):
+    if value in (None, EMPTY) and not nearest_names(name, allowed):
         nearest = (
             "between { and } a comma ends a value: a text that goes on is put in quotes, a list in "
             f"[ ], and a number has a point; {nearest}"
@@ -87,7 +88,7 @@ def _wrong_value(problem: ErrorDetails) -> Notice:
     usual = _MESSAGES.get(kind) or Notice(
         code="rubric.out-of-range", message=_in_our_words(problem)
     )
-    if value is None:
+    if value in (None, EMPTY):
         notice = Notice(
             code="rubric.nothing-given",
             message="the value after the colon is missing, or is not indented below it",

@@ -7,12 +7,9 @@ by name and in the base's order; any other list (`checks`, `caps`) comes whole f
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -21,7 +18,14 @@ from harness.errors import Problem, RubricInvalid, did_you_mean
 from harness.files import shipped_directory
 from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import explain, worth_saying
-from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
+from harness.rubric.rubric import (
+    FILLED_IN,
+    Prompts,
+    Rubric,
+    Scale,
+    scoring_values,
+    sha256_of_values,
+)
 from harness.rubric.verdict import half_up
 from harness.rubric.written import Written, read_written, refusal
 
@@ -117,8 +121,7 @@ class _RubricReader:
             problems += _scores_of_another_scale(rubric, base.rubric, written)
         if problems:
             raise refusal(problems)
-        identity = {"id": path.stem, "sha256": _sha256(_scoring_values(rubric))}
-        return RubricFile(rubric.model_copy(update=identity), written, folders)
+        return RubricFile(rubric.model_copy(update={"id": path.stem}), written, folders)
 
     def _base_of(self, file: Written, chain: tuple[Path, ...]) -> Path | None:
         """The file of the rubric that a file extends; None if it extends none."""
@@ -140,8 +143,7 @@ class _RubricReader:
                 missing = f"there is no rubric '{name}' besides this one"
             else:
                 missing = _no_such_rubric(name, folders)
-            problem = extends.problem(f"extends: {missing}", code="rubric.base-not-found")
-            raise refusal([problem])
+            raise refusal([extends.problem(f"extends: {missing}", code="rubric.base-not-found")])
         if any(path.samefile(earlier) for earlier in chain):
             links = " → ".join(map(str, (*chain, path)))
             problem = extends.problem(
@@ -181,8 +183,7 @@ def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
             Problem(path=None, line=None, message=notice.message, code=notice.code)
             for notice in notices
         ) from None
-    changed = rubric.model_copy(update={"prompts": chosen})
-    return changed.model_copy(update={"sha256": _sha256(_scoring_values(changed))})
+    return rubric.model_copy(update={"prompts": chosen})
 
 
 def _with_prompts(file: Written) -> Written:
@@ -202,36 +203,16 @@ def _with_prompts(file: Written) -> Written:
     return replace(file, value={**file.fields, "prompts": read_written(path, begin=begin)})
 
 
-_NO_PART_OF_SCORING = {"extends", "without", "candidates", "finalists", "prompts"}
-
-
-def _scoring_values(rubric: Rubric) -> dict[str, Any]:
-    """The values that scores depend on, whatever files the rubric is put together from."""
-    # A rubric without a language has the digest that it had before there was this field.
-    left_out = {"language"} if rubric.language is None else set()
-    values = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
-    for dimension in values["dimensions"]:
-        if dimension["scale"] is None:
-            del dimension["scale"]
-    if prompts := rubric.prompts.of_judging:
-        values["prompts"] = prompts
-    return values
-
-
-def _sha256(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
 def at_any_threshold(rubric: Rubric) -> dict[str, float]:
     """Digest → `pass_at`, for every possible `pass_at`: finds rubrics that differ only there."""
     scale = rubric.scale
-    values = _scoring_values(rubric)
+    values = scoring_values(rubric)
     thresholds = {}
     for step in range(round((scale.max - scale.min) / scale.composite_step) + 1):
         candidate = scale.min + step * scale.composite_step
         # Removes the float noise of the product, so that the digests match.
         pass_at = half_up(candidate, scale.composite_step, start=scale.min)
-        thresholds[_sha256(values | {"pass_at": pass_at})] = pass_at
+        thresholds[sha256_of_values(values | {"pass_at": pass_at})] = pass_at
     return thresholds
 
 
@@ -362,8 +343,7 @@ def _changed_dimension(base: Written, change: Written) -> Written:
     elif "judge" in change.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    fields = _merged(change.fields, inherited, mappings=("anchors", "scale"))
-    return replace(change, value=fields)
+    return replace(change, value=_merged(change.fields, inherited, mappings=("anchors", "scale")))
 
 
 def _merged(

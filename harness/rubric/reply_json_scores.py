@@ -10,13 +10,7 @@ from harness.rubric import reply_numbers
 from harness.rubric.draft import Finding
 from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS
 from harness.rubric.reply_json import Value, json_at
-from harness.rubric.reply_statements import (
-    CHANGED,
-    AskedDimensions,
-    RuleAnswer,
-    Statement,
-    joined,
-)
+from harness.rubric.reply_statements import CHANGED, AskedDimensions, RuleAnswer, Statement, joined
 
 _JSON = re.compile(r"\{|\[\s*\{")
 _MARKS = " \t\r,;:=*_`"
@@ -51,12 +45,12 @@ _REVISED_KEY = re.compile(
     rf"(?:{CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{CHANGED})"
     r"|(?:total|overall)[\W_]*score"
 )
-# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`.
+# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`, `unit`.
 _SCALE_KEY = re.compile(
     r"max(?:imum)?(?:possible)?(?:score|points?|value|rating|grade|mark)?s?$"
     r"|(?:full|best)(?:score|points?|value|rating|grade|mark)s?$"
     r"|(?:^|score|points?|rating|scale)(?:range|bounds)$"
-    r"|(?:scale|possible|denominator)$|^(?:out)?of(?:total)?$"
+    r"|(?:scale|possible|denominator|units?)$|^(?:out)?of(?:total)?$"
 )
 _TOTAL_KEYS = ("total", "totalpoints")
 # An answer to a rule.

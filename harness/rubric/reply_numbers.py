@@ -33,6 +33,9 @@ _FAIL = {"fail", "failed", "fails", "no", "false"}
 _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))"
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
+_PERCENT = r"(?:%|per[ ]?cent(?:age)?\b)"
+# `(%)`, `Scores in percent:`; anywhere else it may be what the text is about.
+_IN_PERCENT = rf"(?:[(\[]|\b(?:scores?|ratings?)[ ])(?:in[ ])?(?P<end>{_PERCENT})(?=[)\]:\n])"
 _UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
 
 
@@ -59,6 +62,7 @@ def score_in(
 
 
 def _value(text: str) -> float:
+    text = re.sub(_PERCENT, "100", text, flags=re.IGNORECASE)
     if text.casefold() in _WORDS:
         return _WORDS.index(text.casefold()) + 1.0
     return float(text.replace(",", ".").replace("\u2212", "-"))
@@ -88,6 +92,7 @@ _NAMED_SCALES = (
         rf"|[ ]?=[ ]?\w|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST})",
         re.IGNORECASE,
     ),
+    re.compile(_IN_PERCENT, re.IGNORECASE),
 )
 _LINE_ON_SCALE = re.compile(
     r"^.*(?:skala|échelle|escala|\bscala d|\bschaal van|шкал|балльн|段階評価"
@@ -122,13 +127,14 @@ def _usual_ends(text: str, *patterns: re.Pattern[str]) -> list[tuple[int, float]
 
 def ends_beside(text: str) -> list[float]:
     """The numbers right beside a score that may be the highest of its scale: `(5 is best)`."""
-    ends = (_value(number["end"]) for number in re.finditer(_END, text, re.IGNORECASE))
+    numbers = (re.finditer(pattern, text, re.IGNORECASE) for pattern in (_END, _IN_PERCENT))
+    ends = (_value(number["end"]) for number in chain.from_iterable(numbers))
     return [end for end in ends if end in USUAL_ENDS]
 
 
 def highest_in(text: str) -> list[float]:
-    """The highest number in the description of a scale, such as `1-5`; empty if it has none."""
-    numbers = re.findall(rf"\d+(?:\.\d+)?|\b{_WORD}", text, re.IGNORECASE)
+    """The highest number in the description of a scale: `1-5`, `percent`; empty if it has none."""
+    numbers = re.findall(rf"\d+(?:\.\d+)?|\b{_WORD}|{_PERCENT}", text, re.IGNORECASE)
     return [max(map(_value, numbers))] if numbers else []
 
 

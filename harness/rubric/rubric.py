@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal, LiteralString, Self
 
@@ -23,13 +23,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from harness.errors import Mistake
 from harness.inference import Message
 from harness.rubric.checks import CHECKS, AnyCheck
-from harness.rubric.templates import (
-    OF_JUDGING,
-    faults_in,
-    filled,
-    shared_chars,
-    shipped_prompts,
-)
+from harness.rubric.templates import OF_JUDGING, faults_in, filled, shared_chars, shipped_prompts
 from harness.rubric.word_forms import forms_installed, has_forms
 from harness.text.languages import Language
 
@@ -42,7 +36,7 @@ _MODEL = ConfigDict(
 )
 
 FILLED_IN = frozenset({"id", "sha256"})
-"""Fields of a rubric that loading fills in."""
+"""Fields of a rubric that no file has."""
 
 PASS_FAIL = "pass_fail"  # noqa: S105 - no password
 """Names the scale of 0 and 1."""
@@ -336,7 +330,8 @@ class Rubric(BaseModel):
     id: str = ""
     """The file's name without its ending; filled in on loading."""
     sha256: str = ""
-    """Digest of all values, with those from the rubrics it extends; filled in on loading."""
+    """Digest of the values that scores depend on, with those of the rubrics it extends. It is
+    always filled in; one that is given does not count."""
     extends: OptionalText = None
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
@@ -381,6 +376,14 @@ class Rubric(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         _refuse_any(self._mistakes())
+        return self._with_digest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, whose digest is that of its own values."""
+        return super().model_copy(update=update, deep=deep)._with_digest()  # noqa: SLF001
+
+    def _with_digest(self) -> Self:
+        self.__dict__["sha256"] = sha256_of_values(scoring_values(self))  # frozen for all others
         return self
 
     def _mistakes(self) -> Iterator[InitErrorDetails]:
@@ -491,6 +494,27 @@ def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
     # All at once, so that a file can be mended in one go.
     if details := list(mistakes):
         raise ValidationError.from_exception_data("rubric", details)
+
+
+_NO_PART_OF_SCORING = {*FILLED_IN, "extends", "without", "candidates", "finalists", "prompts"}
+
+
+def scoring_values(rubric: Rubric) -> dict[str, Any]:
+    """The values that scores depend on, whatever files the rubric is put together from."""
+    # A rubric without a language has the digest that it had before there was this field.
+    left_out = {"language"} if rubric.language is None else set()
+    values = rubric.model_dump(mode="json", exclude=_NO_PART_OF_SCORING | left_out)
+    for dimension in values["dimensions"]:
+        if dimension["scale"] is None:
+            del dimension["scale"]
+    if prompts := rubric.prompts.of_judging:
+        values["prompts"] = prompts
+    return values
+
+
+def sha256_of_values(values: Mapping[str, Any]) -> str:
+    """The digest of a rubric with these values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def rubric_schema() -> dict[str, Any]:

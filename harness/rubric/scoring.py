@@ -87,11 +87,7 @@ def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
 
 
 def judged_score(
-    dimension: Dimension,
-    judgement: Judgement,
-    draft: Draft,
-    *,
-    applied_caps: Iterable[AppliedCap],
+    dimension: Dimension, judgement: Judgement, draft: Draft, *, applied_caps: Iterable[AppliedCap]
 ) -> DimensionScore:
     """The score of a dimension by a model's judgement; `applied_caps` are those by checks."""
     findings: dict[Finding, None] = {}  # each once, in order

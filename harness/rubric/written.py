@@ -21,6 +21,9 @@ from harness.files import read_bytes
 Place = tuple[int | str, ...]
 """Where a value is: the names of fields and the numbers of items that lead to it."""
 
+EMPTY = ...
+"""The value of a field with nothing behind its colon. That of `null` is None."""
+
 # A rubric has some hundred; aliases of aliases soon make millions.
 _MOST_VALUES = 10_000
 
@@ -122,7 +125,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
     except RecursionError as error:
         raise invalid("the values are nested too deeply", line=1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
-        holds = "nothing, or comments only" if root.value is None else "no fields"
+        holds = "nothing, or comments only" if root.value is EMPTY else "no fields"
         raise invalid(f"it holds {holds}; {begin}", line=1, code="rubric.no-fields")
     return root
 
@@ -140,7 +143,7 @@ class _Loader(yaml.SafeLoader):
         self._invalid = partial(RubricInvalid, path=path)
 
     def root(self) -> Written:
-        """The value of the whole file; `None` in it if the file is empty."""
+        """The value of the whole file."""
         try:
             node = self.get_single_node()
         except (ValueError, OverflowError) as error:  # such as "\U00110000"
@@ -149,7 +152,7 @@ class _Loader(yaml.SafeLoader):
                 line=self.line + 1,
                 code="rubric.no-such-character",
             ) from error
-        return Written(None, self._path, 1) if node is None else self._written(node, 1)
+        return Written(EMPTY, self._path, 1) if node is None else self._written(node, 1)
 
     def _written(self, node: yaml.Node, line: int) -> Written:
         self._count += 1
@@ -159,6 +162,7 @@ class _Loader(yaml.SafeLoader):
                 line=line,
                 code="rubric.too-many-values",
             )
+        self._check_tag(node, line)
         value: Any
         text_line = None
         if isinstance(node, yaml.MappingNode):
@@ -170,8 +174,9 @@ class _Loader(yaml.SafeLoader):
         elif isinstance(node, yaml.SequenceNode):
             value = [self._written(item, item.start_mark.line + 1) for item in node.value]
         else:
-            value = self._scalar(node, line)
-            if isinstance(node, yaml.ScalarNode) and node.style == "|":
+            style = node.style if isinstance(node, yaml.ScalarNode) else None
+            value = self.construct_object(node) if node.value or style else EMPTY
+            if style == "|":
                 # Counted from 1, and below the `|`.
                 text_line = node.start_mark.line + 2
         return Written(value, self._path, line, text_line)
@@ -197,14 +202,17 @@ class _Loader(yaml.SafeLoader):
                 )
             lines[key.value] = line
 
-    def _scalar(self, node: yaml.Node, line: int) -> object:
-        """A text, number, truth value or `None`, as YAML reads it."""
+    def _check_tag(self, node: yaml.Node, line: int) -> None:
+        """Refuses tags: one of its own, as in `!Is it short?`, would leave out the word."""
         is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
-        tag = self.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
-        if node.tag != tag:
-            # A tag of their own, as in `!Is it short?`, would leave out the word.
-            raise self._invalid(_FIRST.message, line=line, code=_FIRST.code)
-        return self.construct_object(node)
+        if node.tag != self.resolve(type(node), node.value, (is_plain, False)):  # type: ignore[no-untyped-call]
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise self._invalid(
+                f"'{tag}' is a tag of YAML, which no rubric has: delete it; if it begins a text, "
+                f"{_QUOTE}",
+                line=line,
+                code=_FIRST.code,
+            )
 
 
 _Loader.yaml_implicit_resolvers = {}

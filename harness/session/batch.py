@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -20,9 +21,9 @@ from typing import Any, Optional
 
 import orjson
 
-from harness.errors import InvalidInput, NodeFailed
+from harness.errors import InvalidInput, NodeFailed, Notice
 from harness.files import write_whole
-from harness.graph import Graph, Skipped
+from harness.graph import Graph, NodeSkip, Skipped
 from harness.graph.graph import returned
 from harness.graph.plan import plan_of
 from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
@@ -146,7 +147,6 @@ class Batch:
             check_output(output, {".csv", ".jsonl", ".parquet"})
         self._name = name or f"batch {rows.pipeline.name if rows.pipeline else ''}"
         self.output = output
-        self._state = output and state_of(output)
         self._rows = rows
         self._form = form or OutputForm(rows)
         self._ended = RowsEnded(max_failures)
@@ -167,7 +167,7 @@ class Batch:
             # Locked before the manifest is read: its writer may be about to change it.
             with only_writer(output):
                 self._manifest = manifest_of(output)
-                self._earlier = self._unfinished(settings.traces)
+                self._earlier = self._unfinished(output, settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         names_before = orjson.loads(before.text) if before is not None and before.text else []
         # Row number → row name. Rows keep their numbers, which are parts of the calls' labels.
@@ -176,8 +176,7 @@ class Batch:
             trace = trace.model_copy(update={"timelines": ()})
         seed = separation.pool_seed or pool_seed
         separation = separation.model_copy(update={"pool_seed": seed or None})
-        settings = settings.model_copy(update={"trace": trace, "separation": separation})
-        self._settings = settings
+        self._settings = settings.model_copy(update={"trace": trace, "separation": separation})
         self._backends = backends
         self._prepare()
         if rescore:
@@ -188,7 +187,7 @@ class Batch:
         refused = events.RefusedRows(node=self.node, total=len(rows.refused))
         self._run = PipelineRun(
             graph=self._graph,
-            settings=settings,
+            settings=self._settings,
             limits=limits,
             max_parallel=max_parallel,
             backends=backends,
@@ -196,7 +195,7 @@ class Batch:
             origin=origin,
             is_batch=True,
             refused=refused if rows.refused else None,
-            batch_state=self._state,
+            batch_state=output and state_of(output),
             produces=rows.pipeline is not None and not rescore,
             # Else the epochs of a row would have one output.
             caches=rows.epochs == 1,
@@ -204,6 +203,197 @@ class Batch:
             figures=self._form.figures,
         )
         self._warn_of_leaving_outputs()
+
+    async def run(self, *observers: Sink) -> BatchResult:
+        """Runs the rows that have no output yet; `observers` are added to those of the batch."""
+        with only_writer(self.output):
+            if self.output is not None and manifest_of(self.output) != self._manifest:
+                raise InvalidInput(
+                    "another command has written it meanwhile; run this one again",
+                    path=self.output,
+                    code="row.output-locked",
+                )
+            return await self._run_alone(observers)
+
+    async def rehearsal(self) -> BatchRehearsal:
+        """What `run` would make; finding it makes no call."""
+        again: list[Remake] = []
+        decided: set[str] = set()
+        begun: set[str] = set()  # labels of calls, also of rows that the table no longer has
+        kept_by_node: Counter[str] = Counter()
+        rows = len(self._rows.given)
+        if self._earlier is not None:
+            foreseen = await rehearse(
+                self._graph,
+                self._inputs,
+                self._earlier,
+                settings=self._settings,
+                backends=self._backends,
+                through=ROWS if self._rows.pipeline else None,
+            )
+            kept_by_node.update(map(node_of_all, foreseen.kept))
+            again = [remake for remake in foreseen.made_again if self._is_given(remake.node)]
+            if self._recorded is None:
+                begun = {*(remake.node for remake in again), *foreseen.unfinished}
+            else:  # all outputs are taken as they are, and only scores are made again
+                kept_by_node[ROWS] = rows
+                again = [remake for remake in again if node_of_all(remake.node) != ROWS]
+            # Scores for which only the threshold changed are decided anew, without a judge.
+            decided = await self._judged_enough(self._earlier, {remake.node for remake in again})
+            position_by_name = {name: n for n, name in enumerate(self._rows.given)}
+            again = [remake for remake in again if remake.node not in decided]
+            again.sort(key=lambda remake: position_by_name[self._order[_row_number(remake.node)]])
+        rows_again = sum(
+            node_of_all(label) == self.node and self._is_given(label) for label in begun
+        )
+        evaluators = self._evaluators()
+        scored = [kept_by_node[name] for name in self._graph.nodes if name != ROWS]
+        steps = (label.partition("/")[2] for remake in again for label in remake.steps)
+        return BatchRehearsal(
+            kept=kept_by_node[self.node],
+            again=tuple(again),
+            nodes=Counter(map(node_of_all, steps)),
+            new=rows - kept_by_node[self.node] - rows_again,
+            rows_again=rows_again,
+            unscored=rows - min(scored) if scored and self.node == ROWS else 0,
+            unjudged=rows - kept_by_node[SCORES] - len(decided) if evaluators else 0,
+            evaluators=evaluators,
+            is_panel=self._settings.evaluation.panel is not None,
+            refused=len(self._rows.refused),
+        )
+
+    @property
+    def spent(self) -> Spent | None:
+        """What earlier parts of the run spent; None if there are none."""
+        return None if self._earlier is None else self._earlier.spent
+
+    def so_far(self) -> dict[str, object]:
+        """The fields of `BatchResult.to_json` that are known if `run` was interrupted."""
+        if self.output is None:
+            return {}
+        # Before `run` has read what earlier parts made, nothing is known.
+        done = len(self._form.lines) or (0 if self._earlier is None else None)
+        run_id = manifest_of(self.output).get("run")
+        return {"run_id": run_id, "done": done, "output": str(self.output)}
+
+    async def _run_alone(self, observers: Sequence[Sink]) -> BatchResult:
+        earlier, form = self._earlier, self._form
+        before: list[MadeBefore] = []
+        if earlier is not None:
+            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            before = [*self._made_before(earlier, now)]
+
+        def reused(node: str, number: int, output: str) -> object:
+            """The score that an earlier part of the run has for the same output."""
+            state = self._states[node]
+            call = self._call_of(state, number, {"output": output})
+            stored = earlier and earlier.outputs.find(call, changes=now.change_since)
+            assert isinstance(stored, tuple)
+            return orjson.loads(state.step.form.encode(stored[0]))
+
+        with BatchFiles(
+            path=self.output,
+            form=form,
+            order=self._order,
+            codes=self._ended.codes,
+            nodes=self._graph.nodes.keys(),
+            redactor=self._redactor(),
+            begun=self._write_manifest,
+        ) as files:
+            is_further = earlier is not None
+            files.begin(before, self._rows.refused, reused, is_further=is_further)
+            self._ended.note_kept(self._order[number] for number in form.lines)
+            kept = len(form.lines)
+            result = await self._result_of_run(*observers, files.observe)
+            for question in result.questions:
+                reason = f"it asks '{question.text}', and a batch asks nobody"
+                files.fail_row(_row_number(question.node), reason, code="batch.asks-nobody")
+        counts = self._counts()
+        unwritten = files.error
+        try:
+            # Without counts if the files lack something: a merge must not take them for whole.
+            self._write_manifest(result.run_id, **({} if unwritten else counts))
+        except InvalidInput as error:
+            unwritten = unwritten or error
+        if unwritten is not None and result.stopped_by is None:
+            # The journal has the rows' outputs: the same command, run again, writes the files.
+            result = replace(result, status="stopped", stopped_by=str(unwritten), limit="output")
+        reruns = result.reruns
+        if self._recorded is not None:  # outputs were only copied, which no one need be told
+            reruns = tuple(rerun for rerun in reruns if not rerun.node.startswith(ROWS))
+        warnings = (*result.warnings, *self._notice_of_skips(result.skips))
+        return form.result(
+            run=replace(result, reruns=reruns, warnings=warnings),
+            rows=counts["rows"],
+            outputs={line["id"]: line.get("output", line) for line in form.in_order},
+            kept=kept,
+            failures=self._in_order_of_rows(form.failures),
+            output=self.output,
+            failures_file=files.failures_path if form.failures else None,
+        )
+
+    async def _result_of_run(self, *observers: Sink) -> RunResult:
+        """Begins or resumes the run; its result also if it failed."""
+        run = replace(self._run, observers=(*self._run.observers, *observers))
+        try:
+            if self._earlier is None:
+                return await run.begin(self._inputs)
+            return await run.resume(self._earlier, self._inputs, answers={})
+        except NodeFailed as error:
+            result: RunResult | None = error.result
+            if result is None:
+                raise
+            return result
+
+    def _notice_of_skips(self, skips: Iterable[NodeSkip]) -> Iterator[Notice]:
+        """A warning if the node of the result was skipped for rows that are done."""
+        pipeline = self._rows.pipeline
+        path = pipeline and f"{pipeline.name}/{pipeline.result_node}"
+        rows = [_row_number(skip.node) for skip in skips if skip.node.partition("/")[2] == path]
+        if done := [row for row in rows if row in self._form.lines]:
+            message = (
+                f"{len(done):,} rows have no result, and count as done: '{path}' was skipped, as "
+                f'in rows[{done[0]}]; where that was a failure, on_error="fail" lets the row fail'
+            )
+            yield Notice(code="batch.results-skipped", message=message)
+
+    def _counts(self) -> dict[str, int]:
+        """The rows of the table, those with an output, and those that failed, once all ended."""
+        form, refused = self._form, len(self._rows.refused)
+        # A row for which some scorers failed has a line, and may have several failures.
+        without_line = {failure.row for failure in form.failures} - {None, *form.lines}
+        return {
+            "rows": len(self._rows.given) + refused,
+            "done": len(form.lines),
+            "failed": refused + len(without_line),
+        }
+
+    def _in_order_of_rows(self, failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
+        """The failures by file and line; those of one row stay in the order in which they came."""
+        files = dict.fromkeys(str(row.path) for row in self._rows.given.values())
+        position = {file: number for number, file in enumerate(files)}
+        # A file of which all rows were refused comes last.
+        last = len(files)
+        return tuple(sorted(failures, key=lambda f: (position.get(f.file, last), f.line or 0)))
+
+    def _write_manifest(self, run_id: str, **counts: int) -> None:
+        """Writes which run a batch with the same output continues; with `_counts` at its end."""
+        if self.output is None:
+            return
+        manifest = {
+            "run": run_id,
+            "traces": str(self._settings.traces.absolute()),
+            **self._rows.identity,
+            **counts,
+            # Each row has an output or failed, in this part of the run or an earlier one.
+            "complete": bool(counts) and counts["done"] + counts["failed"] == counts["rows"],
+            **self._form.about,
+        }
+        write_whole(state_of(self.output), orjson.dumps(manifest) + b"\n")
+
+    def _redactor(self) -> Redactor:
+        endpoints, named = self._settings.endpoints.values(), self._settings.trace.secrets
+        return Redactor(known_secrets(endpoints, environment=os.environ, named=named))
 
     def _prepare(self) -> None:
         """Makes the graph, its inputs, and the state that a call has to match to be reused."""
@@ -280,150 +470,21 @@ class Batch:
             graph.node(name=scorer.node, each=arguments, models=[])(_scoring(scorer, table, ended))
         return graph
 
-    async def run(self, *observers: Sink) -> BatchResult:
-        """Runs the rows that have no output yet; `observers` are added to those of the batch."""
-        with only_writer(self.output):
-            if self.output is not None and manifest_of(self.output) != self._manifest:
-                raise InvalidInput(
-                    "another command has written it meanwhile; run this one again",
-                    path=self.output,
-                    code="row.output-locked",
-                )
-            return await self._run_alone(observers)
-
-    async def _run_alone(self, observers: Sequence[Sink]) -> BatchResult:
-        earlier, form = self._earlier, self._form
-        before: list[MadeBefore] = []
-        if earlier is not None:
-            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
-            before = [*self._made_before(earlier, now)]
-
-        def reused(node: str, number: int, output: str) -> object:
-            """The score that an earlier part of the run has for the same output."""
-            state = self._states[node]
-            call = self._call_of(state, number, {"output": output})
-            stored = earlier and earlier.outputs.find(call, changes=now.change_since)
-            assert isinstance(stored, tuple)
-            return orjson.loads(state.step.form.encode(stored[0]))
-
-        with BatchFiles(
-            path=self.output,
-            form=form,
-            order=self._order,
-            codes=self._ended.codes,
-            nodes=self._graph.nodes.keys(),
-            redactor=self._redactor(),
-            begun=self._write_manifest,
-        ) as files:
-            is_further = earlier is not None
-            files.begin(before, self._rows.refused, reused, is_further=is_further)
-            self._ended.note_kept(self._order[number] for number in form.lines)
-            kept = len(form.lines)
-            result = await self._result_of_run(*observers, files.observe)
-            for question in result.questions:
-                reason = f"it asks '{question.text}', and a batch asks nobody"
-                files.fail_row(_row_number(question.node), reason, code="batch.asks-nobody")
-        counts = self._counts()
-        unwritten = files.error
-        try:
-            # Without counts if the files lack something: a merge must not take them for whole.
-            self._write_manifest(result.run_id, **({} if unwritten else counts))
-        except InvalidInput as error:
-            unwritten = unwritten or error
-        if unwritten is not None and result.stopped_by is None:
-            # The journal has the rows' outputs: the same command, run again, writes the files.
-            result = replace(result, status="stopped", stopped_by=str(unwritten), limit="output")
-        if self._recorded is not None:  # outputs were only copied, which no one need be told
-            reruns = tuple(rerun for rerun in result.reruns if not rerun.node.startswith(ROWS))
-            result = replace(result, reruns=reruns)
-        return form.result(
-            run=result,
-            rows=counts["rows"],
-            outputs={line["id"]: line.get("output", line) for line in form.in_order},
-            kept=kept,
-            failures=self._in_order_of_rows(form.failures),
-            output=self.output,
-            failures_file=files.failures_path if form.failures else None,
-        )
-
-    async def _result_of_run(self, *observers: Sink) -> RunResult:
-        """Begins or resumes the run; its result also if it failed."""
-        run = replace(self._run, observers=(*self._run.observers, *observers))
-        try:
-            if self._earlier is None:
-                return await run.begin(self._inputs)
-            return await run.resume(self._earlier, self._inputs, answers={})
-        except NodeFailed as error:
-            result: RunResult | None = error.result
-            if result is None:
-                raise
-            return result
-
-    def _counts(self) -> dict[str, int]:
-        """The rows of the table, those with an output, and those that failed, once all ended."""
-        form, refused = self._form, len(self._rows.refused)
-        # A row for which some scorers failed has a line, and may have several failures.
-        without_line = {failure.row for failure in form.failures} - {None, *form.lines}
-        return {
-            "rows": len(self._rows.given) + refused,
-            "done": len(form.lines),
-            "failed": refused + len(without_line),
-        }
-
-    async def rehearsal(self) -> BatchRehearsal:
-        """What `run` would make; finding it makes no call."""
-        again: list[Remake] = []
-        decided: set[str] = set()
-        begun: set[str] = set()  # labels of calls, also of rows that the table no longer has
-        kept_by_node: Counter[str] = Counter()
-        rows = len(self._rows.given)
-        if self._earlier is not None:
-            foreseen = await rehearse(
-                self._graph,
-                self._inputs,
-                self._earlier,
-                settings=self._settings,
-                backends=self._backends,
-                through=ROWS if self._rows.pipeline else None,
-            )
-            kept_by_node.update(map(node_of_all, foreseen.kept))
-            again = [remake for remake in foreseen.made_again if self._is_given(remake.node)]
-            if self._recorded is None:
-                begun = {*(remake.node for remake in again), *foreseen.unfinished}
-            else:  # all outputs are taken as they are, and only scores are made again
-                kept_by_node[ROWS] = rows
-                again = [remake for remake in again if node_of_all(remake.node) != ROWS]
-            # Scores for which only the threshold changed are decided anew, without a judge.
-            decided = await self._judged_enough(self._earlier, {remake.node for remake in again})
-            position_by_name = {name: n for n, name in enumerate(self._rows.given)}
-            again = [remake for remake in again if remake.node not in decided]
-            again.sort(key=lambda remake: position_by_name[self._order[_row_number(remake.node)]])
-        rows_again = sum(
-            node_of_all(label) == self.node and self._is_given(label) for label in begun
-        )
-        evaluators = self._evaluators()
-        scored = [kept_by_node[name] for name in self._graph.nodes if name != ROWS]
-        steps = (label.partition("/")[2] for remake in again for label in remake.steps)
-        return BatchRehearsal(
-            kept=kept_by_node[self.node],
-            again=tuple(again),
-            nodes=Counter(map(node_of_all, steps)),
-            new=rows - kept_by_node[self.node] - rows_again,
-            rows_again=rows_again,
-            unscored=rows - min(scored) if scored and self.node == ROWS else 0,
-            unjudged=rows - kept_by_node[SCORES] - len(decided) if evaluators else 0,
-            evaluators=evaluators,
-            is_panel=self._settings.evaluation.panel is not None,
-            refused=len(self._rows.refused),
-        )
-
-    def _in_order_of_rows(self, failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
-        """The failures by file and line; those of one row stay in the order in which they came."""
-        files = dict.fromkeys(str(row.path) for row in self._rows.given.values())
-        position = {file: number for number, file in enumerate(files)}
-        # A file of which all rows were refused comes last.
-        last = len(files)
-        return tuple(sorted(failures, key=lambda f: (position.get(f.file, last), f.line or 0)))
+    def _row_inputs(self) -> dict[str, list[str]]:
+        """The graph's inputs: name → a value for each row, by which its calls are recognized."""
+        table, recorded = self._rows, self._recorded
+        inputs = {"digests": self._order}
+        take_rows = ["row" in scorer.takes for scorer in self._scorers]
+        if isinstance(table, BatchRows):
+            names = [name if name in table.given else None for name in self._order]
+            if self._chosen or not all(take_rows):
+                inputs["references"] = [table.reference(name) if name else "" for name in names]
+            if any(take_rows):
+                fields = [dict(table.given[name].fields) if name else "" for name in names]
+                inputs["whole_rows"] = [*map(digest_of_value, fields)]
+        if recorded is not None:
+            inputs["recorded"] = [recorded.digests.get(name, "") for name in self._order]
+        return inputs
 
     def _evaluators(self) -> tuple[str, ...]:
         """Tags of the models that judge; empty if only checks decide."""
@@ -437,46 +498,45 @@ class Batch:
         """Whether the row of a call is still in the table."""
         return self._order[_row_number(label)] in self._rows.given
 
-    @property
-    def spent(self) -> Spent | None:
-        """What earlier parts of the run spent; None if there are none."""
-        return None if self._earlier is None else self._earlier.spent
-
-    def _redactor(self) -> Redactor:
-        endpoints, named = self._settings.endpoints.values(), self._settings.trace.secrets
-        return Redactor(known_secrets(endpoints, environment=os.environ, named=named))
+    async def _judged_enough(self, earlier: EarlierRun, again: Set[str]) -> set[str]:
+        """Labels of the scores in `again` whose judgements hold: only `pass_at` has changed."""
+        chosen = self._chosen
+        if chosen is None:
+            return set()
+        # `is_judged_enough` does not know the noise, which also decides how often to judge.
+        if load_noise(chosen.rubric, "", directory=chosen.directory) != (None, ""):
+            return set()
+        surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+        threshold_by_sha256 = at_any_threshold(chosen.rubric)
+        state_by_sha256: dict[str, StepState] = {}
+        labels = set()
+        for number in range(len(self._order)):
+            label = label_of(SCORES, number)
+            is_score_alone = label in again and label_of(ROWS, number) not in again
+            last = earlier.outputs.last(SCORES, number)
+            if not is_score_alone or last is None or last.value is None:
+                continue
+            verdict = SCORED.validate_python(last.value).verdict
+            sha256 = verdict.rubric_sha256
+            if sha256 not in threshold_by_sha256 or not is_judged_enough(verdict, chosen.rubric):
+                continue
+            if sha256 not in state_by_sha256:
+                changed = {"pass_at": threshold_by_sha256[sha256]}
+                rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
+                state_by_sha256[sha256] = _states_of(self._made_graph(rubric))[SCORES]
+            output = earlier.outputs.last(ROWS, number)
+            call = self._call_of(
+                state_by_sha256[sha256], number, {"output": str(output.digest)} if output else {}
+            )
+            if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), tuple):
+                labels.add(label)
+        return labels
 
     # --- what earlier parts did -------------------------------------------------------------------
 
-    def so_far(self) -> dict[str, object]:
-        """The fields of `BatchResult.to_json` that are known if `run` was interrupted."""
-        if self.output is None:
-            return {}
-        # Before `run` has read what earlier parts made, nothing is known.
-        done = len(self._form.lines) or (0 if self._earlier is None else None)
-        run_id = manifest_of(self.output).get("run")
-        return {"run_id": run_id, "done": done, "output": str(self.output)}
-
-    def _write_manifest(self, run_id: str, **counts: int) -> None:
-        """Writes which run a batch with the same output continues; with `_counts` at its end."""
-        if self._state is None:
-            return
-        manifest = {
-            "run": run_id,
-            "traces": str(self._settings.traces.absolute()),
-            **self._rows.identity,
-            **counts,
-            # Each row has an output or failed, in this part of the run or an earlier one.
-            "complete": bool(counts) and counts["done"] + counts["failed"] == counts["rows"],
-            **self._form.about,
-        }
-        write_whole(self._state, orjson.dumps(manifest) + b"\n")
-
-    def _unfinished(self, traces: Path) -> EarlierRun | None:
+    def _unfinished(self, output: Path, traces: Path) -> EarlierRun | None:
         """The run that made the output so far; None if there is none."""
-        state, output = self._state, self.output
-        if state is None or output is None:
-            return None
+        state = state_of(output)
         if not state.is_file():
             if output.is_file() and output.stat().st_size:
                 raise InvalidInput(
@@ -535,11 +595,10 @@ class Batch:
         if not gone or path is None or not path.is_file():
             return
         # By the file, since the run also has the rows of commands before the last one.
-        outputs = [line for line in rows_saved(path) if str(line.get("row")) in gone]
-        if outputs:
+        if outputs := sum(str(line.get("row")) in gone for line in rows_saved(path)):
             log_warning(
                 f"{path} has outputs of rows, epochs or prompts that are not given now, which "
-                f"leave it: {len(outputs):,}; to keep them there, give another --output (output=)",
+                f"leave it: {outputs:,}; to keep them there, give another --output (output=)",
                 code="batch.outputs-leave",
             )
 
@@ -575,40 +634,6 @@ class Batch:
                 row.reason = row.reason or reusable
         return row
 
-    async def _judged_enough(self, earlier: EarlierRun, again: Set[str]) -> set[str]:
-        """Labels of the scores in `again` whose judgements hold: only `pass_at` has changed."""
-        chosen = self._chosen
-        if chosen is None:
-            return set()
-        # `is_judged_enough` does not know the noise, which also decides how often to judge.
-        if load_noise(chosen.rubric, "", directory=chosen.directory) != (None, ""):
-            return set()
-        surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
-        threshold_by_sha256 = at_any_threshold(chosen.rubric)
-        state_by_sha256: dict[str, StepState] = {}
-        labels = set()
-        for number in range(len(self._order)):
-            label = label_of(SCORES, number)
-            is_score_alone = label in again and label_of(ROWS, number) not in again
-            last = earlier.outputs.last(SCORES, number)
-            if not is_score_alone or last is None or last.value is None:
-                continue
-            verdict = SCORED.validate_python(last.value).verdict
-            sha256 = verdict.rubric_sha256
-            if sha256 not in threshold_by_sha256 or not is_judged_enough(verdict, chosen.rubric):
-                continue
-            if sha256 not in state_by_sha256:
-                changed = {"pass_at": threshold_by_sha256[sha256], "sha256": sha256}
-                rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
-                state_by_sha256[sha256] = _states_of(self._made_graph(rubric))[SCORES]
-            output = earlier.outputs.last(ROWS, number)
-            call = self._call_of(
-                state_by_sha256[sha256], number, {"output": str(output.digest)} if output else {}
-            )
-            if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), tuple):
-                labels.add(label)
-        return labels
-
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
         """A node's call for a row, with a digest of each argument; `output` is that of a scorer."""
         digests: dict[str, str] = {}
@@ -619,22 +644,6 @@ class Batch:
             elif parameter.name == "output":
                 digests |= output
         return StepCall(state, number, CallInputs({}, digests, ()))
-
-    def _row_inputs(self) -> dict[str, list[str]]:
-        """The graph's inputs: name → a value for each row, by which its calls are recognized."""
-        table, recorded = self._rows, self._recorded
-        inputs = {"digests": self._order}
-        take_rows = ["row" in scorer.takes for scorer in self._scorers]
-        if isinstance(table, BatchRows):
-            names = [name if name in table.given else None for name in self._order]
-            if self._chosen or not all(take_rows):
-                inputs["references"] = [table.reference(name) if name else "" for name in names]
-            if any(take_rows):
-                fields = [dict(table.given[name].fields) if name else "" for name in names]
-                inputs["whole_rows"] = [*map(digest_of_value, fields)]
-        if recorded is not None:
-            inputs["recorded"] = [recorded.digests.get(name, "") for name in self._order]
-        return inputs
 
     def _take_recorded_outputs(self) -> _Recorded:
         """The outputs that the rows have; moves rows without an output to `refused`."""
@@ -654,12 +663,9 @@ class Batch:
                         if use.startswith("reply:")
                     }
         form = self._states[ROWS].step.form
-        try:
-            restored = {name: form.restore(value) for name, value in recorded.values.items()}
-        except TypeError:
-            pass  # the node's type has changed since, so scorers get the JSON values
-        else:
-            recorded.values, recorded.are_restored = restored, True
+        with suppress(TypeError):  # the node's type has changed: scorers get the JSON values
+            recorded.values = {name: form.restore(value) for name, value in recorded.values.items()}
+            recorded.are_restored = True
         problem = "it has no output that could be scored again; run it without --rescore"
         for name in [name for name in table.given if name not in recorded.values]:
             failure = failure_of(

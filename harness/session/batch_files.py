@@ -272,7 +272,7 @@ class BatchFiles:
                 self._write_all()
             if self.path is not None and self._is_parquet:
                 # A Parquet file cannot grow by a row, so it is written when all rows have ended.
-                write_rows(self.path, map(self._row_to_write, self._all_lines()))
+                write_rows(self.path, self._rows_to_write())
             if self._failed_before and self.failures_path is not None:
                 # Failures of earlier parts may be out of date in the file.
                 rows = [self._cleaned(asdict(failure)) for failure in self.form.failures]
@@ -326,8 +326,8 @@ class BatchFiles:
 
     def _read_failures(self, path: Path) -> Iterator[RowFailure]:
         """Saved failures of rows without a line, each once, where the table has the rows now."""
-        numbers = {name: number for number, name in enumerate(self.order)}
-        due = {numbers[name] for name in self.form.rows.given} - self.form.lines.keys()
+        given, done = self.form.rows.given, self.form.lines
+        due = {n for n, name in enumerate(self.order) if name in given and n not in done}
         saved: dict[RowFailure, None] = {}
         for line in rows_saved(path) if path.is_file() else ():
             with suppress(ValidationError):  # people may have changed the line
@@ -336,16 +336,11 @@ class BatchFiles:
             if failure.row in due:
                 yield self._failure(failure.row, failure.reason, code=failure.code)
 
-    def _all_lines(self) -> list[Line]:
-        lines = self._outdated | self.form.lines
-        return [lines[number] for number in sorted(lines)]
-
     def _write_all(self) -> None:
         """Replaces the file by one with all lines, one for each row, and opens it for more."""
         if self.path is not None:
-            rows = map(self._row_to_write, self._all_lines())
             columns = ["id"] if self._is_json else self.form.columns
-            file = replace_rows(self.path, rows, columns=columns)
+            file = replace_rows(self.path, self._rows_to_write(), columns=columns)
             self._file = self._stack.enter_context(file)
 
     def observe(self, record: Record) -> None:
@@ -365,7 +360,7 @@ class BatchFiles:
                     self._take_failure(node, number, record)
             case NodeOutput(node=node, item=int(item)) if node in self.nodes:
                 # A row's output voids the scores of its earlier output.
-                made = {_DIGEST: record.digest} if node == ROWS else self._made_by_row.pop(item, {})
+                made = {_DIGEST: record.digest} if node == ROWS else self._made_by_row.get(item, {})
                 value = orjson.loads(orjson.dumps(record.value))
                 add_output(made, node, value, record.uses or {})
                 self._add_made(item, made)
@@ -374,9 +369,8 @@ class BatchFiles:
                 reuse = events.Reuse.of(record)
                 if reuse and reuse.item is not None and reuse.node in self.nodes - {ROWS}:
                     made = self._made_by_row.get(reuse.item, {})
-                    if made.get(_DIGEST):
-                        value = self._reused(reuse.node, reuse.item, str(made[_DIGEST]))
-                        del self._made_by_row[reuse.item]
+                    if digest := made.get(_DIGEST):
+                        value = self._reused(reuse.node, reuse.item, digest)
                         self._add_made(reuse.item, made | {reuse.node: value})
             case RunStarted():
                 self.begun(record.run_id)
@@ -388,15 +382,17 @@ class BatchFiles:
             reason = reason[len(f"{kind}: ") :]
         code = self.codes.get((node, self.order[number]), NodeFailed.code)
         self.fail_row(number, reason, code=code)
-        if node != ROWS and ROWS in self._made_by_row.get(number, {}):
+        made = self._made_by_row.get(number, {})
+        if node != ROWS and ROWS in made:
             # The row has a line, without a score of the scorer that failed.
-            self._add_made(number, {**self._made_by_row.pop(number), node: None})
+            self._add_made(number, made | {node: None})
 
     def _add_made(self, number: int, made: Made) -> None:
         """Writes the row's line if all nodes have an output for it; else keeps what was made."""
+        self._made_by_row[number] = made
         if not self.nodes <= made.keys():
-            self._made_by_row[number] = made
             return
+        del self._made_by_row[number]
         line = self.form.lines[number] = self._line(number, made)
         if self._outdated.pop(number, None) is not None:
             self._has_outdated_lines = True
@@ -431,6 +427,10 @@ class BatchFiles:
                 self._failures_file = self._stack.enter_context(file)
             self._failures_file.append(self._cleaned(asdict(failure)))
 
+    def _rows_to_write(self) -> Iterator[dict[str, Any]]:
+        lines = self._outdated | self.form.lines
+        return (self._row_to_write(lines[number]) for number in sorted(lines))
+
     def _row_to_write(self, line: Line) -> dict[str, Any]:
         if self._is_json:
             return self._cleaned(line)
@@ -449,15 +449,15 @@ class BatchFiles:
 # --- joined from shards ---------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBatch:
     """The counts of all shards of a batch together, as the manifest beside the merged output."""
 
-    shards: int = 0
-    rows: int = 0
-    done: int = 0
-    failed: int = 0
-    runs: list[str] = field(default_factory=list)  # the shards' runs, in the order of the shards
+    shards: int
+    rows: int
+    done: int
+    failed: int
+    runs: list[str]  # the shards' runs, in the order of the shards
     complete: bool = True
 
 
@@ -479,58 +479,51 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
             path=output,
         )
     order = {row.id: number for number, row in enumerate(rows.given.values())}
-    merged, problems = MergedBatch(), []
-    lines: list[dict[str, Any]] = []
-    failures: list[dict[str, Any]] = []
-    for shard in _shards_of(output):
+    shards = _shards_of(output)
+    manifests, problems = list[dict[str, Any]](), list[str]()
+    lines, failures = list[dict[str, Any]](), list[dict[str, Any]]()
+    for shard in shards:
         path = shard.path(output)
         manifest = manifest_of(path)
         shard_lines = rows_saved(path) if path.exists() else []
-        problem = _why_not_merged(
-            path, manifest, shard_lines, table=rows.identity["table"], ids=order
-        )
-        if problem:
+        table = rows.identity["table"]
+        if problem := _why_not_merged(path, manifest, shard_lines, table=table, ids=order):
             problems.append(f"  --shard {shard}: {problem}")
             continue
         run = {"run": manifest["run"]}
+        manifests.append(manifest)
         lines += ({**line, **run} for line in shard_lines)
         failed = rows_saved(failures_of(path)) if manifest["failed"] else []
         failures += ({**line, **run} for line in failed)
-        merged.shards += 1
-        merged.rows += manifest["rows"]
-        merged.done += manifest["done"]
-        merged.failed += manifest["failed"]
-        merged.runs.append(manifest["run"])
     if problems:
         raise InvalidInput(
-            f"{len(problems)} of {len(problems) + merged.shards} shards cannot be merged yet; run "
-            "the same command again, in place of --merge with:\n" + "\n".join(problems),
+            f"{len(problems)} of {len(shards)} shards cannot be merged yet; run the same command "
+            "again, in place of --merge with:\n" + "\n".join(problems),
             code="batch.shards-incomplete",
             path=output,
         )
+    runs = [manifest["run"] for manifest in manifests]
+    totals: dict[str, Any] = {
+        name: sum(manifest[name] for manifest in manifests) for name in ("rows", "done", "failed")
+    }
+    merged = MergedBatch(shards=len(shards), runs=runs, **totals)
     names = (name for line in lines for name in line)
     columns = [*dict.fromkeys([*_ROW, *_input_columns(rows), *names])]
     lines.sort(key=lambda line: order[line["id"]])
     with only_writer(output):
-        _write_merged(output, lines, failures, columns=columns)
+        _write_lines(output, lines, columns=columns)
+        _write_failures(failures_of(output), failures)
         write_whole(state_of(output), orjson.dumps(asdict(merged)) + b"\n")
     return merged
 
 
-def _write_merged(
-    output: Path,
-    lines: list[dict[str, Any]],
-    failures: list[dict[str, Any]],
-    *,
-    columns: Sequence[str],
-) -> None:
+def _write_lines(output: Path, lines: list[dict[str, Any]], *, columns: Sequence[str]) -> None:
     if output.suffix.lower() == ".parquet":
         write_rows(output, ({name: line.get(name) for name in columns} for line in lines))
-    else:
-        is_csv = output.suffix.lower() == ".csv"
-        with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
-            pass
-    _write_failures(failures_of(output), failures)
+        return
+    is_csv = output.suffix.lower() == ".csv"
+    with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
+        pass
 
 
 def _write_failures(path: Path, failures: list[dict[str, Any]]) -> None:

@@ -36,6 +36,7 @@ from harness.rows import Row, listed, read_rows
 from harness.rubric import Draft
 from harness.rubric.checks.target import targets_for
 from harness.text.value_text import text_of
+from harness.trace.calls import grouped
 from harness.trace.records import node_of_all
 
 Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
@@ -231,11 +232,7 @@ class BatchRows(NoCode):
         self._check = check
         takes = graph_inputs(pipeline)
         self._names = frozenset(takes)
-        self._needed = {
-            name: parameter.node.name
-            for name, parameter in takes.items()
-            if not parameter.has_default
-        }
+        self._needed = {name: p.node.name for name, p in takes.items() if not p.has_default}
         self._every = every or {}
         if unknown := sorted(self._every.keys() - self._names):
             raise InvalidInput(
@@ -351,9 +348,8 @@ class BatchRows(NoCode):
                 "{COLUMN} into what is set for every row",
                 code="batch.no-input",
             )
-        return fields | {
-            name: self._filled(row, name, value) for name, value in self._every.items()
-        }
+        filled = {name: self._filled(row, name, value) for name, value in self._every.items()}
+        return fields | filled
 
     def _warn_of_doubled_braces(self, name: str, template: str) -> None:
         """Warns of the first double braces, which elsewhere mean a column or a single brace."""
@@ -462,14 +458,12 @@ def epoch_of(name: str) -> int:
 
 def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
     """An error, "3 of 5 rows WHAT", that lists each reason of refusals with its first places."""
-    places_by_reason: dict[str, list[str]] = {}
-    for failure in refused:
-        places_by_reason.setdefault(failure.reason, []).append(failure.place)
     lines = []
-    for reason, places in places_by_reason.items():
-        omitted = len(places) - _MAX_PLACES
-        shown = ", ".join(places[:_MAX_PLACES]) + (f" and {omitted} more" if omitted > 0 else "")
-        lines.append(f"  {shown}: {reason}")
+    for reason, failures in grouped(refused, by=lambda failure: failure.reason).items():
+        shown = ", ".join(failure.place for failure in failures[:_MAX_PLACES])
+        omitted = len(failures) - _MAX_PLACES
+        more = f" and {omitted} more" if omitted > 0 else ""
+        lines.append(f"  {shown}{more}: {reason}")
     if len(lines) > _MAX_REASONS:
         lines[_MAX_REASONS:] = [f"  … and {len(lines) - _MAX_REASONS} more"]
     return InvalidInput(

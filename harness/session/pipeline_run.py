@@ -190,11 +190,13 @@ class PipelineRun(RunPlan):
             trace.instant(self.refused)
         recorded_answers = self.earlier.answers if self.earlier else {}
         for asked, answer in self.answers.items():
-            if asked not in recorded_answers:
+            excerpt = trace.excerpt(answer)
+            # An answer of the wrong form was recorded too, and now another is given.
+            if recorded_answers.get(asked) != excerpt:
                 event = events.AnswerEvent(
                     key=asked.key,
                     text=trace.excerpt(asked.text),
-                    answer=trace.excerpt(answer),
+                    answer=excerpt,
                     about=trace.excerpt(asked.about),
                 )
                 trace.instant(event)
@@ -219,12 +221,16 @@ class PipelineRun(RunPlan):
                     demand=None if forecaster is None else forecaster.call(call.label),
                 )
 
+            def repeats(label: str) -> None:
+                opened.call_moments.repeats(label)
+                opened.replies.give_again(label)
+
             ended = await execute(
                 self.graph,
                 self.inputs,
                 Shared(
                     run_of=run_of,
-                    on_repeat=opened.call_moments.repeats,
+                    on_repeat=repeats,
                     on_kept=opened.call_moments.keeps,
                     tracer=opened.trace,
                     executor=executor,

@@ -482,7 +482,7 @@ def run_spent(journal: Journal) -> Spent:
     unknown = [call for call in uncounted if call.prompt_estimate is None]
     input_tokens, output_tokens = _estimated_tokens(unknown, journal)
     return Spent(
-        calls=len(sent),
+        calls=sum(1 + call.refused_requests for call in sent),
         input_tokens=sum(call.charged_input_tokens or 0 for call in sent) + input_tokens,
         output_tokens=sum(call.output_tokens or 0 for call in sent) + output_tokens,
         cost_usd=sum(charges.values()) if charges else None,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Required, TypedDict, TypeVar, Unpack, overload
 from harness.errors import InvalidInput, Notice
 from harness.graph import Graph, NodeCall, Retry
 from harness.graph.graph import ResultT
-from harness.graph.state import INNERMOST, Use
+from harness.graph.state import Use
 from harness.inference import (
     ChatOptions,
     ChatRequest,
@@ -25,8 +25,9 @@ from harness.inference import (
     TextStream,
     as_messages,
 )
-from harness.inference.answer import answer, chat_request, varied
+from harness.inference.answer import answer, chat_request, check_whole, varied
 from harness.inference.client import CallSource
+from harness.inference.completion import is_visible
 from harness.inference.reply_store import VARIATION
 from harness.inference.request import Prompt, as_texts
 from harness.inference.stream import text_stream
@@ -94,14 +95,21 @@ class Run:
         demand: CallDemand | None = None,
     ) -> None:
         self._opened = opened
-        self._call = call
+        self._own_call = call
         self._earlier = earlier or EarlierLoops()
         # Without a budget nothing is forecast, and nothing reads this `CallDemand`.
         self._demand = demand or CallDemand((), roles=opened.casting.roles)
-        self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
-        self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
-        if call.repeats:
-            opened.replies.give_again(call.label)
+
+    @property
+    def _call(self) -> NodeCall:
+        """The call whose code runs now: a mapped function may use the `run` of the node around."""
+        return self._own_call.innermost
+
+    @property
+    def _caller(self) -> CallSource:
+        call = self._call
+        label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
+        return CallSource(label=label, sending=partial(call.pulse.doing, "sent"))
 
     @property
     def id(self) -> str:
@@ -324,7 +332,7 @@ class Run:
             timeout_s: Time limit of a tool's call, if the tool has none of its own.
             max_result_chars: Longest result; the middle of a longer one is left out.
             max_output_tokens: As in `chat`, of each reply.
-            on_cut: As in `chat`, for a reply that is cut.
+            on_cut: As in `chat`, for a reply that is cut within its text or after it.
             temperature: 0 is greedy.
             seed: Makes sampling repeatable, if the server supports it.
 
@@ -343,8 +351,11 @@ class Run:
         before = () if system is None else (Message("system", system),)
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
-            specs = tuple(tool.spec for tool in usable)
-            return await self.chat(role, messages, tools=specs, **options)
+            reply = await self.chat(role, messages, tools=tuple(t.spec for t in usable), **options)
+            if not reply.tool_calls and not is_visible(reply.text):
+                # A cut one, since `chat` refuses any other; there is nothing in it to keep.
+                check_whole(reply, endpoint=self._opened.casting.model(role))
+            return reply
 
         result = await run_agent(
             ask,
@@ -601,10 +612,7 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # another run, with more room, may have more rounds
-        # A mapped function may use the `run` of the node around it.
-        innermost = INNERMOST.get(None)
-        label = self._call.label if innermost is None else innermost.label
-        self._opened.add_loop(label, result)
+        self._opened.add_loop(self._call.label, result)
         return result
 
     async def evaluate(
@@ -649,6 +657,8 @@ class Run:
         with self._call.pulse.doing("call"):
             reply = await self._opened.client.chat(request, caller=self._caller)
         self._call.use(surroundings.uses_of_reply(request, reply))
+        if reply.cut_by is not None:
+            self._call.keep_from_cache()  # another run may have room for all of it
         return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:
@@ -656,7 +666,11 @@ class Run:
         run_seed = self._opened.settings.seed
         if request.seed is not None or not request.temperature or run_seed is None:
             return request.seed
-        material = [run_seed, self._label, *(message.content for message in request.messages)]
+        material = [
+            run_seed,
+            self._caller.label,
+            *(message.content for message in request.messages),
+        ]
         # 24 bits, since every server takes so many.
         return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 

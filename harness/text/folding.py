@@ -21,7 +21,8 @@ _PIECE = re.compile(rf"(?s).{{1,{_PIECE_CHARS}}}(?=[^\W\u1160-\u11ff]|\s|\Z)|.[\
 # Joiners tell words apart in Arabic, Indic, Khmer and Mongolian letters, and nowhere else.
 _JOINED = "\u0600-\u08ff\u0900-\u0dff\u1780-\u18af"
 _JOINERS = re.compile(f"[\u200c\u200d](?:(?<![{_JOINED}].)|(?![{_JOINED}]))")
-_WRAPPED = re.compile(f"\n(?<=[{UNSPACED}]\n)[ \t]*(?=[{UNSPACED}])")
+# A break in the midst of words of scripts without blanks.
+_WRAPPED_LINE = re.compile(f"\n(?<=[{UNSPACED}]\n)[ \t]*(?=[{UNSPACED}])")
 _LEFT_AS_THEY_ARE = ("<super>", "<sub>", "<fraction>", "<circle>")
 _VARIANTS = {  # plain sign → signs that are written in its place
     "'": "´ʹʻʼˈ׳‘’‚‛′‵‹›ꞌ",
@@ -37,7 +38,7 @@ _DROPPED = re.compile(
     "\ufe00-\ufe0f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
     "\u06d6-\u06dc\u06df-\u06e8\ufc5e-\ufc63\ufcf2-\ufcf4\ufe70-\ufe72\ufe74\ufe76-\ufe7f]"
 )
-# Marks and parts of letters that compose with what casefolding or a compatibility form puts before.
+# Marks and parts of letters that compose with a letter that folding may have put before them.
 _COMPOSING = re.compile("[\u0300-\u036f\u0f71\u1160-\u11ff\u3099\u309a]")
 
 
@@ -61,10 +62,9 @@ def _forms() -> tuple[re.Pattern[str], dict[str, str]]:
 
 def composed(text: str) -> str:
     """The text in Unicode's composed form (NFC), except that a flood of accents stays as it is."""
-    pieces = (piece[0] for piece in _PIECE.finditer(text))
     return "".join(
         piece if len(piece) > _PIECE_CHARS else unicodedata.normalize("NFC", piece)
-        for piece in pieces
+        for piece in _PIECE.findall(text)
     )
 
 
@@ -75,13 +75,12 @@ def folded(text: str, language: str | None = None) -> str:
     and digits, in full or half width, ligatures, letters with their marks apart, vowel points, soft
     hyphens, signs without width, or line breaks.
     """
-    has_gaps = False
+    has_new_neighbors = False
     if not text.isascii():
         text = composed(text)
-        # Also joins lines that were wrapped where no blank belongs.
-        spaceless = _WRAPPED.sub("", _JOINERS.sub("", _DROPPED.sub("", text)))
-        has_gaps = len(spaceless) < len(text)
-        text = spaceless
+        length = len(text)
+        text = _WRAPPED_LINE.sub("", _JOINERS.sub("", _DROPPED.sub("", text)))
+        has_new_neighbors = len(text) < length
         replaced_letters, forms = _forms()
         text = replaced_letters.sub(lambda letter: forms.get(letter[0], letter[0]), text)
     if language in {"tr", "az"}:
@@ -90,7 +89,7 @@ def folded(text: str, language: str | None = None) -> str:
     text = text.replace("ẞ", "ß").lower() if language == "de" else text.casefold()
     # Casefolding makes of İ an i with a dot above, which no phrase has.
     text = text.replace("i\u0307", "i").replace("`", "'")
-    if has_gaps or _COMPOSING.search(text):
+    if has_new_neighbors or _COMPOSING.search(text):
         text = composed(text)
     return " ".join(text.split())
 

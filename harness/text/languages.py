@@ -30,10 +30,13 @@ UNSPACED = (
 )
 """Thai, Lao, Tibetan, Burmese, Khmer, Han, kana, bopomofo, for a class of a regular expression:
 scripts that put no blanks between words."""
+_UNSPACED = re.compile(f"[{UNSPACED}]+")
 HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"  # has blanks, but not before particles
 NO_WIDTH = "\u00ad\u200b-\u200f\u2060\ufeff"  # soft hyphen, joiners: no reader sees them
 # Accents and vowel signs, which are no letters to `re` and belong to words.
 MARKS = "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.category(c)[0] == "M")
+# Fewer Latin letters may be a name or a brand in a text of any language.
+_LEAST_LATIN_LETTERS = 12
 
 Trait = Literal[
     "no-blanks", "no-stops", "no-capitals", "capital-nouns", "inflected-names", "decimal-point"
@@ -82,21 +85,9 @@ def stemmers() -> tuple[str, ...]:
     return tuple(sorted(row.stemmer for row in _table().values() if row.stemmer))
 
 
-# Fewer Latin letters may be a name or a brand in a text of any language.
-_LEAST_LATIN_LETTERS = 12
-
-
 def fits_script(text: str, language: Language) -> bool | None:
     """Whether a text is in a language, as far as its letters tell; None if they do not."""
-    letters = [c for c in text if c.isalpha()]
-    scripts = Counter(unicodedata.name(c, "").partition(" ")[0] for c in letters)
-    scripts["CJK"] += scripts.pop("IDEOGRAPHIC", 0)
-    if kana := scripts.pop("HIRAGANA", 0) + scripts.pop("KATAKANA", 0):
-        scripts["KATAKANA"] = kana + scripts.pop("CJK")  # Han among kana is Japanese
-    script, count = scripts.most_common(1)[0]  # CJK, with 0, if there are no letters
-    # A name or a term in other letters stands in many texts.
-    if not letters or count < 0.8 * len(letters):
-        return None
+    script, count = _main_script(text)
     if script == "LATIN":
         other_scripts = _table()[language].scripts
         is_never_latin = bool(other_scripts) and "LATIN" not in other_scripts
@@ -108,7 +99,16 @@ def fits_script(text: str, language: Language) -> bool | None:
     return True if languages == [language] else None
 
 
-_UNSPACED = re.compile(f"[{UNSPACED}]+")
+def _main_script(text: str) -> tuple[str, int]:
+    """The script of four fifths of a text's letters and their number; empty if there is none."""
+    letters = [c for c in text if c.isalpha()]
+    scripts = Counter(unicodedata.name(c, "").partition(" ")[0] for c in letters)
+    scripts["CJK"] += scripts.pop("IDEOGRAPHIC", 0)
+    if kana := scripts.pop("HIRAGANA", 0) + scripts.pop("KATAKANA", 0):
+        scripts["KATAKANA"] = kana + scripts.pop("CJK")  # Han among kana is Japanese
+    script, count = scripts.most_common(1)[0]
+    # A name or a term in other letters stands in many texts.
+    return (script, count) if count and count >= 0.8 * len(letters) else ("", 0)
 
 
 def has_blanks(text: str) -> bool:

@@ -5,30 +5,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 
 from harness.text.languages import Language
 
 # A blank line, or the end of a line before a list item or a heading.
-_BREAK = re.compile(
+_PARAGRAPH_END = re.compile(
     r"(?:\n|\r(?!\n))(?:[ \t]*[\r\n]\s*|(?=[ \t]*(?:[-*+]|\d{1,3}[.)]|\#{1,6})[ \t]))"
 )
 # These end a sentence by themselves.
 _FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉׃᠃"
 _CLOSING = "\"'”’»›)\\]*_`」』）】"  # what closes together with a sentence
 _REFERENCE = r"\[\^?\w{1,8}\]"
-# sentencex leaves sentences in brackets together, and what ends with a unit, as `0.2 s.`.
-# One class of first signs, by which `re` skips what is none of them.
-_STOP = re.compile(
+# Stops that sentencex misses: in brackets, in scripts without blanks, behind units (`0.2 s.`).
+# It begins with one class of signs, so that `re` is quick to skip all others.
+_MISSED_STOP = re.compile(
     rf"[.!?…{_FULL_STOPS}\d](?:(?<=[{_FULL_STOPS}])[{_FULL_STOPS}]*[{_CLOSING}]*\s*"
     rf"|(?<=[.!?…])[{_CLOSING}]+\s+|(?<=\d)\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+)"
 )
-# Closing marks, references and blanks belong to the sentence before, and so do signs at the end.
-_BELONGS = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
-# Behind a sentence's stop; `[;]` behind a Greek letter is the question mark, and `|` behind one of
+# What belongs to the sentence before: closing marks, references and blanks, and signs at the end.
+_TAIL = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
+# A stop at the end of a text. `;` behind a Greek letter is the question mark, and `|` behind one of
 # India is typed for a danda.
-_ENDED = re.compile(
+_STOP_AT_END = re.compile(
     rf"(?:[.!?…‽‼⁇⁈⁉{_FULL_STOPS}]|[\u0370-\u03ff\u1f00-\u1fff][;\u037e]|[\u0900-\u0dff]\s?\|)"
     rf"(?:\s?[{_CLOSING}“‘«]|[⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
 )
@@ -36,9 +36,8 @@ _OPENING = "\"'“‘«([*_¿¡"
 # A stop ends no sentence behind the number of an item, nor behind an abbreviation before a number.
 _NUMBERING = re.compile(r"\W*\d{1,3}[.)]\s*")
 _BEFORE_NUMBER = re.compile(
-    r"(?:^|[\s(])(?:approx|art|ca|cf|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
-    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z",
-    re.IGNORECASE,
+    r"(?i)(?:^|[\s(])(?:approx|art|ca|cf|ch|eqs?|figs?|nos?|pp?|refs?|secs?|tab|v|ver|vol"
+    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z"
 )
 # An ordinal ends no sentence before a month, nor, in a text of unknown language, behind a German
 # article or preposition, unless a new sentence seems to begin. Other ordinals look like ends.
@@ -48,16 +47,13 @@ _MONTH = re.compile(
 )
 _DAY = re.compile(r"(?<!\d)\d{1,2}(?:st|nd|rd|th)?\.\s*\Z")
 _ORDINAL = re.compile(
-    r"\b(?:(?<!\bi )am|v?[io]m|zu[mr]|beim|seit|de[rnms]|das|die(?:s\w+)?|\w{0,2}eine?[mnrs]?)"
-    r" \d{1,2}\.\s*\Z",
-    re.IGNORECASE,
+    r"(?i)\b(?:(?<!\bi )am|v?[io]m|zu[mr]|beim|seit|de[rnms]|das|die(?:s\w+)?|\w{0,2}eine?[mnrs]?)"
+    r" \d{1,2}\.\s*\Z"
 )
-_OPENER = re.compile(r"(?:D(?:er|ie|as|ann|a)|E[rs]|Sie|Wir|Ich|I[nm]|Am|Und|Aber)\b|\d")
-_LETTERS_OF: dict[Language, re.Pattern[str]] = {
-    "el": re.compile("[\u0370-\u03ff]"),
-    "ru": re.compile("[\u0400-\u04ff]"),
-}
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_FIRST_WORD = re.compile(r"(?:D(?:er|ie|as|ann|a)|E[rs]|Sie|Wir|Ich|I[nm]|Am|Und|Aber)\b|\d")
+_LETTERS_OF = {"el": re.compile("[\u0370-\u03ff]"), "ru": re.compile("[\u0400-\u04ff]")}
+# The time of sentencex grows with the square of a text with open quotation marks or no blanks.
+_WINDOW_CHARS = 4_000
 
 
 def sentences_of(text: str, language: Language | None = None) -> list[str]:
@@ -67,39 +63,52 @@ def sentences_of(text: str, language: Language | None = None) -> list[str]:
 
 def ends_sentence(text: str) -> bool:
     """Whether a text ends with the stop of a sentence, in any script; a reference may follow."""
-    return _ENDED.search(text, max(0, len(text) - 200)) is not None
+    return _STOP_AT_END.search(text, max(0, len(text) - 200)) is not None
 
 
 def sentence_pieces(text: str, language: Language | None = None) -> list[str]:
     """The sentences of a text, each with the white space after it: joined, they are the text."""
     start = len(text) - len(text.lstrip())
-    return [
-        piece
-        for paragraph in _cut(text, [line.end() for line in _BREAK.finditer(text, start)])
-        for piece in _cut(paragraph, list(_ends(paragraph, language)))
-    ]
+    paragraphs = _cut(text, [line.end() for line in _PARAGRAPH_END.finditer(text, start)])
+    return [piece for part in paragraphs for piece in _cut(part, _sentence_ends(part, language))]
 
 
-def _ends(text: str, language: Language | None) -> Iterator[int]:
-    """Where the sentences of a paragraph end."""
-    import sentencex  # noqa: PLC0415 - a binary of 4 MB, for the first sentence
+def _cut(text: str, ends: Iterable[int]) -> list[str]:
+    """The text cut at these positions, without empty pieces."""
+    return [text[a:b] for a, b in pairwise([0, *ends, len(text)]) if a < b]
 
-    code = language or next((c for c, letters in _LETTERS_OF.items() if letters.search(text)), "en")
-    # Half of a pair of surrogates is no text to it.
-    pieces = sentencex.segment(code, _SURROGATE.sub("?", text))
-    ends = {*accumulate(map(len, pieces)), *(stop.end() for stop in _STOP.finditer(text))}
+
+def _sentence_ends(paragraph: str, language: Language | None) -> Iterator[int]:
+    stops = (stop.end() for stop in _MISSED_STOP.finditer(paragraph))
     start = end = 0
-    for place in sorted(ends):
-        if place < end:  # within the closing marks of the sentence before
+    for candidate in sorted({*_sentencex_ends(paragraph, language), *stops}):
+        if candidate < end:  # within the closing marks of the sentence before
             continue
-        belongs = _BELONGS.match(text, place)
-        end = belongs.end() if belongs else place
-        if end == start or _NUMBERING.fullmatch(text, start, end):
+        tail = _TAIL.match(paragraph, candidate)
+        end = tail.end() if tail else candidate
+        if end == start or _NUMBERING.fullmatch(paragraph, start, end):
             continue
-        before = text[max(start, end - 20) : end]
-        if _is_end(before, text[end : end + 12].lstrip(_OPENING), language):
+        before = paragraph[max(start, end - 20) : end]
+        if _is_end(before, paragraph[end : end + 12].lstrip(_OPENING), language):
             yield end
             start = end
+
+
+def _sentencex_ends(paragraph: str, language: Language | None) -> Iterator[int]:
+    import sentencex  # noqa: PLC0415 - a binary of 4 MB, for the first sentence
+
+    by_letters = (c for c, letters in _LETTERS_OF.items() if letters.search(paragraph))
+    code = next(by_letters, "en") if language is None else language
+    # Half of a pair of surrogates is no text to it.
+    text = re.sub(r"[\ud800-\udfff]", "?", paragraph)
+    start = 0
+    while window := text[start : start + _WINDOW_CHARS]:
+        ends = [*accumulate(map(len, sentencex.segment(code, window)))]
+        if start + len(window) < len(text):
+            # The last sentence may go on behind the window: it begins the next one.
+            del ends[-1:]
+        yield from (start + end for end in ends)
+        start += ends[-1] if ends else len(window)
 
 
 def _is_end(before: str, following: str, language: Language | None) -> bool:
@@ -119,12 +128,7 @@ def _is_end(before: str, following: str, language: Language | None) -> bool:
         return False
     if last != ".":
         return True
-    # `am 3. Mai`: an ordinal, see `_DAY` and `_ORDINAL`.
-    if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
+    # An ordinal, `am 3. Mai`, has a stop that ends nothing.
+    if language is None and _ORDINAL.search(before) and not _FIRST_WORD.match(following):
         return False
     return not (_MONTH.match(following) and _DAY.search(before))
-
-
-def _cut(text: str, ends: list[int]) -> list[str]:
-    """The text cut at these places, without empty pieces."""
-    return [text[a:b] for a, b in pairwise([0, *ends, len(text)]) if a < b]

@@ -13,11 +13,11 @@ _TERM = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
 # An address is one word. One mark between letters or digits does not part a word: `don't`, `1,024`,
 # `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(rf"https?://[^\s()<>\[\]]+|{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
-_RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
-# Texts without these need no search for runs, which takes longer than all the rest.
-_LATER = re.compile("[\u0e00-\u1dff\u3005-\U0003ffff]")
-# Tone marks and the like of the scripts without blanks, which tokenizers take for gaps.
-_SIGNS = re.compile(
+_UNSPACED_RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
+# Texts without these need no search for such runs, which takes longer than all the rest.
+_MAY_BE_UNSPACED = re.compile("[\u0e00-\u1dff\u3005-\U0003ffff]")
+# Tone marks and the like of Thai, Lao, Burmese and Khmer, which tokenizers take for gaps.
+_TONE_MARKS = re.compile(
     "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
 )
 
@@ -34,15 +34,15 @@ def terms(text: str, language: str | None = None) -> list[str]:
 
 def is_long(term: str) -> bool:
     """Whether a term tells what a text is about: a word of four letters, or a pair of neighbors."""
-    return len(term) >= 4 or _RUN.match(term) is not None
+    return len(term) >= 4 or _UNSPACED_RUN.match(term) is not None
 
 
 def in_twos(text: str) -> str:
     """The text with each two letters of scripts without blanks as a word (Lucene's CJKAnalyzer)."""
-    return _RUN.sub(_twos, text) if _LATER.search(text) else text
+    return _UNSPACED_RUN.sub(_twos, text) if _MAY_BE_UNSPACED.search(text) else text
 
 
 def _twos(run: re.Match[str]) -> str:
-    # Only Thai, Lao, Burmese and Khmer have such signs: kana and Han begin at U+3000.
-    letters = run[0] if run[0] >= "\u3000" else _SIGNS.sub("", run[0])
+    # Kana and Han begin at U+3000, and have none.
+    letters = run[0] if run[0] >= "\u3000" else _TONE_MARKS.sub("", run[0])
     return f" {' '.join(map(add, letters, letters[1:])) or letters} "

@@ -62,8 +62,7 @@ class PipelineEvent(InstantEvent):
     inputs: tuple[str, ...]
     limits: Mapping[str, Any]
     is_batch: bool = False  # whether its nodes are the rows of a table
-    # The file that names the run for as long as its batch goes on from it; empty without one, None
-    # in records of earlier versions.
+    # The file by which its batch goes on; empty without one, None in records of earlier versions.
     batch_state: str | None = None
     result: str | None = None  # the node named as its result; None for the last one
 
@@ -99,10 +98,8 @@ class NodeAttempt(SpanEvent, name="node"):
     attempt: int | None = None
     needs: tuple[str, ...] = ()  # labels of calls of earlier parts, which have no flows here
     traceback: str | None = None
-    # Of one that failed: the digest of its code, None in records of earlier versions; and how often
-    # replies had failed the node before.
-    code: str | None = None
-    variation: int = 0
+    code: str | None = None  # of one that failed: its digest; None in earlier versions' records
+    variation: int = 0  # of one that failed: how often replies had failed the node before
     reason: str | None = None  # the class of the error that is the reason of a group's
 
     @property
@@ -188,6 +185,7 @@ class Request(SpanEvent):
     from_cache: bool = False  # whether an earlier call's reply answered it: no model was asked
     was_connected: bool = True  # whether its server was reached, as far as is known
     took_no_tokens: bool = False  # whether its server refused it before any work
+    refused_requests: int = 0  # of the same call, before the last, which is sent in another way
     error_code: str | None = None  # such as `call.unreachable`; None in older journals
 
     @property

@@ -96,6 +96,9 @@ def test_lines_of_standard_input_are_not_taken_for_a_document(tmp_path: Path) ->
     ("field", "code"),
     [
         ('"titel": "y"', "passage.malformed"),
+        ('"turn": {"conversation": "c", "position": 1, "at": 2}', "passage.malformed"),
+        ('"turn": {"conversation": "c"}', "passage.malformed"),
+        ('"turn": 3', "passage.malformed"),
         ('"quality": 11', "passage.quality-out-of-range"),
         ('"created": "2026-01-01T00:00"', "passage.no-time-zone"),
     ],

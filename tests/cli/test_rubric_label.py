@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from command import Done, harness
 from golden import assert_shown
 from judging import DRAFTS, judged
-from test_runs_export import BETTER, WORSE, write_run
+from test_runs_export import BETTER, RUBRIC, WORSE, write_run
 
 from harness.rubric import load_rubric
 from harness.rubric.calibration.labels import Labels, read_labels
@@ -177,6 +178,16 @@ def test_scores_go_into_the_labels_unseen(scored: Path, ending: str) -> None:
     assert "9" not in done.stdout
 
 
+def test_a_judgement_without_a_score_keeps_its_place_in_the_labels(scored: Path) -> None:
+    scores = (scored / "scores.jsonl").read_text()
+    scores = re.sub(r'("score.clear":)([\d.]+)', r"\1[\2,null,9]", scores)
+    (scored / "scores.jsonl").write_text(scores)
+    label(scored, "y\n" * 3, "--scores", "scores.jsonl")
+
+    assert {tuple(row["score.clear"][1:]) for row in rows(scored)} == {(None, 9)}
+    assert read(scored).unreadable == {"score.clear": 3}
+
+
 CHOSEN = {
     "above 7": (["--above", "7"], {"good.md", "fair.md"}),
     "above 8": (["--above", "8"], {"good.md"}),
@@ -248,7 +259,7 @@ def runs(tmp_path: Path) -> Path:
     )
     for more in ("", " Yes."):
         write_run(tmp_path, WORSE, BETTER + more, rubric=str(tmp_path / "long.yaml"))
-    write_run(tmp_path, WORSE, BETTER)
+    write_run(tmp_path, WORSE, BETTER, rubric=RUBRIC.model_copy(update={"title": "Another"}))
     return tmp_path
 
 

@@ -74,6 +74,16 @@ def tune(here: Path, *more: str, labels: str = "labels.jsonl") -> Done:
     return harness("rubric", "tune", "essay", labels, "--report", "tune.html", *more, cwd=here)
 
 
+@pytest.mark.parametrize("name", ["rubrics/essay.yaml", "labels.jsonl", "report"])
+def test_a_report_is_written_over_no_other_file(here: Path, name: str) -> None:
+    before = (here / "rubrics/essay.yaml").read_text()
+    refused = tune(here, "--report", name, "--json")
+
+    assert (refused.exit_code, refused.code) == (2, "tune.report-not-html")
+    assert (here / "rubrics/essay.yaml").read_text() == before
+    assert [path.name for path in (here / "rubrics").iterdir()] == ["essay.yaml"]
+
+
 def page(here: Path) -> str:
     return (here / "tune.html").read_text(encoding="utf-8")
 
@@ -152,11 +162,7 @@ def test_a_page_that_cannot_be_written_is_the_callers_mistake(here: Path) -> Non
 
 @pytest.mark.parametrize(
     ("case", "more"),
-    [
-        ("rejected", ("--of", "rejected")),
-        ("all", ("--of", "all")),
-        ("none", ("--target", "2%")),
-    ],
+    [("rejected", ("--of", "rejected")), ("all", ("--of", "all")), ("none", ("--target", "2%"))],
 )
 def test_the_rate_is_of_what_is_asked_for(here: Path, case: str, more: tuple[str, ...]) -> None:
     done = tune(here, *more)

@@ -1,6 +1,7 @@
 """Nodes that ask a person, and runs that wait for the answer."""
 
 import asyncio
+import threading
 from typing import Literal
 
 import pytest
@@ -268,6 +269,25 @@ def test_a_person_who_is_there_is_asked(graph, before, says, asked):
     assert [one.key for one in person.asked] == ["ship/ask"] * len(asked)
     for question, problem in zip(person.asked, asked, strict=True):
         assert (repr(problem) in question.problem) if problem else question.problem == ""
+
+
+def test_a_plain_function_is_asked_one_question_at_a_time_and_other_nodes_go_on(graph):
+    asks(graph)
+    asks(graph, name="sell")
+    turn, is_beside_over = threading.Lock(), threading.Event()
+
+    @graph.node
+    async def beside() -> None:
+        is_beside_over.set()
+
+    def person(_: Question) -> bool:
+        is_alone = turn.acquire(blocking=False)
+        says = is_alone and is_beside_over.wait(5)
+        turn.release()
+        return says
+
+    ended = run(graph, asker=person)
+    assert (ended.outputs["ship"], ended.outputs["sell"]) == ("True", "True")
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["the node itself", "what is nested in it"])

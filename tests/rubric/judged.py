@@ -19,7 +19,7 @@ DRAFT = Draft(text="Two words.", task="Write.")
 
 def rubric(*dimensions: Dimension, **fields: Any) -> Rubric:
     """The rubric `essay`, whose drafts are judged once."""
-    fields = {"id": "essay", "title": "Essay", "sha256": "abc", "repeats": 1, **fields}
+    fields = {"id": "essay", "title": "Essay", "repeats": 1, **fields}
     return Rubric(dimensions=dimensions or (CLEAR,), **fields)
 
 

@@ -63,9 +63,7 @@ CONTRADICTIONS = {
         (12, "anchors-of-another-scale", "5"),
     ),
 }
-JUDGING = {
-    "no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'")),
-}
+JUDGING = {"no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'"))}
 CASES = CONTRADICTIONS | JUDGING
 
 
@@ -99,7 +97,7 @@ def test_advice_has_its_line_and_is_given_where_it_is_true_alone(advice, of, nea
             changed({ANCHORS: ""}),
             [("base", 11, "rubric.no-anchors"), ("mine", 4, "rubric.no-anchors")],
             id="each in the file that it stands in",
-        ),
+        )
     ],
 )
 def test_advice_names_what_its_author_would_change(advice, mine, base, places):

@@ -67,7 +67,10 @@ def test_jointly_the_model_is_asked_once_and_the_verdict_says_who_judged():
     assert verdict.vector == {"length": 5, "clear": 9, "useful": 9}
     assert (verdict.composite, verdict.passed, verdict.unjudged) == (8.2, True, ())
     assert [score.source for score in verdict.scores] == ["checked", "judged", "judged"]
-    assert (verdict.rubric, verdict.rubric_sha256) == ("essay", "abc")
+    assert (verdict.rubric, verdict.rubric_sha256) == (
+        "essay",
+        rubric(LENGTH, CLEAR, USEFUL).sha256,
+    )
     judges = verdict.judges
     assert (judges.evaluators, judges.judgements, judges.abstentions) == (("judge",), 1, 0)
     assert (judges.spread, judges.pass_share, judges.shortened) == (None, None, None)

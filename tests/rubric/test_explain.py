@@ -41,8 +41,7 @@ FIELDS = {
     "misspelt": row(f"titel: T\n{BODY}", "1 unknown-field"),
     "misspelt, of a dimension": row(judged("wieght: 2"), "5 unknown-field"),
     "a text that a comma cut": row(
-        judged("caps:", "- { at_most: 5, when: it has no source, no number }"),
-        "6 unknown-field",
+        judged("caps:", "- { at_most: 5, when: it has no source, no number }"), "6 unknown-field"
     ),
     "filled in on loading": row(f"id: mine\n{JUDGED}", "1 field-filled-in"),
     "no title": row(f"purpose: x\n{BODY}", "1 field-missing"),
@@ -54,8 +53,7 @@ FIELDS = {
 }
 CHECKS = {
     "misspelt": row(
-        checked("checks:", "- { check: finished }", "- { check: wrods, min: 3 }"),
-        "6 unknown-check",
+        checked("checks:", "- { check: finished }", "- { check: wrods, min: 3 }"), "6 unknown-check"
     ),
     "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed"),
     "only a name": row(checked("checks:", "- words"), "5 name-for-fields"),
@@ -65,8 +63,7 @@ CHECKS = {
         "6 range-upside-down",
     ),
     "a phrase that is a number": row(
-        checked("checks:", "- check: excludes", "  phrases:", "  - maybe", "  - 1984"),
-        "8 not-text",
+        checked("checks:", "- check: excludes", "  phrases:", "  - maybe", "  - 1984"), "8 not-text"
     ),
     "no function": row(
         checked("checks:", "- { check: function, call: polite }"), "5 call-malformed"
@@ -75,12 +72,10 @@ CHECKS = {
         checked("checks: [{ check: finished }]", "gate: true"), "5 gate-without-floor"
     ),
     "a cap that only a reader could judge": row(
-        checked("checks: [{ check: finished }]", "caps:", CAP),
-        "6 cap-without-judge",
+        checked("checks: [{ check: finished }]", "caps:", CAP), "6 cap-without-judge"
     ),
     "a share above 1": row(
-        checked("checks:", "- { check: grounded_sentences, overlap: 60 }"),
-        "5 out-of-range",
+        checked("checks:", "- { check: grounded_sentences, overlap: 60 }"), "5 out-of-range"
     ),
     "no list of phrases": row(
         checked("checks:", "- check: excludes", "  phrases: TODO"), "6 not-a-list"
@@ -88,26 +83,28 @@ CHECKS = {
 }
 VALUES = {
     "title with nothing behind it": row(f"title:\n{BODY}", "1 nothing-given"),
+    "judge with nothing behind it": row(
+        checked("judge:", "checks: [{ check: finished }]"), "4 nothing-given"
+    ),
+    "floor with nothing behind it": row(judged("floor:"), "5 nothing-given"),
+    "extends with nothing behind it": row(f"extends:\n{JUDGED}", "1 nothing-given"),
     "judge without a question": row(checked("judge: '  '"), "4 text-empty"),
     "weight of 0": row(judged("weight: 0"), "5 out-of-range"),
     "floor off the scale": row(judged("floor: 11"), "5 off-scale"),
     "anchor without a score": row(judged("anchors:", "  good: x"), "6 anchor-without-score"),
     "threshold off the scale": row(f"pass_at: 80\n{JUDGED}", "1 off-scale"),
     "cap when a check": row(
-        judged("caps:", "- { at_most: 5, when: { check: finished } }"),
-        "6 not-text",
+        judged("caps:", "- { at_most: 5, when: { check: finished } }"), "6 not-text"
     ),
     "scale upside down": row(f"scale:\n  min: 5\n  max: 1\n{JUDGED}", "1 scale-upside-down"),
     "comma for a point": row(f"title: T\npass_at: 8,5\n{BODY}", "2 decimal-comma"),
     "yes for true": row(judged("needs_sources: perhaps"), "5 not-true-or-false"),
     "unknown choice": row(f"judge: jont\n{JUDGED}", "1 unknown-choice"),
     "name that is none": row(
-        "title: T\ndimensions:\n- judge: Good?\n  name: Use of sources\n",
-        "4 name-malformed",
+        "title: T\ndimensions:\n- judge: Good?\n  name: Use of sources\n", "4 name-malformed"
     ),
     "duplicate dimension": row(
-        JUDGED + "- name: b\n  judge: Good?\n- judge: Bad?\n  name: a\n",
-        "8 duplicate-dimension",
+        JUDGED + "- name: b\n  judge: Good?\n- judge: Bad?\n  name: a\n", "8 duplicate-dimension"
     ),
     "all optional": row(judged("optional: true"), "2 all-optional"),
     "no dimensions": row("title: T\ndimensions: []\n", "2 list-empty"),
@@ -131,6 +128,10 @@ FILES = {
     "control character": row("title: T\npurpose: \x00\n", "2 control-character"),
     "no such character": row('title: "\\U00110000"\n', "1 no-such-character"),
     "a tag": row("title: T\ndimensions: !!bool x\n", "2 yaml-first-character"),
+    "a tag of text": row(f"title: !!str 8\n{BODY}", "1 yaml-first-character"),
+    "a tag of their own": row(
+        f"title: T\nscale: !mine {{ max: 5 }}\n{BODY}", "2 yaml-first-character"
+    ),
 }
 YAML = {
     "colon in a text": row("title: T\npurpose: for: people\n", "2 yaml-colon"),
@@ -145,8 +146,7 @@ YAML = {
     "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-value"),
     "backslash in double quotes": row(checked('judge: "A \\d?"'), "4 yaml-invalid"),
     "bracket never closed": row(
-        checked("checks:", "- { check: words, min: 3", "- { check: finished }"),
-        "5 yaml-brackets",
+        checked("checks:", "- { check: words, min: 3", "- { check: finished }"), "5 yaml-brackets"
     ),
     "question between braces": row(
         "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-brackets"
@@ -224,11 +224,12 @@ def test_every_mistake_is_reported_in_the_order_of_the_lines(tmp_path):
         (6, "unknown-field"),
         (8, "unknown-check"),
         (9, "name-malformed"),
-        (15, "checks-or-judge"),
+        (16, "nothing-given"),
+        (17, "nothing-given"),
         (19, "not-true-or-false"),
     ]
     assert str(error).startswith(str(error.problems[0]))
-    assert "5 more" in str(error)
+    assert "6 more" in str(error)
 
 
 # --- whatever a file holds, it is a rubric, or is said not to be, with a line --------------------

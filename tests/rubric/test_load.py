@@ -115,6 +115,14 @@ def test_the_digest_changes_with_what_is_said_and_with_nothing_else(load, before
     assert (load(GOOD.replace(before, after)).sha256 == load(GOOD).sha256) is same
 
 
+def test_a_rubric_made_in_python_has_the_digest_of_its_values_and_a_copy_that_of_its_own(load):
+    loaded = load(GOOD)
+    made = Rubric.model_validate(loaded.model_dump(by_alias=True))
+    assert made.sha256 == loaded.sha256
+    assert made.model_copy(update={"pass_at": 4.5}).sha256 != made.sha256
+    assert made.model_copy(update={"id": "other"}).sha256 == made.sha256
+
+
 def test_files_that_checks_name_lie_beside_the_rubric_and_belong_to_its_digest(load, tmp_path):
     content = (
         "title: T\ndimensions:\n- name: a\n  checks:\n"

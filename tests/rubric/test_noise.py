@@ -12,8 +12,8 @@ from harness.rubric import Noise, load_noise, measured_noise, write_noise
 
 RUBRIC = rubric()
 LESS_THAN_NONE = (
-    b'{"rubric_sha256": "abc", "measured": [{"evaluator": "judge", "deviation": -1, '
-    b'"drafts": 3, "judgements": 15, "between": 1.2}]}'
+    b'{"rubric_sha256": "%s", "measured": [{"evaluator": "judge", "deviation": -1, '
+    b'"drafts": 3, "judgements": 15, "between": 1.2}]}' % RUBRIC.sha256.encode()
 )
 NOISE = Noise(evaluator="judge", deviation=0.4, drafts=3, judgements=15, between=1.2)
 
@@ -59,7 +59,7 @@ def test_what_was_measured_is_found_again_beside_that_of_other_evaluators(tmp_pa
 
 
 def test_what_was_measured_of_something_else_is_not_used_and_a_new_rubric_starts_over(tmp_path):
-    changed = RUBRIC.model_copy(update={"sha256": "b2"})
+    changed = RUBRIC.model_copy(update={"purpose": "Letters."})
     write_noise(NOISE, RUBRIC, directory=tmp_path)
 
     found = [load_noise(changed, "judge", directory=tmp_path)]
@@ -74,13 +74,7 @@ def test_what_was_measured_of_something_else_is_not_used_and_a_new_rubric_starts
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"0.4",
-        b'{"rubric_sha256": "abc"}',
-        b"\xff\xfe",
-        LESS_THAN_NONE,
-    ],
+    [b"", b"0.4", b'{"rubric_sha256": "%s"}' % RUBRIC.sha256.encode(), b"\xff\xfe", LESS_THAN_NONE],
     ids=["nothing", "a number", "half", "no text", "less than none"],
 )
 def test_a_file_that_is_something_else_is_refused_by_name(tmp_path, content):

@@ -19,10 +19,7 @@ CLEAR = Dimension(
     judge="Is it clear?",
     anchors={3: "No.", 9: "Yes."},
     feedback="Which term is not explained.",
-    caps=(
-        Cap(at_most=6.5, when="It has no verbs"),
-        Cap(at_most=5.5, unless=Words(min=777)),
-    ),
+    caps=(Cap(at_most=6.5, when="It has no verbs"), Cap(at_most=5.5, unless=Words(min=777))),
 )
 USEFUL = Dimension(name="useful", judge="Is it useful?")
 GROUNDED = Dimension(name="grounded", judge="Do the sources say so?", needs_sources=True)

@@ -27,11 +27,7 @@ SAID = json.dumps(GOOD)
 
 
 def scores(
-    text: str,
-    *names: str,
-    rubric: Rubric = RUBRIC,
-    draft: Draft = NOTHING,
-    cut: bool = False,
+    text: str, *names: str, rubric: Rubric = RUBRIC, draft: Draft = NOTHING, cut: bool = False
 ) -> dict[str, float]:
     """What is read of a reply on these dimensions, all when none is named."""
     asked = tuple(d for d in rubric.judged if not names or d.name in names)

@@ -88,16 +88,8 @@ FAULTS = {
         f"{WHOLE.replace('{draft}', '{if draft}It is there.{else}{draft}{end}')}",
         "field-missing 0",
     ),
-    "if across paragraphs": (
-        "whole",
-        f"{WHOLE}\n{{if cut}}\n\nIt breaks off.{{end}}",
-        "if 7",
-    ),
-    "if in if": (
-        "whole",
-        f"{WHOLE}\n{{if cut}}a{{if history}}b{{end}}{{end}}",
-        "if 7",
-    ),
+    "if across paragraphs": ("whole", f"{WHOLE}\n{{if cut}}\n\nIt breaks off.{{end}}", "if 7"),
+    "if in if": ("whole", f"{WHOLE}\n{{if cut}}a{{if history}}b{{end}}{{end}}", "if 7"),
     "else twice": ("whole", f"{WHOLE}\n{{if cut}}a{{else}}b{{else}}c{{end}}", "if 7"),
     "braces as in other languages of templates": ("opening", "the {{title}}", "unknown-field 0"),
     "it has no fields": ("opening", "the {title}", "unknown-field 0"),
@@ -200,10 +192,7 @@ def test_mistakes_are_named_with_the_line_of_the_template(load):
     with pytest.raises(RubricInvalid) as inline:
         load(f"{RUBRIC}prompts:\n{broken}  drft: x\n")
     with pytest.raises(RubricInvalid) as in_file:
-        load(
-            f"{RUBRIC}prompts: deutsch.yaml\n",
-            deutsch=broken.replace("\n  ", "\n")[2:],
-        )
+        load(f"{RUBRIC}prompts: deutsch.yaml\n", deutsch=broken.replace("\n  ", "\n")[2:])
 
     assert sorted(problems(inline)) == [
         ("rubric.prompt-if", "notiz.yaml", 9),

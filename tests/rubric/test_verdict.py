@@ -14,7 +14,7 @@ from harness.rubric.verdict import Judges, Shortened, half_up
 
 
 def rubric(*dimensions: Dimension, **fields) -> Rubric:
-    return Rubric(id="essay", sha256="abc", title="Essay", dimensions=dimensions, **fields)
+    return Rubric(id="essay", title="Essay", dimensions=dimensions, **fields)
 
 
 def dimension(name: str, **fields) -> Dimension:
@@ -87,9 +87,7 @@ def test_a_draft_just_under_the_threshold_of_a_small_scale_is_not_rounded_over_i
     assert (verdict.composite, verdict.passed) == (0.65, False)
 
 
-@given(
-    scored=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=6),
-)
+@given(scored=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 12)), min_size=1, max_size=6))
 @example([(0, 7), (17, 12), (20, 12), (20, 12)])
 def test_the_composite_is_the_weighted_mean_rounded_half_up(scored):
     names = [f"d{number}" for number in range(len(scored))]
@@ -138,7 +136,7 @@ def test_what_was_not_judged_neither_counts_nor_fails_and_the_rubrics_order_stay
 
     assert (verdict.composite, verdict.passed, verdict.unjudged) == (8.5, True, ("b",))
     assert list(verdict.vector.items()) == [("a", 9), ("c", 8)]
-    assert (verdict.rubric, verdict.rubric_sha256) == ("essay", "abc")
+    assert (verdict.rubric, verdict.rubric_sha256) == ("essay", by.sha256)
 
 
 @pytest.mark.parametrize("optional", [False, True])
@@ -190,8 +188,7 @@ GATE = Dimension(name="gate", checks=(Words(min=1),), gate=True, floor=5)
 
 
 @pytest.mark.parametrize(
-    ("points", "gates"),
-    [pytest.param(4.5, ("gate",), id="shut"), pytest.param(5, (), id="open")],
+    ("points", "gates"), [pytest.param(4.5, ("gate",), id="shut"), pytest.param(5, (), id="open")]
 )
 def test_a_gate_under_its_floor_fails_the_draft_even_against_a_majority(points, gates):
     judges = Judges(evaluators=("x",), prompt_sha256="", combine="majority", pass_share=1.0)

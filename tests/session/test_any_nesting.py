@@ -20,7 +20,7 @@ PATIENCE_S = 20.0
 UNHURRIED = {"durability": "exit", "timelines": []}
 CHECKS = [{"check": "words", "min": 2}]
 RUBRIC = Rubric.model_validate(
-    {"id": "long", "sha256": "5eed", "title": "Long", "pass_at": 10}
+    {"id": "long", "title": "Long", "pass_at": 10}
     | {"dimensions": [{"name": "long", "checks": CHECKS}]}
 )
 Way = tuple[str, int, int | None]

@@ -75,6 +75,24 @@ def test_a_scorer_that_calls_sys_exit_fails_its_row_alone(tmp_path):
     assert [failure.code for failure in done.failures] == ["run.left"]
 
 
+def test_rows_whose_result_was_skipped_are_told_and_fail_once_on_error_says_so(tmp_path):
+    def made(on_error, refused="t7"):
+        def first(task: str) -> str:
+            assert task != refused
+            return task
+
+        picky = Pipeline("picky", on_error=on_error)
+        picky.node(first)
+        picky.node(lambda first: first, name="second")
+        return batch(picky, ROWS, tmp_path)
+
+    skipped, failed, mended = made("skip"), made("fail"), made("fail", refused="")
+    (warning,) = skipped.run.warnings
+    assert "'picky/second' was skipped, as in rows[7]" in warning.message
+    assert [done.outputs.get("7", "") for done in (skipped, failed, mended)] == [None, "", "t7"]
+    assert ([row.id for row in failed.failures], failed.run.warnings) == (["7"], ())
+
+
 # --- a retry ----------------------------------------------------------------------------------
 
 

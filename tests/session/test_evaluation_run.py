@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from harness import Cache, Evaluation, Limits, Match, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
 from harness.rubric import Dimension, Rubric
+from harness.rubric.checks import Words
 from harness.session.evaluation_run import thresholds_of
 from harness.trace.run_list import list_runs
 
@@ -937,5 +938,36 @@ def test_scores_do_not_depend_on_the_order_in_which_rows_end(tmp_path):
 def test_a_score_at_the_threshold_is_a_success_on_any_scale(pass_at):
     dimension = Dimension(name="clear", judge="Is it clear?")
     scale = {"scale": {"min": 0, "max": 100}, "pass_at": pass_at}
-    rubric = Rubric(id="r", sha256="5eed", title="R", repeats=1, dimensions=(dimension,), **scale)
+    rubric = Rubric(id="r", title="R", repeats=1, dimensions=(dimension,), **scale)
     assert thresholds_of(rubric)["r.clear"] <= pass_at
+
+
+def test_after_a_rubric_made_in_python_changed_no_earlier_score_stays(tmp_path):
+    pipeline = Pipeline("same")
+    asked = []
+
+    @pipeline.node
+    def same(task: str) -> str:
+        return task
+
+    def judge(request):
+        asked.append(request)
+        return '{"reason": "So it is.", "issues": [], "score": 7}'
+
+    def mean(question="Is it clear?", weight=1.0, words=2):
+        dimensions = (
+            Dimension(name="clear", judge=question, weight=weight),
+            Dimension(name="long", checks=(Words(min=words),)),
+        )
+        rubric = Rubric(id="q", title="Q", repeats=1, dimensions=dimensions)
+        result = Evaluation(pipeline, [{"task": "two words"}], rubric=rubric).run(
+            output=tmp_path / "out.jsonl",
+            settings=settings_of(tmp_path),
+            backends={"evaluator": ScriptedBackend(judge)},
+        )
+        return round(result.scores[0].mean, 1), len(asked)
+
+    assert mean() == (8.5, 1)
+    assert mean(weight=3) == (7.8, 1)
+    assert mean(words=20) < (7, 1)
+    assert mean(question="Is it very clear?") == (8.5, 2)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 
-from harness import Cache, Default, Limits, Run, ScriptedBackend, ToolCall
+from harness import Cache, Default, Limits, Pipeline, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
 from harness.graph import NodeCall, Retry
 from harness.graph.reuse import OUTPUT_CACHE
@@ -266,18 +266,32 @@ def test_mended_code_gets_the_last_replies_again_even_if_it_fails_once_more(sett
     assert len(model.prompts) == 2
 
 
-def test_a_failed_call_inside_another_is_made_with_other_replies_too(settings):
-    inner = pipeline_of(refusing("1"), name="inner")
+@pytest.mark.parametrize("is_own", [True, False], ids=["its own run", "the run around it"])
+@pytest.mark.parametrize("how", ["map", "call", "retry"])
+def test_a_failed_call_inside_another_is_made_with_other_replies_too(settings, how, is_own):
+    refuses = refusing("2", temperature=0.0)
 
-    async def outer(run: Run) -> str:
-        first = await run.chat("producer", "First.", temperature=1.0)
-        return f"{first} {(await run.call(inner)).result}"
+    async def outer(run: Run) -> list[str]:
+        around = run
+
+        async def step(run: Run, item: str) -> str:
+            return await refuses(run if is_own else around, item)
+
+        first = await run.chat("producer", "First.")
+        if how != "call":
+            retry = Retry(2, first_delay_s=0) if how == "retry" else None
+            return [first, *await run.map(step, ["a"], retry=retry)]
+        inner = Pipeline("inner")
+        inner.node(each={"item": "items"})(step)
+        return [first, *(await run.call(inner, items=["a"])).result]
 
     model, pipeline = Sampled(), pipeline_of(outer)
-    model._said = -1  # so that the inner call's reply is the first one to be refused
-    fail(pipeline, settings, backends={"producer": model})
-    assert finish(pipeline, model, settings).result == "First. 0 Write. 2"
-    assert model.prompts == ["First.", "Write.", "Write."]
+    if how != "retry":
+        fail(pipeline, settings, backends={"producer": model})
+    resume = None if how == "retry" else "latest"
+    done = run(pipeline, settings, backends={"producer": model}, resume=resume)
+    asked = [(request.temperature, request.seed) for request in model.requests]
+    assert (done.result, asked) == (["First. 1", "a 3"], [(0, None), (0, None), (0.3, 1)])
 
 
 def test_a_batch_and_its_dry_run_ask_for_other_replies_for_a_failed_row(settings, tmp_path):
@@ -614,6 +628,39 @@ def test_a_cache_gives_no_loop_that_a_limit_cut_short(settings, good):
     assert [loop.stop_reason for loop in cut.loops] == ["budget"]
     assert run(pipeline, settings, backends=says).result == "good"
     assert run(pipeline, settings).result == "good", "a loop that ended by itself is kept"
+
+
+def test_a_cache_gives_no_reply_that_a_limit_cut_short(settings):
+    def reply(request):
+        words = min(request.max_output_tokens or 400, 400)
+        reason = "stop" if words == 400 else "length"
+        return ScriptedReply(text="word " * words, finish_reason=reason)
+
+    async def text(run: Run) -> str:
+        return await run.chat("producer", "Write much.", on_cut="keep")
+
+    pipeline = pipeline_of(text, cache=Cache())
+    says = {"producer": ScriptedBackend(reply)}
+    cut = run(pipeline, settings, backends=says, limits=Limits(max_tokens=300))
+    assert len(cut.result.split()) < 300
+    assert len(run(pipeline, settings, backends=says).result.split()) == 400
+
+
+@pytest.mark.parametrize("on_error", [Default("less"), "skip"])
+def test_a_cache_gives_no_output_in_which_a_policy_stands_for_a_failed_call(settings, on_error):
+    inner = Pipeline("inner")
+
+    @inner.node(on_error=on_error)
+    async def words(run: Run) -> str:
+        return await run.chat("producer", "Write.")
+
+    async def text(run: Run) -> str:
+        return str((await run.call(inner)).outputs.get("words"))
+
+    pipeline = pipeline_of(text, cache=Cache())
+    down = ServerError("the model is gone", endpoint="producer", status=400)
+    run(pipeline, settings, backends={"producer": ScriptedBackend([down])})
+    assert run(pipeline, settings, backends={"producer": ScriptedBackend(["all"])}).result == "all"
 
 
 # --- failures that a policy stands for ------------------------------------------------------------

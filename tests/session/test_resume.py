@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 
 import pytest
 from session_runs import (
@@ -21,9 +23,9 @@ from session_runs import (
     spans_of,
 )
 
-from harness import Pipeline, Run, ScriptedBackend
+from harness import Pipeline, Run, ScriptedBackend, ScriptedReply, ToolCall
 from harness.analysis import report_of
-from harness.errors import InvalidInput, ServerError
+from harness.errors import InvalidInput, NodeFailed, ServerError
 from harness.graph import Default, Question, Retry
 from harness.inference import Limits
 from harness.session import read_earlier_run, rehearse
@@ -318,6 +320,45 @@ def test_an_answer_whose_form_only_the_run_can_tell_is_asked_for_again(settings)
     assert resume(pipeline, settings, answers={"total": '{"a": 2, "b": 3}'}).result == 5
 
 
+def test_a_corrected_answer_is_kept_although_its_part_failed_before_the_question(
+    settings, monkeypatch
+):
+    async def total(run: Run) -> int:
+        if "DISK_FULL" in os.environ:
+            raise OSError("the disk is full")
+        return sum((await run.ask("How many of each?", returns=dict[str, int])).values())
+
+    pipeline = pipeline_of(total)
+    run(pipeline, settings)
+    resume(pipeline, settings, answers={"total": '{"a": "many"}'})
+    monkeypatch.setenv("DISK_FULL", "1")
+    fail(pipeline, settings, resume="latest", answers={"total": '{"a": 2}'})
+    monkeypatch.delenv("DISK_FULL")
+    assert resume(pipeline, settings).result == 2
+
+
+def test_the_answer_to_a_question_with_a_secret_is_found(settings, monkeypatch):
+    monkeypatch.setenv("A_API_KEY", "sk-abcdefgh12345678XYZ")
+
+    async def use(run: Run) -> str:
+        return await run.ask("May I use sk-abcdefgh12345678XYZ?")
+
+    pipeline = pipeline_of(use)
+    assert run(pipeline, settings).status == "waiting"
+    assert resume(pipeline, settings, answers={"use": "yes"}).result == "yes"
+
+
+def test_questions_asked_side_by_side_wait_together(settings):
+    async def both(run: Run) -> str:
+        return " ".join(await asyncio.gather(run.ask("One?"), run.ask("Two?")))
+
+    pipeline = pipeline_of(both)
+    waiting = run(pipeline, settings)
+    assert [question.text for question in waiting.questions] == ["One?", "Two?"]
+    answers = {question.key: question.text[:3] for question in waiting.questions}
+    assert resume(pipeline, settings, answers=answers).result == "One Two"
+
+
 def test_an_answer_is_kept_although_the_part_that_it_was_given_to_failed(settings):
     errors = iter([True, False])
 
@@ -333,18 +374,13 @@ def test_an_answer_is_kept_although_the_part_that_it_was_given_to_failed(setting
     assert resume(pipeline, settings).result == "this one"
 
 
-@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
-def test_an_asker_is_asked_at_once_and_until_the_answer_can_be_one(settings, is_async):
+def test_an_asker_is_asked_at_once_and_until_the_answer_can_be_one(settings):
     asked = []
 
-    def plain(question):
+    def asker(question):
         asked.append(question)
         return "maybe" if len(asked) == 1 else "y"
 
-    async def waiting(question):
-        return plain(question)
-
-    asker = waiting if is_async else plain
     assert run(asking(Calls()), settings, asker=asker).result == "shipped."
     assert [bool(one.problem) for one in asked] == [False, True]
 
@@ -616,19 +652,6 @@ def test_what_a_second_attempt_had_done_is_found_by_the_first_of_a_resumed_run(s
     assert len(calls.made) == 3
 
 
-# --- what models said -------------------------------------------------------------------------
-
-
-def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
-    async def number(run: Run) -> int:
-        return await run.chat("producer", "a number", returns=int)
-
-    pipeline = pipeline_of(number)
-    backends = {"producer": ScriptedBackend(["not a number"])}
-    assert fail(pipeline, settings, backends=backends).__cause__.code == "call.reply-invalid"
-    assert resume(pipeline, settings, says=['{"answer": 3}']).result == 3
-
-
 # --- nodes of another name -----------------------------------------------------------------------
 
 
@@ -736,3 +759,96 @@ def test_the_critical_path_of_a_resumed_run_is_of_all_its_parts(settings):
 
     assert [one.node.partition("[")[0] for one in steps] == ["words", "loud", "joined"]
     assert len(calls.made) == 5
+
+
+def mapped(inner, *, own_run):
+    """A pipeline whose node maps `inner(run, item)`, by its own `run` or the one around it."""
+    pipeline = Pipeline("mapped")
+
+    async def work(run, item):
+        output = await inner(run, item)
+        if item != "A" and "DISK_FULL" in os.environ:
+            raise OSError("the disk is full")
+        return output
+
+    @pipeline.node
+    async def node(run: Run) -> list[str]:
+        async def closed_over(item: str) -> str:
+            return await work(run, item)
+
+        async def given(item: str, run: Run) -> str:
+            return await work(run, item)
+
+        return await run.map(given if own_run else closed_over, ["A", "B", "C"], name="f")
+
+    return pipeline
+
+
+sub = Pipeline("sub")
+
+
+@sub.node
+async def chat(run: Run, text: str) -> str:
+    return await run.chat("producer", text)
+
+
+async def calls_a_pipeline(run, item):
+    return (await run.call(sub, text=f"Say {item}.")).result
+
+
+async def has_an_agent(run, item):
+    return (await run.agent("producer", f"Say {item}.", tools=[say])).text
+
+
+def say(word: str) -> str:
+    """Says a word."""
+    WORDS.append(word)
+    return word
+
+
+WORDS: list[str] = []
+
+
+def agent_reply(request):
+    if request.messages[-1].role == "tool":
+        return "done"
+    word = request.messages[0].content[4]
+    return ScriptedReply(tool_calls=(ToolCall("1", "say", json.dumps({"word": word})),))
+
+
+@pytest.mark.parametrize("own_run", [True, False])
+@pytest.mark.parametrize(
+    ("inner", "reply"), [(calls_a_pipeline, "Said."), (has_an_agent, agent_reply)]
+)
+def test_steps_of_a_mapped_function_are_its_own_whoever_gave_it_its_run(
+    tmp_path, monkeypatch, inner, reply, own_run
+):
+    monkeypatch.setenv("DISK_FULL", "1")
+    pipeline = mapped(inner, own_run=own_run)
+    how = {"settings": settings_of(tmp_path)}
+    WORDS.clear()
+    with pytest.raises(NodeFailed):
+        pipeline.run(backends={"producer": ScriptedBackend(reply)}, **how)
+    assert sorted(WORDS) == (["A", "B", "C"] if inner is has_an_agent else [])
+    monkeypatch.delenv("DISK_FULL")
+    WORDS.clear()
+
+    second = ScriptedBackend([])
+    result = pipeline.run(resume="latest", backends={"producer": second}, **how)
+
+    assert (result.status, WORDS, second.requests) == ("finished", [], [])
+
+
+@pytest.mark.parametrize("own_run", [True, False])
+def test_a_mapped_function_asks_another_model_again_whoever_gave_it_its_run(tmp_path, own_run):
+    pipeline = mapped(lambda run, item: run.chat("producer", item), own_run=own_run)
+    backends = {tag: ScriptedBackend([tag] * 3) for tag in ("one", "two")}
+    outputs = [
+        pipeline.run(
+            settings=settings_of(tmp_path, roles={"producer": tag}),
+            backends=backends,
+            resume="latest" if tag == "two" else None,
+        ).result
+        for tag in backends
+    ]
+    assert outputs == [["one"] * 3, ["two"] * 3]

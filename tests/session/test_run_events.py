@@ -22,7 +22,6 @@ from harness.trace.records import Piece
 
 RUBRIC = Rubric(
     id="note",
-    sha256="5eed",
     title="Note",
     repeats=1,
     pass_at=8,

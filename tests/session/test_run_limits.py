@@ -19,7 +19,7 @@ from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, 
 from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend
-from harness.errors import HarnessError, RunLimitReached, ServerError
+from harness.errors import ContextOverflow, HarnessError, RunLimitReached, ServerError
 from harness.graph import Graph
 from harness.inference import ChatRequest, Limits, Spent
 from harness.inference.request import most_prompt_tokens
@@ -285,6 +285,20 @@ def test_calls_that_their_server_refused_take_no_tokens(tmp_path, status, body, 
     for spent in asked_of_one_that_refuses(tmp_path, status, body, headers):
         assert (spent.calls, spent.tokens) == (4, 0)
         assert (spent.estimated_calls, spent.unpriced_calls) == (0, 0)
+
+
+def test_a_request_that_is_sent_again_with_less_room_counts_twice(tmp_path):
+    overflow = ContextOverflow("long", endpoint="writer", context_tokens=1_000)
+    writer = ScriptedBackend([overflow, "two words"])
+
+    async def said(run: Run) -> str:
+        return await run.chat("producer", PROMPT)
+
+    settings = settings_of(tmp_path, max_tokens=6_000)
+    result = run(pipeline_of(said), settings, backends={"writer": writer})
+    assert result.result == "two words"
+    for spent in (result.spent, run_spent(Journal(result.files.journal))):
+        assert spent.calls == len(writer.requests) == 2
 
 
 @pytest.mark.parametrize("status", WORKED.values(), ids=WORKED)

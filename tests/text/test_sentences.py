@@ -2,6 +2,8 @@
 
 # ruff: noqa: RUF001 - quotation marks and letters of other scripts are meant
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,3 +98,13 @@ def test_ordinals_stay_together_where_the_language_is_unknown(sentences):
 
 def test_a_flood_of_blank_lines_takes_no_longer_than_it_is():
     assert sentences_of("\n" * 200_000 + "One.") == ["One."]
+
+
+def test_the_time_for_a_paragraph_grows_as_its_length_also_where_quotations_stay_open():
+    def seconds(text):
+        start = time.process_time()
+        assert "".join(sentence_pieces(text)) == text
+        return time.process_time() - start
+
+    short, long = (min(seconds("«a " * n) for _ in range(3)) for n in (8_000, 32_000))
+    assert long < 8 * short

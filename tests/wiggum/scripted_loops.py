@@ -28,7 +28,6 @@ from harness.wiggum import LoopPolicy, Reviser, Round, WiggumResult, revise_unti
 
 RUBRIC = Rubric(
     id="essay",
-    sha256="5eed",
     title="Essay",
     repeats=1,
     dimensions=(

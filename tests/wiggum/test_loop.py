@@ -258,7 +258,7 @@ def test_the_trace_shows_every_round_and_why_the_loop_ended():
     assert {span.parent for span in begun[1:]} == {loop.id}
     assert loop.attributes == {
         "rubric": "essay",
-        "rubric_sha256": "5eed",
+        "rubric_sha256": RUBRIC.sha256,
         "prompts_sha256": Prompts().sha256,
         "task_sha256": sha256_of("Write."),
         "prompt_sha256": loop.attributes["prompt_sha256"],

@@ -194,10 +194,7 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     if litellm.aclient_session is CLIENT:
         return
     from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415
-    from litellm.llms.custom_httpx.http_handler import (  # noqa: PLC0415
-        AsyncHTTPHandler,
-        HTTPHandler,
-    )
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler  # noqa: PLC0415
 
     create_client = HTTPHandler.create_client
 

@@ -239,10 +239,8 @@ def extra_of(part: object) -> dict[str, Any]:
 
 
 # The fields of turns and calls that are read above.
-_KNOWN_FIELDS = frozenset(
-    {"role", "content", "refusal", "tool_calls", "function_call", "index", "id", "type"}
-    | {"function"}
-)
+_KNOWN_FIELDS = {"role", "content", "refusal", "tool_calls", "function_call", "function"}
+_KNOWN_FIELDS |= {"index", "id", "type"}
 
 
 def first_choices(chunk: object) -> list[Mapping[str, Any]]:

@@ -8,21 +8,24 @@ evidence for a threshold.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+import yaml
 from pydantic import BaseModel, ConfigDict
 
 from harness.errors import InvalidInput, RubricInvalid
-from harness.files import shipped_directory, write_whole, writing
+from harness.files import shipped_directory, whole_file, writing
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.load import RubricFile
 from harness.rubric.noise import RubricRecord
 from harness.rubric.prompt import prompt_sha256
-from harness.rubric.rubric import FILLED_IN, Rubric
+from harness.rubric.rubric import Rubric
+from harness.rubric.written import read_written
 
 
 class Attempt(BaseModel):
@@ -125,8 +128,8 @@ def prompts_digest(rubric: Rubric) -> str:
     return prompt_sha256(rubric, [rubric.judged] if joint else [[d] for d in rubric.judged])
 
 
-def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubric]) -> Rubric:
-    """Writes a threshold into a rubric's file; all else in it stays, comments too.
+def write_pass_at(file: RubricFile, value: float) -> Rubric:
+    """Writes a threshold into a rubric's file, where all else stays; returns the rubric with it.
 
     Raises:
         InvalidInput: The rubric ships with the program, the file cannot be written, or other values
@@ -140,39 +143,42 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
             code="tune.rubric-ships",
             path=path,
         )
-    with writing(path):
-        before = path.read_bytes()
-    _replace(path, _with_pass_at(before.decode(), value).encode())
-    # The text was changed by its looks alone, so the rubric is read again.
-    with suppress(RubricInvalid):
-        rubric = load(path)
-        if _values(rubric) == _values(file.rubric) | {"pass_at": value}:
-            return rubric
-    _replace(path, before)
-    raise InvalidInput(
-        f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
-        code="tune.threshold-not-written",
-        path=path,
-    )
-
-
-def _replace(path: Path, data: bytes) -> None:
-    mode = path.stat().st_mode
-    write_whole(path, data)
-    path.chmod(mode)
-
-
-def _values(rubric: Rubric) -> dict[str, Any]:
-    """The rubric's fields, without those that loading fills in."""
-    return rubric.model_dump(mode="json", exclude=set(FILLED_IN))
+    before = read_written(path)
+    threshold = float(f"{value:g}")
+    with writing(path), whole_file(path) as partial:
+        os.fchmod(partial.fileno(), path.stat().st_mode)
+        partial.write(_with_pass_at(path.read_bytes().decode(), value).encode())
+        partial.flush()
+        # Without its base, which is looked up by the file's name.
+        after = None
+        with suppress(RubricInvalid):
+            after = read_written(Path(partial.name)).plain()
+        if after != {**before.plain(), "pass_at": threshold}:
+            raise InvalidInput(
+                f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
+                code="tune.threshold-not-written",
+                path=path,
+                line=before.fields.get("pass_at", before).line,
+            )
+    return file.rubric.model_copy(update={"pass_at": threshold})
 
 
 def _with_pass_at(text: str, value: float) -> str:
-    # The value alone: a comment behind it stays.
-    changed, count = re.subn(r"(?m)^pass_at:[ \t]*[^#\s]+", f"pass_at: {value:g}", text, count=1)
-    if count:
-        return changed
-    # A rubric that had the threshold of its base, or the default, gets its own below the title.
+    """The text with this threshold in place of its own, else below its title or its base."""
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    entries = {name.value: (name, node) for name, node in root.value}
+    if "pass_at" in entries:
+        name, old = entries["pass_at"]
+        start, end = old.start_mark.index, old.end_mark.index
+        if start < name.start_mark.index:  # an alias, with the marks of what it stands for
+            start = text.index("*", name.end_mark.index)
+            end = start + len(re.split(r"[\s,}]", text[start:], maxsplit=1)[0])
+        return f"{text[:start]}{value:g}{text[end:]}"
+    own = [name for name in entries if name in {"title", "extends"}] or [*entries]
+    end_mark = entries[own[0]][1].end_mark
+    # A text of several lines ends at the beginning of the next one.
+    is_line_start = end_mark.column == 0
     whole = text if text.endswith("\n") else f"{text}\n"
-    below = rf"\g<0>pass_at: {value:g}\g<end>"
-    return re.sub(r"(?m)^(title|extends):.*?(?P<end>\r?\n)", below, whole, count=1)
+    below = end_mark.index if is_line_start else whole.index("\n", end_mark.index) + 1
+    newline = "\r\n" if whole[:below].endswith("\r\n") else "\n"
+    return f"{whole[:below]}pass_at: {value:g}{newline}{whole[below:]}"

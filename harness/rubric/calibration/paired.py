@@ -150,11 +150,7 @@ def paired(
 
 
 def compare(
-    pairs: Sequence[Pair],
-    rubrics: Rubrics,
-    aim: RiskAim,
-    *,
-    attempts: Attempts | None,
+    pairs: Sequence[Pair], rubrics: Rubrics, aim: RiskAim, *, attempts: Attempts | None
 ) -> Comparison:
     """How the sides differ; and, with earlier looks at their labels, which agrees with people.
 
@@ -190,10 +186,7 @@ def compare(
 
 
 def compare_evaluations(
-    sides: tuple[Sequence[Sample], Sequence[Sample]],
-    reducer: Reducer,
-    *,
-    confidence: float,
+    sides: tuple[Sequence[Sample], Sequence[Sample]], reducer: Reducer, *, confidence: float
 ) -> Comparison:
     """How the scores of two evaluations differ on the rows that both have, epochs reduced.
 

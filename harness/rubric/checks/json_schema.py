@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -17,6 +17,9 @@ from harness.rubric.draft import Draft, Finding
 
 _MOST_FAULTS = 10
 _MOST_CHARS = 200
+_PATTERNS = "patterns"  # no keyword: where references find what was moved
+_BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+_LITERAL = {"const", "enum", "default", "examples"}
 
 _Schema = Annotated[dict[str, JsonValue], WithJsonSchema({"type": ["object", "string"]})]
 
@@ -112,8 +115,7 @@ class Json(Check):
         deadline = time.monotonic() + self.timeout_s
 
         def matches(pattern: str, text: str) -> bool:
-            found = matches_in(text, pattern, deadline, timeout_s=self.timeout_s)
-            return next(found, None) is not None
+            return any(matches_in(text, pattern, deadline, timeout_s=self.timeout_s))
 
         def pattern_faults(
             _: object, pattern: str, instance: object, __: object
@@ -121,39 +123,11 @@ class Json(Check):
             if isinstance(instance, str) and not matches(pattern, instance):
                 yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
-        def pattern_properties_faults(
-            validator: Any,  # noqa: ANN401
-            schemas: dict[str, JsonValue],
-            instance: object,
-            _: object,
-        ) -> Iterator[ValidationError]:
-            members = instance.items() if isinstance(instance, dict) else ()
-            for pattern, schema in schemas.items():
-                for name, member in members:
-                    if matches(pattern, name):
-                        yield from validator.descend(member, schema, path=name, schema_path=pattern)
-
-        known = _validator_class(self.against)
-        additional_faults = known.VALIDATORS["additionalProperties"]
-
-        def additional_properties_faults(
-            validator: object, schema: object, instance: object, around: dict[str, Any]
-        ) -> Iterator[ValidationError]:
-            # It would search for the patterns itself: it gets the names that match in their place.
-            patterns = around.get("patternProperties", {})
-            names = instance if isinstance(instance, dict) else ()
-            matching = {n: True for n in names if any(matches(p, n) for p in patterns)}
-            properties = {**around.get("properties", {}), **matching}
-            yield from additional_faults(validator, schema, instance, {"properties": properties})
-
-        keywords = {
-            "pattern": pattern_faults,
-            "patternProperties": pattern_properties_faults,
-            "additionalProperties": additional_properties_faults,
-        }
         # Where a schema names its draft, jsonschema would take that draft's own keywords.
         schema = {key: value for key, value in self.against.items() if key != "$schema"}
-        timed = validators.extend(known, keywords)  # type: ignore[no-untyped-call]
+        schema = _without_patterns(schema, instance, matches)
+        keywords = {"pattern": pattern_faults}
+        timed = validators.extend(_validator_class(self.against), keywords)  # type: ignore[no-untyped-call]
         validator = timed(schema, registry=_registry_with(schema, like=self.against))
         faults = []
         try:
@@ -167,6 +141,35 @@ class Json(Check):
                 f"the JSON Schema of a check refers to '{error.ref}', which is not in it"
             ) from error
         return faults
+
+
+def _without_patterns(schema: Any, instance: Any, matches: Callable[[str, str], bool]) -> Any:  # noqa: ANN401
+    """The schema with names that the instance has in place of patterns for names.
+
+    jsonschema searches for these patterns in several keywords, and nowhere with a time limit.
+    """
+    if isinstance(schema, list):
+        return [_without_patterns(part, instance, matches) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _BY_NAME and isinstance(part, dict):
+            # A name such as `const` is no keyword here.
+            parts[key] = {n: _without_patterns(p, instance, matches) for n, p in part.items()}
+        elif key == "$ref":
+            parts[key] = str(part).replace("/patternProperties/", f"/{_PATTERNS}/")
+        else:
+            parts[key] = part if key in _LITERAL else _without_patterns(part, instance, matches)
+    if "patternProperties" in parts:
+        by_pattern = parts[_PATTERNS] = parts.pop("patternProperties")
+        properties = parts["properties"] = dict(parts.get("properties", {}))
+        for name in {key for key, _ in _members_of(instance)}:
+            if applicable := [part for p, part in by_pattern.items() if matches(p, name)]:
+                every = [properties.get(name, {}), *applicable]
+                # `extends` is what draft 3 has for `allOf`.
+                properties[name] = {"allOf": every, "extends": every}
+    return parts
 
 
 def _json_in(draft: Draft) -> tuple[int | None, str]:

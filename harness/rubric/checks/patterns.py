@@ -138,12 +138,7 @@ _LITERAL_BRACE = re.compile(r"(\\N\{[^}]*\}|\\.)|\{(?!\d+\}|\d*,\d*\})", re.DOTA
 
 
 def matches_in(
-    text: str,
-    pattern: str,
-    deadline: float,
-    *,
-    timeout_s: float,
-    flags: re.RegexFlag = re.NOFLAG,
+    text: str, pattern: str, deadline: float, *, timeout_s: float, flags: re.RegexFlag = re.NOFLAG
 ) -> Iterator[re.Match[str]]:
     """The matches of a pattern of Python's; raises `EvaluationFailed` if they take too long.
 

@@ -280,6 +280,7 @@ CALLS = {
     "Llama 3": '<|python_tag|>{"name": "look", "parameters": {"item": "7", "n": 3}}',
     "Llama 3, without a mark": '{"name": "look", "parameters": {"item": "7", "n": 3}}',
     "a fence": f"```json\n{CALLED}\n```",
+    "Llama 3.1": '<function=look>{"item": "7", "n": 3}</function>',
     "Gemma 3": '```tool_code\nlook(item="7", n=3)\n```',
     "Glaive": f"<function_call>{CALLED}</function_call>",
     "Phi-4": f"functools[{CALLED}]",
@@ -289,7 +290,6 @@ CALLS = {
     "LongCat": f"<longcat_tool_call>{CALLED}</longcat_tool_call>",
     "Grok": '<xai:function_call name="look">\n<parameter name="item">7</parameter>\n'
     '<parameter name="n">3</parameter></xai:function_call>',
-    "Llama 3.1": '<function=look>{"item": "7", "n": 3}</function>',
     "harmony without marks": 'commentary to=functions.look json{"item": "7", "n": 3}',
     "a list in an object": f'{{"tool_calls": [{{"type": "function", "function": {CALLED}}}]}}',
     "the word of the prompt": f"I will look.\n<tools>\n{CALLED}\n</tools>",

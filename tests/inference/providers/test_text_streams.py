@@ -180,7 +180,7 @@ TOOLS = (ToolSpec("delete", "", {}), ToolSpec("look", "", {"properties": {"b": T
 
 
 WORDS = """<parameter=a>;<{}>;<arg_key>;</parameter>;<function=;<invoke</;commentary ;éa_b;a
-;look{{a:;{{"a":1}};\\";';<|"|>;[look(b=1)];<a:"""
+;<tool_call>f<arg_key>k</arg_key><arg_value>;look{{a:;{{"a":1}};\\";';<|"|>;[look(b=1)];<a:"""
 
 
 @pytest.mark.parametrize("head", ["<function=look>", "[TOOL_CALLS]", "<tool_call>", "[look(", "{"])
@@ -219,7 +219,7 @@ def in_each_form(text):
 TEXTS = r"""{"path": "x"};{"name": "delete", "arguments": {"path": "x"}};delete {"path": "x"}
 ;<b>1</b>;<p>x</p>;a\n\n;007;true;;a "b", c: {d: 1};[delete(path='x')];```py\n1\n```;</function>
 ;<tool_call>look</tool_call>;a </tool_call> b;a </parameter> b;a </arg_value>\nb
-;<arg_key>c</arg_key>;<parameter=c>1</parameter> e
+;<arg_key>c</arg_key>;<parameter=c>1</parameter> e;a <function=look> b;<invoke name="look">
 ;<function=delete>\n<parameter=path>\nx\n</parameter>\n</function>"""
 
 

@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rubric.calibration.agreement import (
-    Resamples,
-    agreement,
-    auc,
-)
+from harness.rubric.calibration.agreement import Resamples, agreement, auc
 
 stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
 

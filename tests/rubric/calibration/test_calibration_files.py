@@ -1,6 +1,5 @@
 """What tuning leaves beside a rubric: looks at labels, the calibration, and the threshold."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,13 +88,28 @@ REST = "dimensions:\n  - name: clear\n    judge: Is it?   # really\n"
         pytest.param(
             f"{REST}title: T", f"{REST}title: T\npass_at: 7.5\n", id="no line end at the end"
         ),
+        pytest.param(
+            f"title: >\n  A long\n  title\n{REST}",
+            f"title: >\n  A long\n  title\npass_at: 7.5\n{REST}",
+            id="a title in lines",
+        ),
+        pytest.param(
+            f"'title': 'A long\n  title'\n'pass_at' :\n  7\n{REST}",
+            f"'title': 'A long\n  title'\n'pass_at' :\n  7.5\n{REST}",
+            id="names in quotes",
+        ),
+        pytest.param(
+            f"title: &t T\nfocus_below: &f 6\npass_at: *f\npurpose: *t\n{REST}",
+            f"title: &t T\nfocus_below: &f 6\npass_at: 7.5\npurpose: *t\n{REST}",
+            id="values that stand elsewhere",
+        ),
     ],
 )
 def test_a_threshold_is_written_and_nothing_else_changes(tmp_path, text, changed):
     path = tmp_path / "mine.yaml"
     path.write_bytes(text.encode())
     path.chmod(0o640)
-    rubric = write_pass_at(read_rubric(str(path)), 7.5, load=load_rubric)
+    rubric = write_pass_at(read_rubric(str(path)), 7.5)
 
     assert path.read_bytes().decode() == changed
     assert (rubric.id, rubric.pass_at) == ("mine", 7.5)
@@ -108,26 +122,29 @@ def test_a_threshold_that_was_taken_over_stands_in_the_rubric_itself(tmp_path):
     (tmp_path / "base.yaml").write_text(f"title: Base\npass_at: 7\n{REST}")
     path = tmp_path / "mine.yaml"
     path.write_text("extends: base\n# more\n")
-    write_pass_at(read_rubric(str(path)), 6.4, load=partial(load_rubric, directory=tmp_path))
+    write_pass_at(read_rubric(str(path)), 6.4)
 
     assert path.read_text() == "extends: base\npass_at: 6.4\n# more\n"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("line", "text"),
     [
-        pytest.param(f"title: T\npass_at: &t 7\nfocus_below: *t\n{REST}", id="shared with others"),
-        pytest.param("{title: T, dimensions: [{name: clear, judge: 'Is it?'}]}\n", id="one line"),
-        pytest.param(f"{REST}title: >\n  A long\n  title\n", id="a title in lines"),
+        pytest.param(
+            2, f"title: T\npass_at: &t 7\nfocus_below: *t\n{REST}", id="shared with others"
+        ),
+        pytest.param(
+            1, "{title: T, dimensions: [{name: clear, judge: 'Is it?'}]}\n", id="one line"
+        ),
     ],
 )
-def test_a_threshold_that_cannot_be_written_alone_leaves_the_file_as_it_was(tmp_path, text):
+def test_a_threshold_that_cannot_be_written_alone_leaves_the_file_as_it_was(tmp_path, line, text):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(InvalidInput) as caught:
-        write_pass_at(read_rubric(str(path)), 7.5, load=load_rubric)
+        write_pass_at(read_rubric(str(path)), 7.5)
 
-    assert caught.value.code == "tune.threshold-not-written"
+    assert (caught.value.code, caught.value.line) == ("tune.threshold-not-written", line)
     assert path.read_text() == text
     assert list(tmp_path.iterdir()) == [path]
 
@@ -135,7 +152,7 @@ def test_a_threshold_that_cannot_be_written_alone_leaves_the_file_as_it_was(tmp_
 def test_a_rubric_that_ships_is_not_written():
     before = {path: path.read_bytes() for path in shipped_directory("rubrics").glob("*.yaml")}
     with pytest.raises(InvalidInput) as caught:
-        write_pass_at(read_rubric("brief", directory=Path("none")), 5, load=load_rubric)
+        write_pass_at(read_rubric("brief", directory=Path("none")), 5)
 
     assert caught.value.code == "tune.rubric-ships"
     assert {path: path.read_bytes() for path in before} == before

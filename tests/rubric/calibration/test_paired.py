@@ -141,13 +141,7 @@ def test_thresholds_of_both_share_what_may_go_wrong():
     first, second = drawn(300, 0.5, 0.6)
     found = compared(first, second)
     both = [
-        Tuning(
-            drafts,
-            RUBRIC,
-            RiskAim(),
-            accept_at=6,
-            attempts=found.people.attempts,
-        )
+        Tuning(drafts, RUBRIC, RiskAim(), accept_at=6, attempts=found.people.attempts)
         for drafts in (first, second)
     ]
 

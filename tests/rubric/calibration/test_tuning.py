@@ -34,13 +34,7 @@ def drawn(count, seed=0, **more):
 
 
 def tuned(drafts, using=RUBRIC, *, attempts=None, **aim):
-    return Tuning(
-        drafts,
-        using,
-        RiskAim(**aim),
-        accept_at=7,
-        attempts=attempts or Attempts(),
-    )
+    return Tuning(drafts, using, RiskAim(**aim), accept_at=7, attempts=attempts or Attempts())
 
 
 def scored(drafts, using=RUBRIC, accept_at=7):
@@ -133,13 +127,7 @@ def test_checks_read_a_draft_in_the_language_of_the_rubric(language, score):
 
 def test_a_draft_without_a_score_or_label_is_left_out_and_named():
     found, dropped = scored(
-        [
-            draft(1, 8, YES),
-            draft(2, {}, YES),
-            draft(3, 8),
-            draft(4, {}, NO),
-            draft(5, 2, NO),
-        ]
+        [draft(1, 8, YES), draft(2, {}, YES), draft(3, 8), draft(4, {}, NO), draft(5, 2, NO)]
     )
 
     assert [one.labeled.id for one in found] == ["d1", "d5"]

@@ -347,8 +347,7 @@ def test_what_cannot_be_called_is_refused_on_loading(call, code, directory):
 
 
 @pytest.mark.parametrize(
-    ("content", "code"),
-    [("import no_such_module", "module-missing"), ("1 / 0", "module-fails")],
+    ("content", "code"), [("import no_such_module", "module-missing"), ("1 / 0", "module-fails")]
 )
 def test_an_installed_module_that_fails_is_refused(content, code, tmp_path, monkeypatch):
     name = f"harness_test_{code.replace('-', '_')}"
@@ -394,8 +393,9 @@ LATEST = "https://json-schema.org/draft/2020-12/schema"
         {"$schema": LATEST, "items": {"$ref": "#"}, "pattern": "(a|a)+b"},
         {"items": {"patternProperties": {"(a|a)+b": {}}}},
         {"items": {"additionalProperties": False, "patternProperties": {"(a|a)+b": {}}}},
+        {"items": {"unevaluatedProperties": False, "patternProperties": {"(a|a)+b": {}}}},
     ],
-    ids=["nested", "either", "by its draft", "of names", "of other names"],
+    ids=["nested", "either", "by its draft", "of names", "of other names", "of unevaluated names"],
 )
 def test_a_pattern_in_a_schema_has_its_time(schema):
     text = "a" * 40 + "!"
