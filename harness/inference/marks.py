@@ -10,7 +10,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -100,9 +100,6 @@ def _end_marks() -> tuple[str, ...]:
     return tuple(row["think_close"] for row in _table() if row["opening"] == "end")
 
 
-_State = Literal["begin", "between", "reasoning", "answer", "calls"]
-
-
 class MarkSplitter:
     """Divides a reply that arrives piece by piece into reasoning, answer and calls."""
 
@@ -110,7 +107,8 @@ class MarkSplitter:
         self.calls = ""  # as text, marks included; set by `rest`
         self._buffer = ""  # text that may become a mark, until the rest of the mark is here
         self._close = close  # the mark that ends the reasoning, which the reply may begin with
-        self._state: _State = "reasoning" if close else "begin"
+        self._state: Literal["begin", "between", "reasoning", "answer", "calls"]
+        self._state = "reasoning" if close else "begin"
 
     def feed(self, piece: str) -> tuple[str, str]:
         """Takes in a piece; returns what it adds to the reasoning and what to the answer."""
@@ -123,8 +121,7 @@ class MarkSplitter:
                     reasoning += self._without_possible_mark((self._close,))
                     break
                 reasoning += inside
-                self._buffer = behind
-                self._state = "between"
+                self._buffer, self._state = behind, "between"
             if not self._read_mark():
                 break
         answer = self._without_possible_mark(_end_marks()) if self._state == "answer" else ""
@@ -212,16 +209,13 @@ def _is_all_calls(text: str, tools: Sequence[ToolSpec], *, have_to_fit: bool) ->
         # What cannot be read is its own arguments, see `calls_in`.
         if schema is None or arguments == text or (have_to_fit and not fits):
             return False
-    if _reader(text) is _python_calls:
-        return True  # it reads nothing else
+    if _PYTHON_CALL.match(text):
+        return True  # its reader takes nothing else
     for _, raw in json_values_in(text):
         text = text.replace(raw, "")
-    marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{_unsure_marks()}|\b{_any_name(tools)}\b"
+    names = "|".join(map(re.escape, schemas))
+    marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{_unsure_marks()}|\b(?:{names})\b"
     return re.search(r"\w", re.sub(marks, "", text)) is None
-
-
-def _any_name(tools: Sequence[ToolSpec]) -> str:
-    return f"(?:{'|'.join(re.escape(tool.name) for tool in tools)})"
 
 
 def _ends_thought(row: Mapping[str, str], unquoted: str) -> bool:
@@ -242,7 +236,7 @@ def mark_in(answer: str, tools: Sequence[ToolSpec] = ()) -> str | None:
     unquoted = _QUOTED.sub("", answer)
     match = _LIKE_A_MARK.search(unquoted)
     if tools and not match:
-        name = _any_name(tools)
+        name = f"(?:{'|'.join(re.escape(tool.name) for tool in tools)})"
         is_named = rf'"(?:name|tool|function)"\s*:\s*"{name}"\s*,\s*"(?:arg|param|input)\w*"'
         is_called = rf"(?:Calling tool: |\bto=functions\.|\[){name}(?:\(|\s*json)"
         match = re.search(f"{is_named}|{is_called}", unquoted)
@@ -250,19 +244,14 @@ def mark_in(answer: str, tools: Sequence[ToolSpec] = ()) -> str | None:
 
 
 def _overlap(text: str, marks: Sequence[str]) -> int:
-    """The number of characters at the end of a text that may belong to one of these marks.
-
-    Either they begin a mark, or they are marks and blanks alone.
-    """
+    """The number of characters at a text's end that begin a mark, or are marks and blanks alone."""
     tail = text[-_LONGEST_MARK:]
     near = [mark for mark in marks if mark[0] in tail]
-    if not near:
-        return 0  # a quick way for most tokens
-    for start in range(len(tail)):
-        end = tail[start:]
-        if any(mark.startswith(end) or not end.replace(mark, "").strip() for mark in near):
-            return len(end)
-    return 0
+    ends = (tail[start:] for start in range(len(tail) if near else 0))  # mostly none is near
+    begun = (
+        end for end in ends for m in near if m.startswith(end) or not end.replace(m, "").strip()
+    )
+    return len(next(begun, ""))
 
 
 # --- calls ------------------------------------------------------------------------------------
@@ -274,7 +263,7 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
     # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
     with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        if calls := [*_reader(text)(text, types)]:
+        if calls := [*_calls(text, types)]:
             return [
                 (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
                 for name, value in calls
@@ -284,22 +273,25 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
     return [(min(names, key=text.find, default="unreadable"), text)]
 
 
-def _reader(text: str) -> Callable[[str, Types], Calls]:
-    """The reader of the form that the text begins with: the marks of others are in arguments."""
-    if _PYTHON_CALL.match(_without_marks(text)):
-        return _python_calls
+Calls = Iterator[tuple[str, object]]  # (name, arguments)
+
+
+def _calls(text: str, types: Mapping[str, Any]) -> Calls:
+    """The calls in a text by the form that it begins with: the marks of others are in arguments.
+
+    `types` has each tool's schemas of its parameters.
+    """
     brace = text.find("{") if "{" in text else len(text)
     tag = _CALL_TAG.search(text)
+    without_marks = _TEXT_OR_MARK.sub(lambda part: part[1] or "", text).strip()
+    if _PYTHON_CALL.match(without_marks):
+        return _python_calls(without_marks)
     if tag and tag.start() < brace:
-        return _tagged_calls
-    return _named_calls if _NAMED.search(text, 0, brace + 1) else _json_calls
+        return _tagged_calls(text, types)
+    return _named_calls(text) if _NAMED.search(text, 0, brace + 1) else _json_calls(text)
 
 
-Calls = Iterator[tuple[str, object]]  # (name, arguments)
-Types = Mapping[str, Any]  # a tool's name → the schemas of its parameters by their names
-
-
-def _named_calls(text: str, _types: Types) -> Calls:
+def _named_calls(text: str) -> Calls:
     """A name and then JSON: DeepSeek, Mistral, Kimi, harmony; Gemma leaves out quotes."""
     end = 0
     while named := _NAMED.search(text, end):
@@ -314,7 +306,7 @@ def _named_calls(text: str, _types: Types) -> Calls:
         yield named[1], value
 
 
-def _json_calls(text: str, _types: Types) -> Calls:
+def _json_calls(text: str) -> Calls:
     """JSON with the name in it: Hermes, Qwen, Llama 3, Granite, Phi, Hunyuan, Command."""
     end = 0
     while opening := _JSON.search(text, end):
@@ -331,7 +323,7 @@ def _json_calls(text: str, _types: Types) -> Calls:
                 yield name, next(filter(None, stated), {}) if stated else bare
 
 
-def _tagged_calls(text: str, types: Types) -> Calls:
+def _tagged_calls(text: str, types: Mapping[str, Any]) -> Calls:
     """Elements like those of XML: Qwen3-Coder, Seed, DSML, MiniMax, GLM, Llama 3.1."""
     call = _CALL_TAG.search(text)
     while call:
@@ -375,11 +367,11 @@ def _argument_end(text: str, argument: re.Match[str]) -> tuple[int, int]:
     raise ValueError("an argument without an end")
 
 
-def _python_calls(text: str, _types: Types) -> Calls:
+def _python_calls(text: str) -> Calls:
     """`[name(key=value)]`: Llama 4, LFM2, Olmo."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # else odd literals are warned of on standard error
-        statements = ast.parse(_without_marks(text)).body
+        statements = ast.parse(text).body
     for statement in statements:
         value = getattr(statement, "value", None)
         for call in value.elts if isinstance(value, ast.List) else [value]:
@@ -387,10 +379,6 @@ def _python_calls(text: str, _types: Types) -> Calls:
                 raise ValueError("not a call of a tool")
             arguments = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
             yield call.func.id, arguments
-
-
-def _without_marks(text: str) -> str:
-    return _TEXT_OR_MARK.sub(lambda part: part[1] or "", text).strip()
 
 
 def _typed(value: str, schema: object) -> object:
