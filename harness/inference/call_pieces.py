@@ -73,7 +73,7 @@ def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
         # Some servers repeat the name with each piece, others send a further call of the same tool
         # under the same index. Only the latter begins an object where one is complete.
         begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
-        is_complete = parsed(call.arguments.encode("utf-8", "replace")) is not None
+        is_complete = parsed(call.arguments) is not None
         continues = not (begins and is_complete)
     return same_index[-1] if continues else None
 

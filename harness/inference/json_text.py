@@ -70,7 +70,7 @@ def json_objects_in(text: str) -> list[str]:
 # --- JSON of unknown shape: None for whatever is not as expected ------------------------------
 
 
-def parsed(body: bytes | None) -> object:
+def parsed(body: bytes | str | None) -> object:
     """The value of a JSON text; None if it is not JSON, or there is no text."""
     try:
         return None if body is None else orjson.loads(body)

@@ -203,7 +203,7 @@ def _is_all_calls(text: str, tools: Sequence[ToolSpec], *, have_to_fit: bool) ->
     """Whether a text is calls of offered tools, with no word beside them."""
     schemas = {tool.name: tool.parameters for tool in tools}
     for name, arguments in calls_in(text, tools):
-        values, schema = parsed(arguments.encode("utf-8", "replace")), schemas.get(name)
+        values, schema = parsed(arguments), schemas.get(name)
         required, properties = rows(at(schema, "required")), at(schema, "properties") or ()
         fits = isinstance(values, dict) and {*required} <= values.keys() <= {*properties}
         # What cannot be read is its own arguments, see `calls_in`.

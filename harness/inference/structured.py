@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails, SchemaError
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
-from harness.inference.json_text import DECODER, json_objects_in, json_values_in
+from harness.inference.json_text import DECODER, json_objects_in, json_values_in, parsed
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
 from harness.trace import Span, Tracer, events
@@ -356,11 +356,7 @@ def mode_of(reply: Completion) -> StructuredMode:
     # Blanks between the tokens of JSON may have used up the limit.
     if letters == _PROBE_REPLY or (is_cut and _PROBE_REPLY.startswith(letters)):
         return "enforced"
-    try:
-        orjson.loads(reply.text)
-    except orjson.JSONDecodeError:
-        return "ignored"
-    return "advisory"
+    return "ignored" if parsed(reply.text) is None else "advisory"
 
 
 def _with_schema(messages: tuple[Message, ...], schema: JsonSchema) -> tuple[Message, ...]:

@@ -140,26 +140,18 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 # In lower case. Left out on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout` and
 # `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM).
-_FINISH_REASONS: Mapping[str, FinishReason] = {
-    "stop": "stop",
-    "eos": "stop",  # Together
-    "eos_token": "stop",  # TGI
-    "stop_sequence": "stop",  # TGI, Anthropic
-    "end_turn": "stop",  # Anthropic
-    "complete": "stop",  # Cohere
-    "tool_calls": "tool_calls",
-    "tool_use": "tool_calls",  # Anthropic
-    "tool_call": "tool_calls",  # mlx-lm
-    "tool_calling": "tool_calls",  # FastFlowLM
-    "function_call": "tool_calls",
-    "length": "length",
-    "max_tokens": "length",  # Anthropic, Cohere, Gemini
-    "model_length": "length",  # Mistral
-    "model_context_window_exceeded": "length",  # Anthropic
-    "content_filter": "content_filter",
-    "refusal": "content_filter",  # Anthropic
-    "safety": "content_filter",  # Gemini
-    "sensitive": "content_filter",  # GLM
+_FINISH_WORDS: Mapping[FinishReason, str] = {
+    # Together; TGI; TGI and Anthropic; Anthropic; Cohere.
+    "stop": "stop eos eos_token stop_sequence end_turn complete",
+    # Anthropic; mlx-lm; FastFlowLM; the older form.
+    "tool_calls": "tool_calls tool_use tool_call tool_calling function_call",
+    # Anthropic, Cohere, Gemini; Mistral; Anthropic.
+    "length": "length max_tokens model_length model_context_window_exceeded",
+    # Anthropic; Gemini; GLM.
+    "content_filter": "content_filter refusal safety sensitive",
+}
+_FINISH_REASONS = {
+    word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()
 }
 
 
