@@ -153,11 +153,8 @@ def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatReque
 
 def varied(request: ChatRequest, number: int) -> ChatRequest:
     """The request with its seed raised by `number`, and a temperature above 0."""
-    return replace(
-        request,
-        temperature=request.temperature or _TEMPERATURE_AGAIN,
-        seed=(request.seed or 0) + number,
-    )
+    seed = (request.seed or 0) + number
+    return replace(request, temperature=request.temperature or _TEMPERATURE_AGAIN, seed=seed)
 
 
 async def _whole_reply(
@@ -281,9 +278,7 @@ def lacks_text(request: ChatRequest, reply: Completion) -> bool:
     """Whether a whole reply holds neither text nor calls of offered tools, though it should."""
     if request.allow_empty or reply.finish_reason not in {"stop", "tool_calls"}:
         return False
-    if reply.tool_calls and request.tools:
-        return False
-    return not is_visible(reply.text)
+    return not (reply.tool_calls and request.tools) and not is_visible(reply.text)
 
 
 def with_text(request: ChatRequest, reply: Completion) -> Completion:

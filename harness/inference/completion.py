@@ -177,8 +177,7 @@ def why_no_text(reply: Completion) -> str:
     """Why a reply has no text, in words: what came in place of an answer."""
     tokens = "" if reply.usage is None else f" ({reply.usage.output_tokens} tokens)"
     if reply.tool_calls:
-        was_offered = reply.tools is not None
-        return "it was calling a tool" if was_offered else "it calls tools, and none was offered"
+        return "it was calling a tool" if reply.tools else "it calls tools, and none was offered"
     if reply.reasoning.strip() or (reply.usage and reply.usage.reasoning_tokens):
         is_cut = reply.finish_reason == "length"
         return f"reasoning{tokens} {'used up its room' if is_cut else 'is all that it holds'}"

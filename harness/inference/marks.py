@@ -52,8 +52,7 @@ _ARGUMENT_END = re.compile(r"</[\w:|\uff5c]*?(?:parameter|arg_value|function|inv
 _PYTHON_CALL = re.compile(r"\[?\s*[A-Za-z_]\w*\(\s*(?:[A-Za-z_]\w*\s*=|\))")
 # A text of Python, or a mark around calls.
 _TEXT_OR_MARK = re.compile(
-    r"""(\\.|("{3}|'{3}|"|')(?:[^\\]|\\.)*?\2)|```\w*|</?[|\uff5c]?[\w|\uff5c:]+[|\uff5c]?>""",
-    re.DOTALL,
+    r"""(?s)(\\.|("{3}|'{3}|"|')(?:[^\\]|\\.)*?\2)|```\w*|</?[|\uff5c]?[\w|\uff5c:]+[|\uff5c]?>"""
 )
 _JSON = re.compile(r'\{(?=\s*["}])|\[(?=\s*\{)')
 # Gemma's texts, texts of JSON, and keys without quotes.
@@ -209,13 +208,12 @@ def _is_all_calls(text: str, tools: Sequence[ToolSpec], *, have_to_fit: bool) ->
         # What cannot be read is its own arguments, see `calls_in`.
         if schema is None or arguments == text or (have_to_fit and not fits):
             return False
-    if _PYTHON_CALL.match(text):
-        return True  # its reader takes nothing else
+    is_python = _PYTHON_CALL.match(text)  # whose reader takes nothing else
     for _, raw in json_values_in(text):
         text = text.replace(raw, "")
     names = "|".join(map(re.escape, schemas))
     marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{_unsure_marks()}|\b(?:{names})\b"
-    return re.search(r"\w", re.sub(marks, "", text)) is None
+    return bool(is_python) or not re.search(r"\w", re.sub(marks, "", text))
 
 
 def _ends_thought(row: Mapping[str, str], unquoted: str) -> bool:
@@ -259,7 +257,7 @@ def _overlap(text: str, marks: Sequence[str]) -> int:
 
 def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
     """Names and arguments of the calls in a text that `MarkSplitter` took for calls."""
-    types = {tool.name: at(tool.parameters, "properties") for tool in tools}
+    types = {tool.name: at(tool.parameters, "properties") for tool in tools}  # by parameter
     # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
     with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
@@ -277,10 +275,7 @@ Calls = Iterator[tuple[str, object]]  # (name, arguments)
 
 
 def _calls(text: str, types: Mapping[str, Any]) -> Calls:
-    """The calls in a text by the form that it begins with: the marks of others are in arguments.
-
-    `types` has each tool's schemas of its parameters.
-    """
+    """The calls by the form whose marks come first: those of others are in their arguments."""
     brace = text.find("{") if "{" in text else len(text)
     tag = _CALL_TAG.search(text)
     without_marks = _TEXT_OR_MARK.sub(lambda part: part[1] or "", text).strip()

@@ -147,12 +147,9 @@ class ReplyType(Generic[T]):
             inner = decoded[key]
             if isinstance(inner, dict) and inner and inner.keys() <= self._field_names:
                 return f"its fields stand under '{key}', and belong to the object itself"
-        if isinstance(parsed, BaseModel):
-            # A validator of the model, or an alias, may take other names.
-            has_field = bool(parsed.model_fields_set)
-        else:
-            has_field = not self._field_names.isdisjoint(decoded)
-        if decoded and not has_field:
+        # A validator of a model, or an alias, may take other names.
+        own = self._field_names & decoded.keys()
+        if decoded and not (parsed.model_fields_set if isinstance(parsed, BaseModel) else own):
             names = ", ".join(f"'{name}'" for name in decoded)
             return f"it has none of the fields of the type, only {names[:200]}"
         return ""

@@ -141,23 +141,18 @@ def _mapping(value: object) -> Mapping[str, Any]:
 # In lower case. Left out on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout` and
 # `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM).
 _FINISH_WORDS: Mapping[FinishReason, str] = {
-    # Together; TGI; TGI and Anthropic; Anthropic; Cohere.
-    "stop": "stop eos eos_token stop_sequence end_turn complete",
-    # Anthropic; mlx-lm; FastFlowLM; the older form.
+    "stop": "stop eos eos_token stop_sequence end_turn complete",  # Together, TGI, Claude, Cohere
+    # Anthropic, mlx-lm, FastFlowLM, and the older form.
     "tool_calls": "tool_calls tool_use tool_call tool_calling function_call",
-    # Anthropic, Cohere, Gemini; Mistral; Anthropic.
-    "length": "length max_tokens model_length model_context_window_exceeded",
-    # Anthropic; Gemini; GLM.
-    "content_filter": "content_filter refusal safety sensitive",
+    "length": "length max_tokens model_length model_context_window_exceeded",  # Mistral, Anthropic
+    "content_filter": "content_filter refusal safety sensitive",  # Anthropic, Gemini, GLM
 }
-_FINISH_REASONS = {
-    word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()
-}
+_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
 
 
 def finish_reason(word: str) -> FinishReason | None:
     """The finish reason of a server's word for it; None if the word is not known."""
-    return _FINISH_REASONS.get(word.lower())
+    return _REASONS.get(word.lower())
 
 
 def proper_end(word: str) -> FinishReason:
