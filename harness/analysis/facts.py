@@ -177,6 +177,23 @@ class Observed:
         """The endpoint `tag`; with default settings if the run does not describe it."""
         return self.servers.get(tag) or Server(model=tag)
 
+    def around(self, inside: int) -> Iterator[int]:
+        """The spans around the span `inside`, the innermost first."""
+        span = self.parents.get(inside)
+        while span is not None:
+            yield span
+            span = self.parents.get(span)
+
+    def node_around(self, inside: int) -> int | None:
+        """The innermost call of a node around the span `inside`; None outside of nodes."""
+        return next((span for span in self.around(inside) if span in self.nodes), None)
+
+    @cached_property
+    def with_answers(self) -> set[int]:
+        """The spans in which a person answered, and the spans around them."""
+        answers = [answer.span or 0 for answer in self.recorded[events.AnswerEvent]]
+        return {outer for span in answers for outer in (span, *self.around(span))}
+
     def prompt(self, call: Call) -> str | None:
         """The call's prompt, if it was recorded."""
         return self.texts.get(call.prompt_sha256)
