@@ -106,7 +106,9 @@ class Observed:
         self.every_call = calls_of(spans)
         # Calls that no limit refused; those answered from the cache are among them.
         self.calls = [call for call in self.every_call if not call.was_refused]
-        self.failed = [call for call in self.calls if call.status == "error"]
+        # A call that was left behind after its cancellation did not fail.
+        errors = (call for call in self.calls if call.status == "error")
+        self.failed = [call for call in errors if call.error_class != "LeftBehind"]
         # Tag → the endpoint.
         self.servers = {server.model: server for server in recorded[Server]}
         self.every_load = [*self._loads()]

@@ -882,8 +882,24 @@ def a_person_answers() -> PlantedRun:
     return run
 
 
+def failures_that_cost_nothing() -> PlantedRun:
+    """A node's third attempt succeeds; a node is skipped at its timeout, and a call left behind."""
+    run = PlantedRun()
+    for attempt in (1, 2):
+        failed: dict[str, Any] = {"status": "error", "error": "ServerError: small: boom"}
+        node = run.node("draft", 10 * attempt, 8, label="draft", attempt=attempt, **failed)
+        run.instant("retry", span=node, model="small", reason="ServerError", delay_s=0.0)
+        for at_ms in (0, 4):
+            run.span("chat", 10 * attempt + at_ms, 2, node, model="small", **failed)
+    run.call(30, parent=run.node("draft", 30, 230, label="draft", attempt=3))
+    run.node("late", 0, 250, label="late", status="error", error="NodeTimedOut: total_s = 0.2 s")
+    run.failed_call(5, "LeftBehind: it went on although it was cancelled")
+    return run
+
+
 HEALTHY: list[Make] = [
     a_person_answers,
+    failures_that_cost_nothing,
     parallel_on_a_warm_server,
     revise_loop,
     chain_in_one_function,

@@ -453,6 +453,8 @@ def test_a_run_that_ended_in_an_error_of_its_own_is_not_called_healthy(tmp_path:
     run = PlantedRun()
     run.node("whole", 0, 10)
     failed = run.node("divide", 10, 5, status="error", error="ZeroDivisionError: division by zero")
+    for _ in range(2):
+        run.span("chat", 10, 5, run.root, model="small", status="unfinished")
 
     journal = run.journal(tmp_path, ended="error", error="NodeFailed: node 'divide' failed")
     (finding,) = diagnose(journal).findings
