@@ -112,9 +112,8 @@ class Charges:
         factor = max(self._prompt_factors.get(request.model, 1.0), prompt_tokens / estimated)
         self._prompt_factors[request.model] = factor
         # A fallback's reply has the fallback's price.
-        cost = self._cost_usd(endpoint or request.model, prompt_tokens, answered)
-        if cost is None:
-            cost = reported_usd
+        priced_usd = self._cost_usd(endpoint or request.model, prompt_tokens, answered)
+        cost = reported_usd if priced_usd is None else priced_usd
         return _of_call(prompt_tokens, answered, cost, is_estimated=counted is None)
 
     def taken_by_failure(self, request: Request, error: BaseException, *, pieces: int) -> Spent:
@@ -127,8 +126,7 @@ class Charges:
         return _of_call(tokens, pieces, cost, is_estimated=True)
 
     def _prompt_tokens(self, request: Request) -> int:
-        factor = self._prompt_factors.get(request.model, 1.0)
-        return math.ceil(most_input_tokens(request) * factor)
+        return math.ceil(most_input_tokens(request) * self._prompt_factors.get(request.model, 1.0))
 
     def _cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         endpoint = self._endpoints.get(model)
@@ -142,13 +140,11 @@ class Charges:
         return (input_tokens * input_usd + output_tokens * output_usd) / 1e6
 
 
-def _of_call(
-    input_tokens: int, output_tokens: int, cost: float | None, *, is_estimated: bool
-) -> Spent:
+def _of_call(read: int, written: int, cost: float | None, *, is_estimated: bool) -> Spent:
     return Spent(
         calls=1,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        input_tokens=read,
+        output_tokens=written,
         cost_usd=cost,
         estimated_calls=int(is_estimated),
         unpriced_calls=int(cost is None),
