@@ -53,9 +53,7 @@ def read(tokens, text="Hello."):
         ),
         pytest.param(asked(), "<|plan|>Hi.<|/plan|>Hello.", "call.marks-unknown", id="marks"),
         pytest.param(asked(), "<scratchpad>Hi</scratchpad>", "call.marks-unknown", id="a tag"),
-        pytest.param(
-            asked(tools=(TOOL,)), f"So: {CALL}", "call.marks-unknown", id="a call in the answer"
-        ),
+        pytest.param(asked(tools=(TOOL,)), f"So: {CALL}", "call.marks-unknown", id="a call"),
         pytest.param(asked(tools=(TOOL,)), f"Write `{CALL}`.", None, id="a quoted call"),
         pytest.param(asked("Use <|plan|>."), "<|plan|>Hello.", None, id="wanted marks"),
         pytest.param(asked(), "Write `<|plan|>`.\n```\n<think>\n```", None, id="quoted marks"),

@@ -286,19 +286,6 @@ def piece(index=None, id="", name="", arguments=""):  # noqa: A002 - the field's
             id="numbered, in pieces",
         ),
         pytest.param(
-            [piece(0, "0", "f", "{"), piece(0, "0", "", "}")], [("0", "f", "{}")], id="TGI"
-        ),
-        pytest.param(
-            [
-                piece(0, "a", "f"),
-                piece(1, "b", "g"),
-                piece(0, "", "", "[0]"),
-                piece(1, "", "", "1"),
-            ],
-            [("a", "f", "[0]"), ("b", "g", "1")],
-            id="by turns",
-        ),
-        pytest.param(
             [piece(None, "", "f", "{}"), piece(None, "", "f", '{"x":1}')],
             [("call00002", "f", "{}"), ("call00003", "f", '{"x":1}')],
             id="whole, with neither number nor id",
@@ -325,12 +312,7 @@ def piece(index=None, id="", name="", arguments=""):  # noqa: A002 - the field's
             [piece(0, "a", "f", "{"), piece(0, "a", "f", "}")], [("a", "f", "{}")], id="all again"
         ),
         pytest.param([piece(0, "", "f"), piece(0, "a")], [("a", "f", "{}")], id="a late id"),
-        pytest.param(
-            [piece(None, "a", "f"), piece(None, "", "", "{}")], [("a", "f", "{}")], id="no numbers"
-        ),
-        pytest.param(
-            [piece(0, "call00001", "f")], [("call00002", "f", "{}")], id="an id used before"
-        ),
+        pytest.param([piece(0, "call00001", "f")], [("call00002", "f", "{}")], id="a used id"),
     ],
 )
 def test_pieces_are_gathered_into_calls(pieces, calls):

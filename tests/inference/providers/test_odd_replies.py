@@ -250,6 +250,7 @@ CALLS = {
     "Hermes": f"<tool_call>\n{CALLED}\n</tool_call>",
     "Hermes, its kind beside": f'<tool_call>\n{CALLED[:-1]}, "function": "look"}}\n</tool_call>',
     "Hermes, unclosed": f"<tool_call>\n{CALLED}",
+    "Hermes, a fence's word": f"<tool_call>json{CALLED}",
     "Qwen3-Coder": "<think>\nHm.\n</think>\n\n<tool_call>\n<function=look>\n<parameter=item>\n7\n"
     "</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
     "a word before": f"I will look.\n\n<tool_call>\n{CALLED}\n</tool_call>",
@@ -403,24 +404,16 @@ def test_a_call_that_cannot_be_read_is_no_answer(text):
     assert (completion.text, call.name, call.arguments) == ("", "look", text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"Write:\n```\n<tool_call>\n{CALLED}\n</tool_call>\n```\nor `[look()]`.",
-        f"A call looks like this:\n\n{CALLED}",
-        f"A call looks like this:\n\n<tools>{CALLED}</tools>",
-        f"To look, send it.\n\n```json\n{CALLED}\n```",
-        f"```json\n{CALLED}\n```\nThat was a call.",
-        f"Send it. {CALLED} is all.",
-        f'The robot wrote "{CALLED}" and smiled.',
-        f"{CALLED} is what a model writes.",
-        f"[1] has it. {CALLED}",
-        'I looked. {"name": "look", "arguments": {"place": "7"}}',
-        'I looked. {"name": "find", "arguments": {"item": "7"}}',
-        "[Calling tool: look] was all it wrote, and to=functions.look was not.",
-    ],
-)
+SPEAKS_OF_IT = r"""A call looks like this:\n\nCALL;A call looks like this:\n\n<tools>CALL</tools>
+;Write:\n```\n<tool_call>\nCALL\n</tool_call>\n```\nor `[look()]`.;Send:\n```json\nCALL\n```
+;```json\nCALL\n```\nThat was it.;Send it. CALL is all.;CALL is what a model writes.;[1] has CALL
+;The robot wrote "CALL" and smiled.;I looked. {"name": "look", "arguments": {"place": "7"}}
+;[Calling tool: look] was all, to=functions.look was not.;It is. {"name": "find", "input": {}}"""
+
+
+@pytest.mark.parametrize("text", SPEAKS_OF_IT.replace("\n", "").split(";"))
 def test_a_call_that_an_answer_only_speaks_of_stays_in_it(text):
+    text = text.replace("CALL", CALLED).replace("\\n", "\n")
     request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
 
     completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)

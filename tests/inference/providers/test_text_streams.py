@@ -170,15 +170,7 @@ def test_a_stop_text_is_found_however_it_is_cut(stops, pieces, told, found):
     assert text.has_ended is found
 
 
-def test_a_fence_of_json_is_no_name_of_a_tool():
-    call = '{"name": "look", "arguments": {"n": 1}}'
-    assert calls_in(f"<tool_call>json{call}", ()) == [("look", '{"n": 1}')]
-
-
-TEXT = {"type": "string"}
-TOOLS = (ToolSpec("delete", "", {}), ToolSpec("look", "", {"properties": {"b": TEXT}}))
-
-
+TOOLS = [ToolSpec(tool, "", {"properties": {"b": {"type": "string"}}}) for tool in ("cat", "look")]
 WORDS = """<parameter=a>;<{}>;<arg_key>;</parameter>;<function=;<invoke</;commentary ;éa_b;a
 ;<tool_call>f<arg_key>k</arg_key><arg_value>;look{{a:;{{"a":1}};\\";';<|"|>;[look(b=1)];<a:"""
 
@@ -195,32 +187,30 @@ def test_words_and_tags_without_end_take_no_time(head, words):
 
 def in_each_form(text):
     """A call with this text as an argument, as models write it."""
-    whole = json.dumps({"a": "notes/delete", "b": text})
-    yield (
-        "<tool_call>\n<function=look>\n<parameter=a>\nnotes/delete\n</parameter>\n<parameter=b>\n"
-        f"{text}\n</parameter>\n</function>\n</tool_call>\n<tool_response>\nA cat."
-    )
-    yield (
-        "<tool_call>look\n<arg_key>a</arg_key>\n<arg_value>notes/delete</arg_value>\n<arg_key>b"
-        f"</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>\n<tool_response>\nA cat."
-    )
-    for tag in ("parameter", "\uff5cDSML\uff5cparameter"):
-        a, b = (f'<{tag} name="{name}">{{}}</{tag}>' for name in "ab")
-        yield f'<invoke name="look">\n{a.format("notes/delete")}\n{b.format(text)}\n</invoke>'
-    yield f'<tool_call><invoke name="look"><a>notes/delete</a><b>{text}</b></invoke>'
-    yield f'<|tool_call>call:look{{a:<|"|>notes/delete<|"|>,b:<|"|>{text}<|"|>}}<tool_call|>'
+    dsml = '<\uff5cDSML\uff5cparameter name="{}">{}</\uff5cDSML\uff5cparameter>'
+    for argument, call in (
+        ("<parameter={}>\n{}\n</parameter>", "<tool_call>\n<function=look>\n{}\n</function>"),
+        ("<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>", "<tool_call>look\n{}"),
+        ('<parameter name="{}">{}</parameter>', '<invoke name="look">\n{}\n</invoke>'),
+        (dsml, '<invoke name="look">\n{}\n</invoke>'),
+        ("<{0}>{1}</{0}>", '<tool_call><invoke name="look">{}</invoke>'),
+    ):
+        arguments = argument.format("a", "notes/cat") + "\n" + argument.format("b", text)
+        yield call.format(arguments) + "\n</tool_call>\n<tool_response>\nA cat.\n</tool_response>"
+    whole = json.dumps({"a": "notes/cat", "b": text})
+    yield f'<|tool_call>call:look{{a:<|"|>notes/cat<|"|>,b:<|"|>{text}<|"|>}}<tool_call|>'
     yield f"<function=look>{whole}</function>"
     yield f"[TOOL_CALLS]look[ARGS]{whole}"
     yield f'<tool_call>\n{{"name": "look", "arguments": {whole}}}\n</tool_call>'
     yield f'<tool_call>{{"name": "look", {whole[1:]}</tool_call>'
-    yield f"<|tool_call_start|>[look(a='notes/delete', b={text!r})]<|tool_call_end|>"
+    yield f"<|tool_call_start|>[look(a='notes/cat', b={text!r})]<|tool_call_end|>"
 
 
-TEXTS = r"""{"path": "x"};{"name": "delete", "arguments": {"path": "x"}};delete {"path": "x"}
-;<b>1</b>;<p>x</p>;a\n\n;007;true;;a "b", c: {d: 1};[delete(path='x')];```py\n1\n```;</function>
+TEXTS = r"""{"path": "x"};{"name": "cat", "arguments": {"path": "x"}};cat {"path": "x"}
+;<b>1</b>;<p>x</p>;a\n\n;007;true;;a "b", c: {d: 1};[cat(path='x')];```py\n1\n```;</function>
 ;<tool_call>look</tool_call>;a </tool_call> b;a </parameter> b;a </arg_value>\nb
 ;<arg_key>c</arg_key>;<parameter=c>1</parameter> e;a <function=look> b;<invoke name="look">
-;<function=delete>\n<parameter=path>\nx\n</parameter>\n</function>"""
+;<function=cat>\n<parameter=path>\nx\n</parameter>\n</function>"""
 
 
 @pytest.mark.parametrize("text", TEXTS.replace("\n", "").replace("\\n", "\n").split(";"))
@@ -228,20 +218,17 @@ def test_what_stands_in_an_argument_is_its_text(text):
     for call in in_each_form(text):
         (read,) = calls_in(call, TOOLS)
         assert read[0] == "look"
-        assert json.loads(read[1]) == {"a": "notes/delete", "b": text}, call
+        assert json.loads(read[1]) == {"a": "notes/cat", "b": text}, call
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        ("<function=look>\n<parameter=b>\ntea\n</function>\n</tool_call>", '{"b": "tea"}'),
-        ("<function=look><parameter=b>tea</parameter><parameter=b>x</parameter></function>", None),
-        ("<function=look><parameter=a>1<parameter=b>2</parameter></function>", None),
-        ("<function=look><parameter=b>1</parameter></function> </parameter></function>", None),
-        ("<function=look>tea</function>", None),
-        ('<function=look>{"b": "te</function>', None),
-        ('<tool_call>{"name": "look", "arguments": {"b": "a" b {"name": "delete"}}}', None),
-    ],
-)
-def test_an_argument_is_neither_lost_nor_cut(text, arguments):
-    assert calls_in(text, TOOLS) == [("look", arguments or text)]
+BROKEN = """<parameter=b>tea</parameter><parameter=b>x</parameter></function>;tea</function>
+;<parameter=a>1<parameter=b>2</parameter></function>;{"b": "te</function>
+;<parameter=b>1</parameter></function> </parameter></function>;{"b": "a" b {"name": "cat"}}"""
+
+
+@pytest.mark.parametrize("text", BROKEN.replace("\n", "").split(";"))
+def test_an_argument_is_neither_lost_nor_cut(text):
+    call = f"<function=look>{text}"
+    assert calls_in(call, TOOLS) == [("look", call)]
+    unended = "<function=look><parameter=b>tea</function></tool_call>"
+    assert calls_in(unended, TOOLS) == [("look", '{"b": "tea"}')]
