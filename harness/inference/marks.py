@@ -82,15 +82,15 @@ def _thought_marks() -> Mapping[str, str]:
 
 @cache
 def _call_marks() -> tuple[str, ...]:
-    rows = (row for row in _table() if row["opening"] != "tools")
+    rows = (row for row in _table() if row["opening"] not in {"offered", "unsure"})
     marks = dict.fromkeys(row["tool_open"] for row in rows if row["tool_open"])
     return tuple(mark for mark in marks if mark not in _thought_marks())
 
 
 @cache
-def _unsure_marks() -> str:
-    """A pattern of what may begin a call, and stands in other texts as well."""
-    return "|".join(re.escape(row["tool_open"]) for row in _table() if row["opening"] == "tools")
+def _marks_with_tools(kind: str) -> tuple[str, ...]:
+    """Marks of calls that count only if tools were offered: `offered`, or `unsure`."""
+    return tuple(row["tool_open"] for row in _table() if row["opening"] == kind)
 
 
 @cache
@@ -183,13 +183,14 @@ def split_whole(
         return "", answer, ""
     # 2. Marked calls behind an answer, where a line begins.
     for line in re.finditer(r"^[^\S\n]*(?=\S)", unquoted, re.MULTILINE):
-        if unquoted.startswith(_call_marks(), line.end()):
+        if unquoted.startswith(_call_marks() + _marks_with_tools("offered"), line.end()):
             return "", answer[: line.start()].rstrip(), answer[line.end() :]
     # 3. Calls without marks, as of Llama. A false call is worse than a missed one, so what stands
     #    behind half a sentence or a colon is taken for an example.
     before, calls_text = "", _FENCE.sub("", answer.strip()).strip()
     is_whole = calls_text[:1] in {"[", "{"}
-    opening = re.search(rf"{_unsure_marks()}|{_JSON.pattern}", unquoted)
+    unsure = "|".join(map(re.escape, _marks_with_tools("unsure")))
+    opening = re.search(rf"{unsure}|{_JSON.pattern}", unquoted)
     if opening and not is_whole:
         before, calls_text = answer[: opening.start()].rstrip(), answer[opening.start() :]
     is_apart = bool(is_whole or opening) and before[-1:] in ".!?\u2026\u3002\uff01\uff1f"
@@ -211,8 +212,8 @@ def _is_all_calls(text: str, tools: Sequence[ToolSpec], *, have_to_fit: bool) ->
     is_python = _PYTHON_CALL.match(text)  # whose reader takes nothing else
     for _, raw in json_values_in(text):
         text = text.replace(raw, "")
-    names = "|".join(map(re.escape, schemas))
-    marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{_unsure_marks()}|\b(?:{names})\b"
+    unsure, names = ("|".join(map(re.escape, s)) for s in (_marks_with_tools("unsure"), schemas))
+    marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{unsure}|\b(?:{names})\b"
     return bool(is_python) or not re.search(r"\w", re.sub(marks, "", text))
 
 

@@ -108,6 +108,7 @@ def divided(*pieces):
         (f"{ANALYSIS}a<|end|>{FINAL}b<|return|>", "a", "b"),
         (f"<|start|>assistant{ANALYSIS}a<|end|>{FINAL}b", "a", "b"),
         ("b<|im_end|>\n", "", "b"),
+        ("<tool_use>b</tool_use>", "", "<tool_use>b</tool_use>"),
         ("a <b", "", "a <b"),
     ],
 )
