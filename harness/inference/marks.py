@@ -209,12 +209,12 @@ def _is_all_calls(text: str, tools: Sequence[ToolSpec], *, have_to_fit: bool) ->
         # What cannot be read is its own arguments, see `calls_in`.
         if schema is None or arguments == text or (have_to_fit and not fits):
             return False
-    is_python = _PYTHON_CALL.match(text)  # whose reader takes nothing else
     for _, raw in json_values_in(text):
         text = text.replace(raw, "")
     unsure, names = ("|".join(map(re.escape, s)) for s in (_marks_with_tools("unsure"), schemas))
     marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{unsure}|\b(?:{names})\b"
-    return bool(is_python) or not re.search(r"\w", re.sub(marks, "", text))
+    # Python's reader takes nothing beside its calls.
+    return bool(_PYTHON_CALL.match(text)) or not re.search(r"\w", re.sub(marks, "", text))
 
 
 def _ends_thought(row: Mapping[str, str], unquoted: str) -> bool:
@@ -306,8 +306,7 @@ def _json_calls(text: str) -> Calls:
     """JSON with the name in it: Hermes, Qwen, Llama 3, Granite, Phi, Hunyuan, Command."""
     end = 0
     while opening := _JSON.search(text, end):
-        # What is broken ends the reading: a value inside it is no call.
-        value, end = DECODER.raw_decode(text, opening.start())
+        value, end = DECODER.raw_decode(text, opening.start())  # in a broken value is no call
         for call in value if isinstance(value, list) else rows(at(value, "tool_calls")) or [value]:
             function = at(call, "function")
             fields = function if isinstance(function, dict) else call
