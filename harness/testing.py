@@ -199,9 +199,9 @@ class Script:
 
     def __init__(self, replies: Mapping[str, object]) -> None:
         self._entries = dict(replies)
-        # The keys that lead to a list, after the label of the call → how many replies were used.
+        # (label of a call, and the keys that lead to a list) → how many of its replies were used.
         self._positions: Counter[tuple[str, ...]] = Counter()
-        self._used: set[tuple[str, ...]] = set()  # the keys that lead to each used reply
+        self._used: set[tuple[str, ...]] = set()  # (the keys that lead to a reply) of each used one
         self._calls: list[str] = []  # a line for each call, for messages
         self._backend = ScriptedBackend(self._reply)
         # Without an entry for it, there is no evaluator.

@@ -19,7 +19,6 @@ SERVER = re.compile(
 # Files outside it that name servers, and why.
 ELSEWHERE = {
     "inference/endpoint.py": "the values of `backend`, and the settings that each one has",
-    "inference/model_names.py": "publishers and packings, as words of a model's name",
     "session/settings.py": "an example of an endpoint",
     "trace/secrets.py": "words that people put where a client wants a key",
 }

@@ -146,16 +146,18 @@ async def plan_models(
 def _roles_by_tag(
     graph: Graph, roles: Roles, endpoints: Mapping[str, Endpoint], *, required: Collection[str]
 ) -> dict[str, list[str]]:
-    """Tag of each endpoint that a run calls or loads → its roles, those with roles coming first."""
-    demand = demand_of(graph)
+    """Tag of each endpoint that a run calls or loads → its roles, those with roles coming first.
+
+    `required` are the tags of endpoints that the run cannot do without, whoever calls them.
+    """
+    demand = demand_of(graph)  # node → its roles; None for a node that does not declare them
     roles_of: dict[str, list[str]] = {}
     for role in dict.fromkeys(role for names in demand.values() for role in names or ()):
         for tag in roles.tags(role):
             roles_of.setdefault(tag, []).append(role)
-    # A node that does not declare its models may call any endpoint.
-    is_unknown = None in demand.values()
+    may_call_any = None in demand.values()
     for tag, endpoint in endpoints.items():
-        if is_unknown or tag in required or (endpoint.pin and is_managed(endpoint)):
+        if may_call_any or tag in required or (endpoint.pin and is_managed(endpoint)):
             roles_of.setdefault(tag, [])
     for tag in tuple(roles_of):
         for fallback in endpoints[tag].fallback:

@@ -17,8 +17,8 @@ from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
-from harness.trace.calls import grouped
 from harness.trace.journal_reader import Journal
+from harness.wiggum import loops_in
 
 
 def diagnose(journal: Journal) -> Diagnosis:
@@ -76,20 +76,21 @@ def _remarks(observed: Observed) -> Iterator[Notice]:
             message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
             "from the cache.",
         )
-    rounds_by_loop = grouped(observed.recorded[events.RoundEvent], by=lambda scored: scored.id)
-    failed = [rounds for rounds in rounds_by_loop.values() if not any(r.passed for r in rounds)]
+    loops = [loop.rounds for loop in loops_in(observed.recorded) if loop.rounds]
+    failed = [rounds for rounds in loops if not any(r.passed for r in rounds)]
     if failed:
         scores = ", ".join(f"{r.composite:.3g}" for r in failed[0])
         yield Notice(
             code="diagnosis.loops-not-passed",
-            message=f"{len(failed)} of {counted(len(rounds_by_loop), 'loop')} had no draft that "
+            message=f"{len(failed)} of {counted(len(loops), 'loop')} had no draft that "
             f"passed; of the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
         )
-    if reused := [reuse.node for reuse in observed.recorded[events.Reuse]]:
+    # Each part of a resumed run takes the outputs of all parts before it.
+    if reused := {(reuse.node, reuse.item): None for reuse in observed.recorded[events.Reuse]}:
         yield Notice(
             code="diagnosis.outputs-reused",
-            message=f"{counted(len(reused), 'call')} of {quoted(reused)} took the output of an "
-            "earlier run, or of an earlier part of this one.",
+            message=f"{counted(len(reused), 'call')} of {quoted(node for node, _ in reused)} took "
+            "the output of an earlier run, or of an earlier part of this one.",
         )
     for model, calls in observed.by_model.items():
         if cut := [call for call in calls if call.was_cut and reached_own_limit(call)]:

@@ -85,11 +85,7 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
         number = int(fields.get("row", -1))
         first_numbers[row.id] = min(number, first_numbers.get(row.id, number))
         epoch: dict[str, Any] = dict(spent.get(number, {}))
-        epoch |= {
-            column: fields[column]
-            for column in _EPOCH
-            if fields.get(column) not in (None, "", {}, [])
-        }
+        epoch |= {key: fields[key] for key in _EPOCH if fields.get(key) not in (None, "", {}, [])}
         epoch |= {"epoch": int(fields["epoch"]), "scores": scores_in(row)}
         rows[row.id]["epochs"].append(epoch)
     for entry in rows.values():

@@ -106,7 +106,9 @@ class Observed:
         self.every_call = calls_of(spans)
         # Calls that no limit refused; those answered from the cache are among them.
         self.calls = [call for call in self.every_call if not call.was_refused]
-        self.failed = [call for call in self.calls if call.status == "error"]
+        # A call that was left behind after its cancellation did not fail.
+        errors = (call for call in self.calls if call.status == "error")
+        self.failed = [call for call in errors if call.error_class != "LeftBehind"]
         # Tag → the endpoint.
         self.servers = {server.model: server for server in recorded[Server]}
         self.every_load = [*self._loads()]
@@ -176,6 +178,23 @@ class Observed:
     def server(self, tag: str) -> Server:
         """The endpoint `tag`; with default settings if the run does not describe it."""
         return self.servers.get(tag) or Server(model=tag)
+
+    def around(self, inside: int) -> Iterator[int]:
+        """The spans around the span `inside`, the innermost first."""
+        span = self.parents.get(inside)
+        while span is not None:
+            yield span
+            span = self.parents.get(span)
+
+    def node_around(self, inside: int) -> int | None:
+        """The innermost call of a node around the span `inside`; None outside of nodes."""
+        return next((span for span in self.around(inside) if span in self.nodes), None)
+
+    @cached_property
+    def with_answers(self) -> set[int]:
+        """The spans in which a person answered, and the spans around them."""
+        answers = [answer.span or 0 for answer in self.recorded[events.AnswerEvent]]
+        return {outer for span in answers for outer in (span, *self.around(span))}
 
     def prompt(self, call: Call) -> str | None:
         """The call's prompt, if it was recorded."""

@@ -74,21 +74,8 @@ message, with the roles of its parts in the text."""
 # Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be the
 # seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing.
 QUOTING = frozenset(
-    {
-        *(
-            "about",
-            "answer",
-            "detail",
-            "digest",
-            "findings",
-            "hits",
-            "metadata",
-            "query",
-            "seed",
-            "text",
-        ),
-        *("section", "title", "traceback", "where"),
-    }
+    {"about", "answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed"}
+    | {"section", "text", "title", "traceback", "where"}
 )
 
 
@@ -196,10 +183,8 @@ class _RunSpans:
         if self._content:
             for name, (genai_name, role) in _TEXTS.items():
                 if text := self._texts.get(str(attributes.get(name))):
-                    message: dict[str, object] = {
-                        "role": role,
-                        "parts": [{"type": "text", "content": text}],
-                    }
+                    parts = [{"type": "text", "content": text}]
+                    message: dict[str, object] = {"role": role, "parts": parts}
                     if role == "assistant":
                         message["finish_reason"] = events.Chat.read(record).finish_reason
                     values[genai_name] = dump_json([message]).decode()

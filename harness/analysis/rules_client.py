@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from harness.analysis.facts import (
@@ -78,8 +78,8 @@ def serial_client(observed: Observed) -> Observations:
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     # Code of their own, such as a lock, holds back the calls of items that ran at once.
     has_lock = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
-    # The span around a call: the function that made it.
-    functions = {observed.parents.get(call.id) for call in independent}
+    # The functions that made the calls.
+    functions = {observed.node_around(call.id) for call in independent}
     waited_for_places = functions & observed.place_waits.keys()
     if waited_for_places and any(observed.is_costly(seen) for seen in _places(observed)):
         return  # The rule `max-parallel` reports it.
@@ -294,7 +294,7 @@ def client_lag(observed: Observed) -> Observations:
 
 def _innermost_nodes(observed: Observed) -> list[Interval]:
     """Calls of nodes in which no other node was called."""
-    callers = {span for node in observed.nodes for span in _around(observed, node)}
+    callers = {span for node in observed.nodes for span in observed.around(node)}
     return [attempt for node, attempt in observed.nodes.items() if node not in callers]
 
 
@@ -416,7 +416,7 @@ def _is_unquoted(replies: Sequence[str], prompts: Sequence[str]) -> bool:
 def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
     """For each call, the positions of the earlier calls that it needs, or may need."""
     # The time that this takes grows with the square of the number of calls.
-    around = [frozenset(_around(observed, call.id)) for call in calls]
+    around = [frozenset(observed.around(call.id)) for call in calls]
     upstream = [_upstream_of(observed, spans) for spans in around]
     prompts = [observed.prompt(call) or "" for call in calls]
     replies = [observed.reply(call) or "" for call in calls]
@@ -431,14 +431,6 @@ def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
         }
         for number, call in enumerate(calls)
     ]
-
-
-def _around(observed: Observed, inside: int) -> Iterator[int]:
-    """The spans around the span `inside`, the innermost first."""
-    span = observed.parents.get(inside)
-    while span is not None:
-        yield span
-        span = observed.parents.get(span)
 
 
 def _upstream_of(observed: Observed, spans: frozenset[int]) -> set[int]:
@@ -459,7 +451,7 @@ def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
         return True
     # Of calls by one function, only their texts could show that the later does not need the other.
     is_unread = observed.reply(earlier) is None or observed.prompt(later) is None
-    return is_unread and observed.parents.get(earlier.id) == observed.parents.get(later.id)
+    return is_unread and observed.node_around(earlier.id) == observed.node_around(later.id)
 
 
 @rule(
@@ -503,10 +495,7 @@ def slow_code(observed: Observed) -> Observations:
         verb = "took" if len(set(nodes)) == 1 else "took most of"
         subject = f"Code of '{nodes[0]}'{where}, with its waits, {verb}"
         spans = [step.span for step in observed.path.steps if step.node == nodes[0]]
-    # Spans in which a person answered, and the spans around them.
-    answers = [answer.span or 0 for answer in observed.recorded[events.AnswerEvent]]
-    with_answers = {outer for span in answers for outer in (span, *_around(observed, span))}
-    if spans and spans[0] in with_answers:
+    if spans and spans[0] in observed.with_answers:
         return  # It waited for a person.
     yield Observation(
         # Only the author of the code knows whether it is needed, and can be quicker.

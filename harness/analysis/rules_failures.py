@@ -235,12 +235,17 @@ def _made_again(observed: Observed, failures: _Failures) -> Observation:
 @rule("failed-calls", *_OTHER_ERROR, cases=_ERRORS, explains=("failed",))
 def failed_calls(observed: Observed) -> Observations:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
-    # What failed in an earlier part of the run was made again.
-    was_repeated = observed.journal.resumed_after
+    repeated = {*span_ids(_repeated_attempts(observed))}
+
+    def was_repeated(span: int, time_ns: int) -> bool:
+        # By a later part of the run, or by a later attempt of a node around it.
+        around = (span, *observed.around(span))
+        return observed.journal.resumed_after(time_ns) or not repeated.isdisjoint(around)
+
     for failures in _failures(observed):
         outcomes = (*failures.retries, *failures.fallbacks)
-        count = sum(not _ran_out(c) and not was_repeated(c.end_ns) for c in failures.calls)
-        count -= sum(not was_repeated(outcome.time_ns) for outcome in outcomes)
+        calls = [c for c in failures.calls if not (_ran_out(c) or was_repeated(c.id, c.end_ns))]
+        count = len(calls) - sum(not was_repeated(o.span or 0, o.time_ns) for o in outcomes)
         if count <= 0 or failures.is_outage:
             continue
         yield Observation(
@@ -248,12 +253,17 @@ def failed_calls(observed: Observed) -> Observations:
             model=failures.model,
             case=failures.case,
             seen=f"{counted(count, 'call')} to '{failures.model}' failed for good, the last with "
-            f"this: {failures.calls[-1].error}",
-            spans=span_ids(failures.calls),
-            target=_context_for(failures.calls)
-            if failures.error_class == "ContextOverflow"
-            else "",
+            f"this: {calls[-1].error}",
+            spans=span_ids(calls),
+            target=_context_for(calls) if failures.error_class == "ContextOverflow" else "",
         )
+
+
+def _repeated_attempts(observed: Observed) -> list[events.NodeAttempt]:
+    """The attempts of nodes that had a later one."""
+    attempts = observed.nodes.values()
+    last_ns = {node.caption: node.start_ns for node in attempts if node.attempt}
+    return [node for node in attempts if node.start_ns < last_ns.get(node.caption, 0)]
 
 
 def _context_for(calls: Sequence[Call]) -> str:
@@ -294,9 +304,7 @@ def _context_for(calls: Sequence[Call]) -> str:
 def failed_run(observed: Observed) -> Observations:
     """The run did not come to its end."""
     ended = observed.journal.ended
-    if ended is not None and ended.status != "error":
-        return
-    if ended is not None:
+    if ended is not None and ended.status == "error":
         failed = [node for node in observed.nodes.values() if node.status == "error"]
         is_reply_error = any(node.error_class in _REPLY_ERRORS for node in failed)
         yield Observation(
@@ -305,19 +313,20 @@ def failed_run(observed: Observed) -> Observations:
             seen=f"The run ended with: {ended.error}",
             spans=span_ids(failed),
         )
-    open_calls = [
-        call
-        for call in observed.calls
-        # Calls that were open when an earlier part was killed were made again.
-        if call.status == "unfinished" and not observed.journal.resumed_after(call.end_ns)
-    ]
-    yield Observation(
-        severity="hint",
-        case="unfinished",
-        seen="The journal has no end"
-        + (f", and {counted(len(open_calls), 'call')} had not ended." if open_calls else "."),
-        spans=span_ids(open_calls),
-    )
+    elif ended is None:
+        open_calls = [
+            call
+            for call in observed.calls
+            # Calls that were open when an earlier part was killed were made again.
+            if call.status == "unfinished" and not observed.journal.resumed_after(call.end_ns)
+        ]
+        yield Observation(
+            severity="hint",
+            case="unfinished",
+            seen="The journal has no end"
+            + (f", and {counted(len(open_calls), 'call')} had not ended." if open_calls else "."),
+            spans=span_ids(open_calls),
+        )
 
 
 def _ran_out(call: Call) -> bool:
@@ -453,15 +462,9 @@ def reached_own_limit(call: Call) -> bool:
     explains=("node retry",),
 )
 def node_retries(observed: Observed) -> Observations:
-    """Attempts at nodes that failed and were made again, or that a timeout ended."""
+    """Attempts at nodes that failed and were made again."""
     pauses = [r.pause for r in observed.recorded[events.RetryEvent] if r.node is not None]
-    repeated = {node.caption for node in observed.nodes.values() if node.attempt}
-    failed = [
-        node
-        for node in observed.nodes.values()
-        if node.error_class == NodeTimedOut.__name__
-        or (node.status == "error" and node.caption in repeated)
-    ]
+    failed = [node for node in _repeated_attempts(observed) if node.status == "error"]
     lost_ns = length_ns([*pauses, *failed])
     if not failed:
         return

@@ -263,12 +263,13 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
 
 def _slow_items(observed: Observed) -> Observations:
     """Items of mapped nodes that took far longer than the others, so that the run waited."""
-    on_path = {step.span for step in observed.path.steps}
+    # An item that waited for a person is not slow.
+    on_path = {step.span for step in observed.path.steps} - observed.with_answers
     items_by_node = grouped(observed.nodes.values(), by=lambda item: item.node)
     # Span → the queues of the calls to models that were made right in it.
     queues: dict[int | None, list[Interval]] = {}
     for call in observed.calls:
-        queues.setdefault(observed.parents.get(call.id), []).extend(call.phases.get("queue", ()))
+        queues.setdefault(observed.node_around(call.id), []).extend(call.phases.get("queue", ()))
     for items in items_by_node.values():
         *others, longest = sorted(items, key=lambda item: item.duration_ns)
         if len(items) < LEAST_ITEMS or longest.id not in on_path:

@@ -7,6 +7,7 @@ and its script draw them, see `html_page.html_of`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -44,8 +45,8 @@ _SHOWN_ELSEWHERE = frozenset(
 )
 # Passages that share less are shown as two different ones, without comparing their words.
 _ALIKE = 0.4
-# The most pairs of words to compare; more would take seconds.
-_MOST_PAIRS = 4_000_000
+# The most pairs of equal lines or words to compare; more would take seconds.
+_MOST_PAIRS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,13 +480,17 @@ def _sections(
 
     `notes` has findings by the index of their section.
     """
-    before = {} if base is None else {section.title: section.text for section in sections_of(base)}
+    # Title → the texts of the sections that have it.
+    before: dict[str, list[str]] = {}
+    for section in sections_of(base or ""):
+        before.setdefault(section.title, []).append(section.text)
     for index, section in enumerate(sections_of(draft)):
-        old_text = section.text if base is None else before.pop(section.title, "")
+        texts = before.get(section.title) or [section.text if base is None else ""]
+        old_text = texts.pop(texts.index(section.text) if section.text in texts else 0)
         yield PageSection(
             parts=tuple(word_changes(old_text, section.text)), notes=tuple(notes.get(index, ()))
         )
-    for lost_text in before.values():
+    for lost_text in (text for texts in before.values() for text in texts):
         yield PageSection(parts=(("-", lost_text),), notes=())
 
 
@@ -495,7 +500,8 @@ def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     The kept and the added parts, joined, are `after`.
     """
     parts: list[tuple[Op, str]] = []
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    # Blank lines, which are all alike, go with the line after them.
+    old, new = (re.findall(r"\n*[^\n]+\n?|\n+", text) for text in (before, after))
     for kind, a, b, c, d in _matcher(old, new).get_opcodes():
         if kind == "equal":
             parts.append(("=", "".join(new[c:d])))
@@ -506,9 +512,9 @@ def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
 
 def _passage_changes(before: str, after: str) -> Iterator[tuple[Op, str]]:
     """The changed words of two passages; the passages as a whole if few words are alike."""
-    old, new = re.findall(r"\S+\s*|\s+", before), re.findall(r"\S+\s*|\s+", after)
+    old, new = (re.findall(r"\S+\s*|\s+", text) for text in (before, after))
     matcher = _matcher(old, new)
-    if len(old) * len(new) > _MOST_PAIRS or matcher.ratio() < _ALIKE:
+    if matcher.ratio() < _ALIKE:
         yield from (("-", before), ("+", after))
         return
     for kind, a, b, c, d in matcher.get_opcodes():
@@ -519,5 +525,7 @@ def _passage_changes(before: str, after: str) -> Iterator[tuple[Op, str]]:
 
 
 def _matcher(old: Sequence[str], new: Sequence[str]) -> SequenceMatcher[str]:
-    # `autojunk` would ignore frequent words in long texts.
-    return SequenceMatcher(None, old, new, autojunk=False)
+    # `autojunk` ignores what is frequent, but for what stands beside other matches.
+    counts = Counter(new)
+    pairs = sum(counts[piece] for piece in old)
+    return SequenceMatcher(None, old, new, autojunk=pairs > _MOST_PAIRS)

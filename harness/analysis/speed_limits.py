@@ -64,9 +64,7 @@ class SpeedLimit:
 
 def speed_limits_of(calls: Iterable[Call], recorded: events.Events) -> tuple[SpeedLimit, ...]:
     """The limits of the models that are wholly on one device whose speed is known."""
-    machines = (
-        machine for machine in recorded[events.MachineEvent] if machine.memory_bytes_per_s > 0
-    )
+    machines = [m for m in recorded[events.MachineEvent] if m.memory_bytes_per_s > 0]
     devices = {machine.device or MACHINE: machine for machine in machines}
     endpoints = {endpoint.model: endpoint for endpoint in recorded[events.EndpointEvent]}
     weights_by_model = {weights.model: weights for weights in recorded[events.WeightsEvent]}

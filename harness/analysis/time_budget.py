@@ -178,9 +178,8 @@ def _model_of_most(phase: str, calls: Iterable[Call]) -> str | None:
     calls_by_model = answered_by_model(calls)
     if len(calls_by_model) < 2:
         return None
-    return _key_of_most(
-        {tag: length_ns(times_in(phase, replies)) for tag, replies in calls_by_model.items()}
-    )
+    times = {tag: length_ns(times_in(phase, replies)) for tag, replies in calls_by_model.items()}
+    return _key_of_most(times)
 
 
 def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:

@@ -96,6 +96,7 @@ def label(
             say(f"left out: {failure.place}: {failure.reason}", err=True)
         items.update(_with_scores(table, chosen, scores))
     for run in runs:
+        # Without any run, `all` is refused as a name of none.
         journals = journals_in(traces_directory(traces)) if run == "all" else []
         for path in journals or [find_journal(run, traces)]:
             items.update(_of_run(Journal(path), chosen))

@@ -79,12 +79,15 @@ def condense(
 def filled(
     sections: Sequence[SplitSection], kept_texts: dict[int, str], *, budget_chars: int, focus: str
 ) -> list[str]:
-    """Each section with its kept parts, and as many more as fit into the budget for all."""
+    """Each section with its kept parts, and as many more as fit into the budget for all.
+
+    `kept_texts`, by the start of a part, gets the further ones.
+    """
     best = BestFirst([section.parts for section in sections], focus=focus, texts=kept_texts)
     texts = [section.shown(kept_texts) for section in sections]
     # A part often takes less than was counted for it, so that there is room for more.
-    while chosen := best.fitting(budget_chars - sum(map(len, texts))):
-        kept_texts |= {part.start: part.text for part in chosen}
+    while chosen := best.take_fitting(budget_chars - sum(map(len, texts))):
+        kept_texts.update({part.start: part.text for part in chosen})
         for index in {part.section for part in chosen}:
             texts[index] = sections[index].shown(kept_texts)
     return texts
@@ -150,7 +153,7 @@ class BestFirst:
         ]
         heapq.heapify(self._heap)
 
-    def fitting(self, room: int) -> list[Part]:
+    def take_fitting(self, room: int) -> list[Part]:
         """Takes out the next parts that surely fit into the room; longer ones stay."""
         chosen: list[Part] = []
         too_long = []

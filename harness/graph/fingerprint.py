@@ -104,12 +104,14 @@ def code_of(function: object, *, with_state: bool = True) -> Fingerprint:
 
 
 def digest_of_parts(value: object) -> str | None:
-    """The digest of an object by its `code_parts()`; None if one of these parts has no parts."""
+    """The digest of an object by its `code_parts()`.
+
+    None if something in it would count by its class alone: then all objects of the class would have
+    the same digest.
+    """
     writer = _FingerprintWriter()
     writer.add(value)
     code = writer.finished()
-    # An object without parts counts by its class alone, so that all objects of the class would have
-    # the same digest.
     return code.digest if writer.is_whole else None
 
 

@@ -78,19 +78,19 @@ def chat_request(
     *,
     returns: Any = None,  # noqa: ANN401 - a type, annotated perhaps
     stop: Sequence[str] = (),
-    **fields: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
     """The request that `chat` was called with, and the type of its reply, None for a text."""
-    for name in fields.keys() - _FIELDS:
-        known = {"returns", "tools", "tool_choice", "on_text", *ChatOptions.__annotations__}
-        remedy = _REMEDIES.get(name) or did_you_mean(name, known)
+    for name in settings.keys() - _FIELDS:
+        options = {"returns", "tools", "tool_choice", "on_text", *ChatOptions.__annotations__}
+        remedy = _REMEDIES.get(name) or did_you_mean(name, options)
         raise TypeError(f"chat has no option '{name}'; {remedy}")
     reply_type = None if returns in (None, Completion) else ReplyType(returns)
     request = ChatRequest(
         messages=as_messages(prompt),
         stop=as_texts(stop),
         reply_schema=None if reply_type is None else reply_type.schema,
-        **fields,
+        **settings,
     )
     return request, reply_type
 
@@ -153,11 +153,8 @@ def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatReque
 
 def varied(request: ChatRequest, number: int) -> ChatRequest:
     """The request with its seed raised by `number`, and a temperature above 0."""
-    return replace(
-        request,
-        temperature=request.temperature or _TEMPERATURE_AGAIN,
-        seed=(request.seed or 0) + number,
-    )
+    seed = (request.seed or 0) + number
+    return replace(request, temperature=request.temperature or _TEMPERATURE_AGAIN, seed=seed)
 
 
 async def _whole_reply(
@@ -190,9 +187,10 @@ def check_whole(completion: Completion, *, endpoint: str, continuations: int = 0
     else:
         after = f", also after {continuations} calls for the rest" if continuations > 1 else ""
         why = f"was cut before its end{after}; raise max_output_tokens, ask for less"
+    if completion.text.strip():
+        why += f", or take it as it is with on_cut='keep'. It begins: {completion.text[:160]!r}"
     cut = error_class(
-        f"the reply {why}, or take it as it is with on_cut='keep'. "
-        f"It begins: {completion.text[:160]!r}",
+        f"the reply {why}",
         endpoint=endpoint,
         text=completion.text,
         finish_reason=reason,
@@ -280,9 +278,7 @@ def lacks_text(request: ChatRequest, reply: Completion) -> bool:
     """Whether a whole reply holds neither text nor calls of offered tools, though it should."""
     if request.allow_empty or reply.finish_reason not in {"stop", "tool_calls"}:
         return False
-    if reply.tool_calls and request.tools:
-        return False
-    return not is_visible(reply.text)
+    return not (reply.tool_calls and request.tools) and not is_visible(reply.text)
 
 
 def with_text(request: ChatRequest, reply: Completion) -> Completion:

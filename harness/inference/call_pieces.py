@@ -43,12 +43,12 @@ def tool_calls(
     for call in calls:
         id_ = call.id
         if not id_ or id_ in used_ids:
-            id_ = next(new for new in map("call_{}".format, count(1)) if new not in used_ids)
+            # Mistral's servers take nine letters and digits alone.
+            id_ = next(new for new in map("call{:05}".format, count(1)) if new not in used_ids)
         used_ids.add(id_)
         # Some models write blanks or a namespace before the name of a tool.
         bare_name = call.name.strip().rpartition(".")[2]
-        is_meant = call.name not in offered and bare_name in offered
-        name = bare_name if is_meant else call.name
+        name = bare_name if call.name not in offered and bare_name in offered else call.name
         complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
     return tuple(complete)
 
@@ -73,23 +73,21 @@ def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
         # Some servers repeat the name with each piece, others send a further call of the same tool
         # under the same index. Only the latter begins an object where one is complete.
         begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
-        is_complete = parsed(call.arguments.encode("utf-8", "replace")) is not None
+        is_complete = parsed(call.arguments) is not None
         continues = not (begins and is_complete)
     return same_index[-1] if continues else None
 
 
 def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:
-    arguments = call.arguments + piece.arguments
     # JSON never continues with its own beginning, so such a piece repeats all arguments so far.
     is_repeated = call.arguments.startswith("{") and piece.arguments.startswith(call.arguments)
     # An empty object stands for no arguments yet.
     is_first = call.arguments == "{}" and piece.arguments.startswith("{")
-    if is_repeated or is_first:
-        arguments = piece.arguments
+    replaces = is_repeated or is_first
     return replace(
         call,
         id=call.id or piece.id,
         name=call.name or piece.name,
-        arguments=arguments,
+        arguments=piece.arguments if replaces else call.arguments + piece.arguments,
         extra={**call.extra, **piece.extra},
     )

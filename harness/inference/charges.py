@@ -112,17 +112,9 @@ class Charges:
         factor = max(self._prompt_factors.get(request.model, 1.0), prompt_tokens / estimated)
         self._prompt_factors[request.model] = factor
         # A fallback's reply has the fallback's price.
-        cost = self._cost_usd(endpoint or request.model, prompt_tokens, answered)
-        if cost is None:
-            cost = reported_usd
-        return Spent(
-            calls=1,
-            input_tokens=prompt_tokens,
-            output_tokens=answered,
-            cost_usd=cost,
-            estimated_calls=int(counted is None),
-            unpriced_calls=int(cost is None),
-        )
+        priced_usd = self._cost_usd(endpoint or request.model, prompt_tokens, answered)
+        cost = reported_usd if priced_usd is None else priced_usd
+        return _of_call(prompt_tokens, answered, cost, is_estimated=counted is None)
 
     def taken_by_failure(self, request: Request, error: BaseException, *, pieces: int) -> Spent:
         """The use of a request that failed or was abandoned after `pieces` pieces of its reply."""
@@ -131,18 +123,10 @@ class Charges:
         # Its prompt was probably read, and each piece of its reply is at least a token.
         tokens = most_input_tokens(request)
         cost = self._cost_usd(request.model, tokens, pieces)
-        return Spent(
-            calls=1,
-            input_tokens=tokens,
-            output_tokens=pieces,
-            cost_usd=cost,
-            estimated_calls=1,
-            unpriced_calls=int(cost is None),
-        )
+        return _of_call(tokens, pieces, cost, is_estimated=True)
 
     def _prompt_tokens(self, request: Request) -> int:
-        factor = self._prompt_factors.get(request.model, 1.0)
-        return math.ceil(most_input_tokens(request) * factor)
+        return math.ceil(most_input_tokens(request) * self._prompt_factors.get(request.model, 1.0))
 
     def _cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
         endpoint = self._endpoints.get(model)
@@ -154,6 +138,17 @@ class Charges:
         if input_usd is None or output_usd is None:
             return None
         return (input_tokens * input_usd + output_tokens * output_usd) / 1e6
+
+
+def _of_call(read: int, written: int, cost: float | None, *, is_estimated: bool) -> Spent:
+    return Spent(
+        calls=1,
+        input_tokens=read,
+        output_tokens=written,
+        cost_usd=cost,
+        estimated_calls=int(is_estimated),
+        unpriced_calls=int(cost is None),
+    )
 
 
 def most_input_tokens(request: Request) -> int:

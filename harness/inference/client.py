@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -45,9 +51,9 @@ from harness.inference.completion import (
     possible,
 )
 from harness.inference.endpoint import Endpoint
-from harness.inference.gate import Gate
+from harness.inference.gate import Gate, ReplicaPlace
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
-from harness.inference.meter import Meter, unlimited
+from harness.inference.meter import Meter, RoomTaken, Sending, unlimited
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
@@ -167,10 +173,10 @@ class Client:
         if isinstance(request, ChatRequest) and request.on_text is not None:
             listener = _Listener(request.on_text)
             request = replace(request, on_text=listener.hear)
-        asked_first = self._route(request.model)
+        first = self._route(request.model)
         # Vectors and scores of another model cannot be compared with those of the first.
-        fallbacks = asked_first.endpoint.fallback if isinstance(request, ChatRequest) else ()
-        routes = (asked_first, *(self.routes[tag] for tag in fallbacks))
+        fallbacks = first.endpoint.fallback if isinstance(request, ChatRequest) else ()
+        routes = (first, *(self.routes[tag] for tag in fallbacks))
         failed: list[tuple[str, HarnessError]] = []  # (tag, its last error) of each endpoint
         try:
             for route in routes:
@@ -342,14 +348,10 @@ class Client:
         if route.error is not None:
             # With a traceback, the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
-        # 3. Limits, 4. gate
-        async with (
-            self.meter.sending(request) as sending,
-            route.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
-        ):
-            if (room := sending.room) is not None:
-                span.set(max_output_tokens=room)
-            call.room = room
+        async with self._admitted(request, call) as (sending, place):
+            call.room = sending.room
+            if call.room is not None:
+                span.set(max_output_tokens=call.room)
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             if (left_s := call.time.left_s) <= 0:
@@ -380,17 +382,33 @@ class Client:
                     # Its server does not count the tokens of a reply that broke off any more.
                     span.set(output_tokens=sending.pieces)
                 # An error after the first piece of a reply is no refusal, whatever it says.
-                elif was_refused(error):
+                if was_refused(error) and not sending.pieces:
                     span.set(took_no_tokens=True)
-                if not was_connected(error):
-                    span.set(was_connected=False)
-                elif sending.pieces or not was_refused(error):
+                elif was_connected(error):
                     span.set(prompt_estimate=most_input_tokens(sending.request))
+                else:
+                    span.set(was_connected=False)
                 raise
             finally:
                 call.time.spend((self.tracer.now_ns() - sent_ns) / 1e9)
             sending.answer = sending.cut(self._checked(answer, request, place.replica))
             return sending.answer
+
+    @asynccontextmanager
+    async def _admitted(
+        self, request: Request, call: _EndpointCall
+    ) -> AsyncIterator[tuple[Sending, ReplicaPlace]]:
+        # 3. Limits, 4. gate. While a call is held there, others have its room.
+        passed = partial(call.route.gate.passed, request, tried=call.tried, may_wait=call.may_wait)
+        while True:
+            with suppress(RoomTaken):
+                async with (
+                    self.meter.sending(request) as sending,
+                    passed(on_hold=sending.release) as place,
+                ):
+                    sending.check_reserved()
+                    yield sending, place
+                    return
 
     def _checked(self, answer: Any, request: Request, replica: int) -> Any:  # noqa: ANN401
         """The answer without impossible counts; warns of these, and of a replica's other model."""

@@ -17,11 +17,7 @@ from numpy.typing import NDArray
 
 from harness.errors import Notice, ServerError
 from harness.inference.marks import mark_in
-from harness.inference.request import (
-    ChatRequest,
-    Message,
-    ToolCall,
-)
+from harness.inference.request import ChatRequest, Message, ToolCall
 
 A = TypeVar("A", "Completion", "Embeddings", "Ranking")
 
@@ -181,8 +177,7 @@ def why_no_text(reply: Completion) -> str:
     """Why a reply has no text, in words: what came in place of an answer."""
     tokens = "" if reply.usage is None else f" ({reply.usage.output_tokens} tokens)"
     if reply.tool_calls:
-        was_offered = reply.tools is not None
-        return "it was calling a tool" if was_offered else "it calls tools, and none was offered"
+        return "it was calling a tool" if reply.tools else "it calls tools, and none was offered"
     if reply.reasoning.strip() or (reply.usage and reply.usage.reasoning_tokens):
         is_cut = reply.finish_reason == "length"
         return f"reasoning{tokens} {'used up its room' if is_cut else 'is all that it holds'}"
@@ -270,19 +265,14 @@ _FEWEST_TO_JUDGE = 500
 """Prompts of fewer words are not judged: hardly a server has so short a context."""
 
 
-def _fewest_tokens(text: str) -> int:
-    """A lower bound on the tokens of a text, in any script."""
-    # In scripts without blanks between words, hardly any token has more than 16 letters.
-    beyond_ascii = len(text.encode("utf-8", "replace")) - len(text)
-    return len(text.split()) + beyond_ascii // 32
-
-
 def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
     """Signs in a reply that its server silently ignored a part of the request."""
     # A seed that was ignored is not among them: it cannot be seen in one reply.
     tag = request.model
     prompt = "\n".join(message.content for message in request.messages)
-    fewest = _fewest_tokens(prompt)
+    # In scripts without blanks between words, hardly any token has more than 16 letters.
+    beyond_ascii = len(prompt.encode("utf-8", "replace")) - len(prompt)
+    fewest = len(prompt.split()) + beyond_ascii // 32  # tokens
     read = None if reply.usage is None else reply.usage.input_tokens
     if read is not None and fewest > _FEWEST_TO_JUDGE and read < _LEAST_SHARE * fewest:
         yield Notice(
@@ -300,7 +290,7 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
     if request.tool_choice == "required" and reply.finish_reason == "stop" and not reply.tool_calls:
         message = f"'{tag}' was told to call a tool (tool_choice) and called none"
         yield Notice(code="call.tool-choice-ignored", message=message)
-    mark = mark_in(reply.text)
+    mark = mark_in(reply.text, request.tools)
     if mark and mark not in prompt:  # a prompt that speaks of marks may be answered with them
         yield Notice(
             code="call.marks-unknown",

@@ -280,7 +280,7 @@ class Endpoint(BaseModel):
             value = dict.fromkeys(map(str, value), 1.0)
         names = [*value] if isinstance(value, dict) else [str(value)]
         # `info.data` has only the fields above this one, so `gpu_layers` has to stand there.
-        if info.data.get("backend") not in FILE_BACKENDS:
+        if info.data.get("path") is None and info.data.get("backend") not in FILE_BACKENDS:
             if len(names) != 1 or value == AUTO:
                 raise Mistake(
                     "'auto' and several devices are for a model that harness loads from a file; "
@@ -334,7 +334,7 @@ class Endpoint(BaseModel):
                     "or give each of 'urls' an endpoint of its own",
                     code="endpoint.urls-managed",
                 )
-        elif self.backend not in {"litellm", "scripted"}:
+        elif self.path is None and self.backend not in {"litellm", "scripted"}:
             raise Mistake(
                 f"backend '{self.backend}' needs 'url', such as http://127.0.0.1:8000/v1",
                 code="endpoint.url-missing",
@@ -405,7 +405,8 @@ class Endpoint(BaseModel):
         for name, backends in _ONLY_FOR.items():
             # A default that was written down changes nothing.
             is_set = getattr(self, name) != type(self).model_fields[name].default
-            if is_set and self.backend not in backends:
+            # An installed provider may use any of them.
+            if is_set and self.backend in get_args(BackendName) and self.backend not in backends:
                 *before, last = (f"'{name}'" for name in sorted(backends))
                 either = f"{', '.join(before)} or {last}" if before else last
                 elsewhere = "" if self.url is None else ", or set it where that server is started"

@@ -22,13 +22,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from harness.errors import (
-    HarnessError,
-    Overloaded,
-    QueueFull,
-    RateLimited,
-    RunLimitReached,
-)
+from harness.errors import HarnessError, Overloaded, QueueFull, RateLimited, RunLimitReached
 from harness.inference.endpoint import Endpoint
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.request import ChatRequest, Request
@@ -49,6 +43,9 @@ _LEAST_PAUSE_S = 0.1
 ReplicaReason = Literal["prefix", "load", "failed over"]
 """Why a replica got a call. `prefix`: it is the home of calls that begin alike. `load`: their home
 had too many calls, or no place. `failed over`: their home is left out, or has failed the call."""
+
+OnHold = Callable[[], object]
+"""Called before each wait for the end of an outage."""
 
 Lease = Callable[[Request], AbstractAsyncContextManager[object]]
 """Gives the lease held while a call is sent, such as the model's place in memory."""
@@ -105,6 +102,7 @@ class _GateWaiter(PlaceWaiter[ReplicaPlace]):
     order: tuple[int, ...]  # the replicas in the order of the call's preference
     tried: set[int]  # the replicas that have failed the call
     may_wait: bool  # whether it waits for the end of an outage
+    on_hold: OnHold
 
 
 @dataclass(kw_only=True, eq=False)
@@ -139,7 +137,7 @@ class Gate:
 
     @asynccontextmanager
     async def passed(
-        self, request: Request, *, tried: set[int], may_wait: bool
+        self, request: Request, *, tried: set[int], may_wait: bool, on_hold: OnHold = lambda: None
     ) -> AsyncIterator[ReplicaPlace]:
         """Begins when the call may be sent, and gives its place back at the end.
 
@@ -149,7 +147,7 @@ class Gate:
         self.check()
         if self._slots_asked.value is None:
             await self._slots_asked.get(self._ask_for_slots)
-        place = await self._place(request, tried, may_wait=may_wait)
+        place = await self._place(request, tried, may_wait=may_wait, on_hold=on_hold)
         replica = self.replicas[place.replica]
         try:
             async with self.lease(request) if self.lease else nullcontext():
@@ -216,7 +214,9 @@ class Gate:
             waiter.changed.set()  # from now on `_why` says that it waits for a place
         self._serve()
 
-    async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> ReplicaPlace:
+    async def _place(
+        self, request: Request, tried: set[int], *, may_wait: bool, on_hold: OnHold
+    ) -> ReplicaPlace:
         names = [replica.name for replica in self.replicas]
         order = (0,) if len(names) == 1 else preference(stable_prefix(request), names)
         priority = request.priority if isinstance(request, ChatRequest) else 0
@@ -225,6 +225,7 @@ class Gate:
             order=order,
             tried=tried,
             may_wait=may_wait,
+            on_hold=on_hold,
         )
         waiting = self._waiting.join(waiter)
         # Refused only after `join`, which may have given it a place at once.
@@ -240,9 +241,10 @@ class Gate:
             self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
         return await self._waiting.place_of(waiter)
 
-    def _why(self, _waiter: _GateWaiter) -> events.Happening:
-        """What a call waits for, as the event of its wait."""
+    def _why(self, waiter: _GateWaiter) -> events.Happening:
+        """What a call waits for, as the event of its wait; says so to a call that is held."""
         if self.is_down:
+            waiter.on_hold()
             return events.Hold("measured", self._outage)
         return events.Queue(source="measured", place_of=self._place_of, reason=self._reason)
 
@@ -437,6 +439,4 @@ def choice(
     spare = [n for n in usable[1:] if states[n].has_place and states[n].load <= highest]
     if states[home].has_place and (stays or not spare):
         return home, "failed over" if is_away else "prefix"
-    if not spare:
-        return None
-    return spare[0], "failed over" if is_away else "load"
+    return (spare[0], "failed over" if is_away else "load") if spare else None

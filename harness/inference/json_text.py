@@ -70,7 +70,7 @@ def json_objects_in(text: str) -> list[str]:
 # --- JSON of unknown shape: None for whatever is not as expected ------------------------------
 
 
-def parsed(body: bytes | None) -> object:
+def parsed(body: bytes | str | None) -> object:
     """The value of a JSON text; None if it is not JSON, or there is no text."""
     try:
         return None if body is None else orjson.loads(body)
@@ -82,7 +82,8 @@ def at(value: Any, *keys: str, model_id: str = "") -> Any:  # noqa: ANN401
     """The value under these keys, each inside the last, or None; a list means its model's entry."""
     for key in keys:
         if isinstance(value, list):
-            value = _entry(value, model_id)
+            # The only model counts, whatever its id: some servers accept any name for their model.
+            value = value[0] if len(value) == 1 else row_of(value, model_id)
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
@@ -103,11 +104,6 @@ def whole(value: object) -> int | None:
     """The value if it is an integer, else None."""
     # Not `isinstance`: true is no number.
     return value if type(value) is int else None
-
-
-def _entry(models: list[Any], model_id: str) -> object:
-    # The only model counts, whatever its id: some servers accept any name for their model.
-    return models[0] if len(models) == 1 else row_of(models, model_id)
 
 
 def text_at(value: object, *keys: str) -> str:

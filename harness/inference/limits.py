@@ -99,12 +99,8 @@ class Limits:
     def left(self, limit: LimitName, used: Spent) -> float | None:
         """How much `used` leaves of a limit; None without that limit."""
         maximum: float | None = getattr(self, FIELD_OF[limit])
-        amounts = {
-            "tokens": used.tokens,
-            "cost": used.cost_usd or 0.0,
-            "time": used.seconds,
-            "calls": used.calls,
-        }
+        amounts = {"tokens": used.tokens, "cost": used.cost_usd or 0.0}
+        amounts |= {"time": used.seconds, "calls": used.calls}
         return None if maximum is None else maximum - amounts[limit]
 
     def said(self, limit: LimitName) -> str:

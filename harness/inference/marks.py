@@ -18,35 +18,49 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.inference.json_text import DECODER, at, json_values_in
+from harness.inference.json_text import DECODER, at, json_values_in, parsed, rows
 from harness.inference.request import ToolSpec
 
 _LIKE_A_MARK = re.compile(
     r"<[|\uff5c][^<>\s]{1,60}>|<[^<>\s]{1,60}[|\uff5c]>|\[/?(?:THINK|THOUGHT|TOOL_|REASON)[A-Z_]*\]"
-    r"|</?(?:\w+:)?(?:think|thought|reason|tool_call|tool_use|function|invoke|scratch_?pad)"
+    r"|</?(?:\w+[:_])?(?:think|thought|reason|tool_?call|TOOLCALL|tool_use|function|invoke|scratch_?pad)"
     r"[\w=:-]*[^<>\n]{0,60}>"
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
-_FENCE = re.compile(r"```\w*")
+_FENCE = re.compile(r"\A```\w*|```\Z")
 # A tool's name, and behind it nothing but marks before its arguments. It begins where a name may,
 # and is no word that may stand behind it: to try each of many takes quadratic time.
 _NAMED = re.compile(
     r"(?<![A-Za-z0-9_.-])(?:functions\.|call:)?(?!(?:json|commentary)\b)([A-Za-z_][A-Za-z0-9_.-]*)(?::\d+)?"
-    r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
+    r"(?:\s|<[^<>]*>|\[ARGS\]|```|\(|json\b|commentary\b)*(?=\{)"
 )
-# Tags are found first, and read then: one pattern for both takes quadratic time in an open tag.
-_TAG = re.compile(r"<([^<>]*)>")
-_FUNCTION = re.compile(r'(?:function=|invoke name=)"?([\w.-]+)')
-_PARAMETER = re.compile(r'parameter(?:=| name=)"?([\w.-]+)')
-_BARE_TAG = re.compile(r"[\w.-]+")
-# GLM's marks, which are not nested → those of Qwen for the same.
-_FROM_GLM = (
-    (re.compile(r"<tool_call>\s*([\w.-]+)\s*(?=<|\Z)"), r"<function=\1>"),
-    (re.compile(r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>"), r"<parameter=\1>"),
-    (re.compile(r"</arg_value>"), "</parameter>"),
+# Possessive: to give back a long name, or a tag without an end, takes quadratic time.
+_TAG = re.compile(r"<(/?)([\w:|\uff5c.-]*+)[^<>]*+>")
+_CALL_TAG = re.compile(
+    r'<[\w:|\uff5c]*?(?:function(?:_call)?|invoke)(?:=| name=)["\']?([\w.-]++)[^<>]*+>'
+    r"|<tool_call>\s*([\w.-]++)\s*(?=<arg_key>|</tool_call>|\Z)"  # GLM
 )
+_ARGUMENT_TAG = re.compile(
+    r'\s*<(?:([\w:|\uff5c]*?parameter)(?:=| name=)["\']?([\w.-]++)[^<>]*+>'
+    r"|arg_key>([^<>]+)</arg_key>\s*<arg_value>|([\w.-]++)>)"
+)
+_CALL_END = re.compile(r"\s*(?:</[\w:|\uff5c]*?(?:function(?:_call)?|invoke|tool_call)>|\Z)")
+# Such an end of the last call also ends an argument that has none of its own.
+_CLOSED = re.compile(r"(?:\s|</[\w:|\uff5c]*(?:function|tool)_calls?>)*\Z")
+# Behind a call, it shows that the call's true end comes later.
+_ARGUMENT_END = re.compile(r"</[\w:|\uff5c]*?(?:parameter|arg_value|function|invoke)>")
+_PYTHON_CALL = re.compile(r"\[?\s*[A-Za-z_]\w*\(\s*(?:[A-Za-z_]\w*\s*=|\))")
+# A text of Python, or a mark around calls.
+_TEXT_OR_MARK = re.compile(
+    r"""(?s)(\\.|("{3}|'{3}|"|')(?:[^\\]|\\.)*?\2)|```\w*|</?[|\uff5c]?[\w|\uff5c:]+[|\uff5c]?>"""
+)
+_JSON = re.compile(r'\{(?=\s*["}])|\[(?=\s*\{)')
+# Gemma's texts, texts of JSON, and keys without quotes.
+_LOOSE_JSON = re.compile(
+    r'(<\|"\|>|<escape>)(.*?)\1|(\\.|"(?:[^"\\]|\\.)*")|([{,]\s*)([A-Za-z_]\w*)\s*:', re.DOTALL
+)
+_ABOUT_A_CALL = {"name", "tool_name", "function", "tool", "type", "id", "index"}
 _LONGEST_MARK = 64  # with the blanks around it
-_BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 
 
 @cache
@@ -68,17 +82,21 @@ def _thought_marks() -> Mapping[str, str]:
 
 @cache
 def _call_marks() -> tuple[str, ...]:
-    marks = dict.fromkeys(row["tool_open"] for row in _table() if row["tool_open"])
+    rows = (row for row in _table() if row["opening"] not in {"offered", "unsure"})
+    marks = dict.fromkeys(row["tool_open"] for row in rows if row["tool_open"])
     return tuple(mark for mark in marks if mark not in _thought_marks())
+
+
+@cache
+def _marks_with_tools(kind: str) -> tuple[str, ...]:
+    """Marks of calls that count only if tools were offered: `offered`, or `unsure`."""
+    return tuple(row["tool_open"] for row in _table() if row["opening"] == kind)
 
 
 @cache
 def _end_marks() -> tuple[str, ...]:
     """Marks that may stand at the end of an answer."""
     return tuple(row["think_close"] for row in _table() if row["opening"] == "end")
-
-
-_State = Literal["begin", "between", "reasoning", "answer", "calls"]
 
 
 class MarkSplitter:
@@ -88,7 +106,8 @@ class MarkSplitter:
         self.calls = ""  # as text, marks included; set by `rest`
         self._buffer = ""  # text that may become a mark, until the rest of the mark is here
         self._close = close  # the mark that ends the reasoning, which the reply may begin with
-        self._state: _State = "reasoning" if close else "begin"
+        self._state: Literal["begin", "between", "reasoning", "answer", "calls"]
+        self._state = "reasoning" if close else "begin"
 
     def feed(self, piece: str) -> tuple[str, str]:
         """Takes in a piece; returns what it adds to the reasoning and what to the answer."""
@@ -101,8 +120,7 @@ class MarkSplitter:
                     reasoning += self._without_possible_mark((self._close,))
                     break
                 reasoning += inside
-                self._buffer = behind
-                self._state = "between"
+                self._buffer, self._state = behind, "between"
             if not self._read_mark():
                 break
         answer = self._without_possible_mark(_end_marks()) if self._state == "answer" else ""
@@ -165,16 +183,38 @@ def split_whole(
         return "", answer, ""
     # 2. Marked calls behind an answer, where a line begins.
     for line in re.finditer(r"^[^\S\n]*(?=\S)", unquoted, re.MULTILINE):
-        if unquoted.startswith(_call_marks(), line.end()):
+        if unquoted.startswith(_call_marks() + _marks_with_tools("offered"), line.end()):
             return "", answer[: line.start()].rstrip(), answer[line.end() :]
-    # 3. Nothing but calls: Llama and others may write no mark at all, or a fence.
-    bare = _FENCE.sub("", answer).strip()
-    calls = calls_in(bare, tools) if bare[:1] in {"[", "{"} else []
-    are_offered = {name for name, _ in calls} <= {tool.name for tool in tools}
-    is_unreadable = any(arguments == bare for _, arguments in calls)  # see `calls_in`
-    if calls and are_offered and not is_unreadable:
-        return "", "", bare
+    # 3. Calls without marks, as of Llama. A false call is worse than a missed one, so what stands
+    #    behind half a sentence or a colon is taken for an example.
+    before, calls_text = "", _FENCE.sub("", answer.strip()).strip()
+    is_whole = calls_text[:1] in {"[", "{"}
+    unsure = "|".join(map(re.escape, _marks_with_tools("unsure")))
+    opening = re.search(rf"{unsure}|{_JSON.pattern}", unquoted)
+    if opening and not is_whole:
+        before, calls_text = answer[: opening.start()].rstrip(), answer[opening.start() :]
+    is_apart = bool(is_whole or opening) and before[-1:] in ".!?\u2026\u3002\uff01\uff1f"
+    if is_apart and _is_all_calls(calls_text, tools, have_to_fit=not is_whole):
+        return "", before, calls_text
     return "", answer, ""
+
+
+def _is_all_calls(text: str, tools: Sequence[ToolSpec], *, have_to_fit: bool) -> bool:
+    """Whether a text is calls of offered tools, with no word beside them."""
+    schemas = {tool.name: tool.parameters for tool in tools}
+    for name, arguments in calls_in(text, tools):
+        values, schema = parsed(arguments), schemas.get(name)
+        required, properties = rows(at(schema, "required")), at(schema, "properties") or ()
+        fits = isinstance(values, dict) and {*required} <= values.keys() <= {*properties}
+        # What cannot be read is its own arguments, see `calls_in`.
+        if schema is None or arguments == text or (have_to_fit and not fits):
+            return False
+    for _, raw in json_values_in(text):
+        text = text.replace(raw, "")
+    unsure, names = ("|".join(map(re.escape, s)) for s in (_marks_with_tools("unsure"), schemas))
+    marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{unsure}|\b(?:{names})\b"
+    # Python's reader takes nothing beside its calls.
+    return bool(_PYTHON_CALL.match(text)) or not re.search(r"\w", re.sub(marks, "", text))
 
 
 def _ends_thought(row: Mapping[str, str], unquoted: str) -> bool:
@@ -190,26 +230,27 @@ def _ends_thought(row: Mapping[str, str], unquoted: str) -> bool:
     return kind == "missing" and opening not in before and not in_a_sentence
 
 
-def mark_in(answer: str) -> str | None:
-    """The first text that looks like a mark that a server left in, outside of quotes; else None."""
-    match = _LIKE_A_MARK.search(_QUOTED.sub("", answer))
+def mark_in(answer: str, tools: Sequence[ToolSpec] = ()) -> str | None:
+    """The first text that looks like a mark or a call left in, outside of quotes; else None."""
+    unquoted = _QUOTED.sub("", answer)
+    match = _LIKE_A_MARK.search(unquoted)
+    if tools and not match:
+        name = f"(?:{'|'.join(re.escape(tool.name) for tool in tools)})"
+        is_named = rf'"(?:name|tool|function)"\s*:\s*"{name}"\s*,\s*"(?:arg|param|input)\w*"'
+        is_called = rf"(?:Calling tool: |\bto=functions\.|\[){name}(?:\(|\s*json)"
+        match = re.search(f"{is_named}|{is_called}", unquoted)
     return match[0] if match else None
 
 
 def _overlap(text: str, marks: Sequence[str]) -> int:
-    """The number of characters at the end of a text that may belong to one of these marks.
-
-    Either they begin a mark, or they are marks and blanks alone.
-    """
+    """The number of characters at a text's end that begin a mark, or are marks and blanks alone."""
     tail = text[-_LONGEST_MARK:]
     near = [mark for mark in marks if mark[0] in tail]
-    if not near:
-        return 0  # a quick way for most tokens
-    for start in range(len(tail)):
-        end = tail[start:]
-        if any(mark.startswith(end) or not end.replace(mark, "").strip() for mark in near):
-            return len(end)
-    return 0
+    ends = (tail[start:] for start in range(len(tail) if near else 0))  # mostly none is near
+    begun = (
+        end for end in ends for m in near if m.startswith(end) or not end.replace(m, "").strip()
+    )
+    return len(next(begun, ""))
 
 
 # --- calls ------------------------------------------------------------------------------------
@@ -217,86 +258,115 @@ def _overlap(text: str, marks: Sequence[str]) -> int:
 
 def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
     """Names and arguments of the calls in a text that `MarkSplitter` took for calls."""
-    types = {tool.name: at(tool.parameters, "properties") for tool in tools}
+    types = {tool.name: at(tool.parameters, "properties") for tool in tools}  # by parameter
     # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
-    for read in (_named_calls, _json_calls, _tagged_calls, _python_calls):
-        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            if calls := [*read(text, types)]:
-                return [(name, _dumped(arguments)) for name, arguments in calls]
+    with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        if calls := [*_calls(text, types)]:
+            return [
+                (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+                for name, value in calls
+            ]
     # A text that cannot be read becomes the arguments of a call, whose error the model gets.
-    name = next((tool.name for tool in tools if tool.name in text), "unreadable")
-    return [(name, text)]
+    names = (tool.name for tool in tools if tool.name in text)
+    return [(min(names, key=text.find, default="unreadable"), text)]
 
 
 Calls = Iterator[tuple[str, object]]  # (name, arguments)
-Types = Mapping[str, Any]  # a tool's name → the schemas of its parameters by their names
 
 
-def _named_calls(text: str, _types: Types) -> Calls:
+def _calls(text: str, types: Mapping[str, Any]) -> Calls:
+    """The calls by the form whose marks come first: those of others are in their arguments."""
+    brace = text.find("{") if "{" in text else len(text)
+    tag = _CALL_TAG.search(text)
+    without_marks = _TEXT_OR_MARK.sub(lambda part: part[1] or "", text).strip()
+    if _PYTHON_CALL.match(without_marks):
+        return _python_calls(without_marks)
+    if tag and tag.start() < brace:
+        return _tagged_calls(text, types)
+    return _named_calls(text) if _NAMED.search(text, 0, brace + 1) else _json_calls(text)
+
+
+def _named_calls(text: str) -> Calls:
     """A name and then JSON: DeepSeek, Mistral, Kimi, harmony; Gemma leaves out quotes."""
-    plain = re.sub(r'<\|"\|>|<escape>', '"', text)
-    for named in _NAMED.finditer(plain):
+    end = 0
+    while named := _NAMED.search(text, end):
         try:
-            value, _ = DECODER.raw_decode(plain, named.end())
+            value, end = DECODER.raw_decode(text, named.end())
         except ValueError:
-            value, _ = DECODER.raw_decode(_BARE_KEY.sub(r'\1"\2":', plain[named.end() :]))
+            text = _LOOSE_JSON.sub(
+                lambda m: json.dumps(m[2]) if m[1] else m[3] or f'{m[4]}"{m[5]}":',
+                text[named.end() :],
+            )
+            value, end = DECODER.raw_decode(text)
         yield named[1], value
 
 
-def _json_calls(text: str, _types: Types) -> Calls:
+def _json_calls(text: str) -> Calls:
     """JSON with the name in it: Hermes, Qwen, Llama 3, Granite, Phi, Hunyuan, Command."""
-    for value, _ in json_values_in(text):
-        for call in value if isinstance(value, list) else [value]:
-            name = at(call, "name") or at(call, "tool_name") or at(call, "function", "name")
-            if isinstance(name, str):
-                function = at(call, "function")
-                fields = function if isinstance(function, dict) else call
-                keys = ("arguments", "parameters", "input")
-                yield name, next((fields[key] for key in keys if fields.get(key)), {})
+    end = 0
+    while opening := _JSON.search(text, end):
+        value, end = DECODER.raw_decode(text, opening.start())  # in a broken value is no call
+        for call in value if isinstance(value, list) else rows(at(value, "tool_calls")) or [value]:
+            function = at(call, "function")
+            fields = function if isinstance(function, dict) else call
+            names = [at(fields, key) for key in ("name", "tool_name", "function", "tool")]
+            if name := next((name for name in names if isinstance(name, str)), None):
+                keys = ("arguments", "parameters", "input", "args")
+                stated = [fields[key] for key in keys if key in fields]
+                bare = {key: value for key, value in fields.items() if key not in _ABOUT_A_CALL}
+                yield name, next(filter(None, stated), {}) if stated else bare
 
 
-def _tagged_calls(text: str, types: Types) -> Calls:
-    """Elements like those of XML: Qwen3-Coder, Seed, DSML, MiniMax, GLM."""
-    # Only where the first call has GLM's form: in arguments of another one, its marks are content.
-    glm_call, other_call = _FROM_GLM[0][0].search(text), _FUNCTION.search(text)
-    if glm_call and (other_call is None or glm_call.start() < other_call.start()):
-        for glm, qwen in _FROM_GLM:
-            text = glm.sub(qwen, text)
-    calls: list[tuple[str, dict[str, str]]] = []
-    is_open = False  # whether a call has begun that has not ended
-    kind = key = ""  # of the argument whose end comes next
-    start = 0
-    for tag in _TAG.finditer(text):
-        label = tag[1]
-        if function := _FUNCTION.search(label):
-            calls.append((function[1], {}))
-            is_open, kind = True, ""
-        elif label.startswith("/") and kind and label.endswith(kind):
-            calls[-1][1][key] = text[start : tag.start()]
-            kind = ""
-        elif label.startswith("/"):
-            if label.endswith(("function", "invoke")):
-                is_open, kind = False, ""
-            elif not kind and label.endswith("tool_call"):
-                is_open = False  # GLM's calls have no other end
-        elif not is_open or kind == "parameter":
-            continue  # a tag of the text, not of the call
-        elif parameter := _PARAMETER.search(label):
-            kind, key, start = "parameter", parameter[1], tag.end()
-        elif not kind and _BARE_TAG.fullmatch(label):
-            kind, key, start = f"/{label}", label, tag.end()
-    for name, arguments in calls:
-        kinds = types.get(name)
-        yield name, {key: _typed(value, at(kinds, key)) for key, value in arguments.items()}
+def _tagged_calls(text: str, types: Mapping[str, Any]) -> Calls:
+    """Elements like those of XML: Qwen3-Coder, Seed, DSML, MiniMax, GLM, Llama 3.1."""
+    call = _CALL_TAG.search(text)
+    while call:
+        name, end = call[1] or call[2], call.end()
+        arguments: dict[str, object] = {}
+        if body := re.compile(r"\s*(?=\{)").match(text, end):
+            arguments, end = DECODER.raw_decode(text, body.end())
+        while argument := _ARGUMENT_TAG.match(text, end):
+            key = (argument[2] or argument[3] or argument[4]).strip()
+            if key in arguments:
+                raise ValueError("an argument twice")
+            close, end = _argument_end(text, argument)
+            value = text[argument.end() : close]
+            arguments[key] = _typed(value, at(types.get(name), key))
+        ending, call = _CALL_END.match(text, end), _CALL_TAG.search(text, end)
+        if not ending or _ARGUMENT_END.search(
+            text, ending.end(), call.start() if call else len(text)
+        ):
+            raise ValueError("text beside the arguments, or an end inside of one")
+        yield name, arguments
 
 
-def _python_calls(text: str, _types: Types) -> Calls:
+def _argument_end(text: str, argument: re.Match[str]) -> tuple[int, int]:
+    """Where an argument's text ends, and where what follows its mark begins."""
+    element = argument[1] or argument[4] or "arg_value"
+    depth, is_plain = 0, True  # of such elements in the text; whether it has no marks of calls
+    for tag in _TAG.finditer(text, argument.end()):
+        if tag[2] == element and not tag[1]:
+            depth += 1
+        elif tag[2] == element:
+            following = _ARGUMENT_TAG.match(text, tag.end())
+            continues = following and following.lastindex == argument.lastindex
+            if depth == 0 and (continues or _CALL_END.match(text, tag.end())):
+                return tag.start(), tag.end()
+            depth = max(0, depth - 1)
+        elif not (_CALL_END.match(text, tag.start()) or _CALL_TAG.match(text, tag.start())):
+            continue
+        elif is_plain and tag[1] and _CLOSED.match(text, tag.end()):
+            return tag.start(), tag.start()
+        is_plain = False
+    raise ValueError("an argument without an end")
+
+
+def _python_calls(text: str) -> Calls:
     """`[name(key=value)]`: Llama 4, LFM2, Olmo."""
-    body = re.sub(r"```\w*|</?[|\uff5c]?[\w|\uff5c:]+[|\uff5c]?>", "", text).strip()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # else odd literals are warned of on standard error
-        statements = ast.parse(body).body
+        statements = ast.parse(text).body
     for statement in statements:
         value = getattr(statement, "value", None)
         for call in value.elts if isinstance(value, ast.List) else [value]:
@@ -308,11 +378,7 @@ def _python_calls(text: str, _types: Types) -> Calls:
 
 def _typed(value: str, schema: object) -> object:
     """The text, or its JSON value if its schema is not of a text."""
-    text = value.strip("\n")
+    text = value[1:-1] if value[:1] == value[-1:] == "\n" else value  # Qwen's template adds both
     with suppress(orjson.JSONDecodeError):
         return text if at(schema, "type") == "string" else orjson.loads(text)
     return text
-
-
-def _dumped(arguments: object) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -141,7 +141,7 @@ class Meter:
         room = None
         if isinstance(sized, ChatRequest) and sized is not request:
             room = sized.max_output_tokens
-        sending = Sending(request=sized, scope=scope, room=room)
+        sending = Sending(request=sized, scope=scope, need=need, room=room)
         try:
             yield sending
             if sending.answer is not None:
@@ -151,8 +151,7 @@ class Meter:
                 scope._add(taken=charges.taken_by_failure(sized, error, pieces=sending.pieces))
             raise
         finally:
-            scope._add(reserved=-need)
-            self._ended.set()
+            sending.release()
 
     def leaves_less(self, room: int | None, request: Request, error: ContextOverflow) -> bool:
         """Notes the context that a request exceeds; whether it has less than a limit's `room`."""
@@ -340,16 +339,40 @@ class Rest(NamedTuple):
     scope: Meter
 
 
+class RoomTaken(Exception):
+    """Other requests took the room that a request had released: it has to wait for room again."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Sending:
     """One request; its sender says when it has left, counts pieces, and sets the answer."""
 
     request: Request  # with the room that a limit gave it if it stated none
     scope: Meter  # the innermost scope that it is made in
+    need: Spent  # its highest use
     room: int | None  # the room for its reply, if a limit decided that
     has_left: bool = False
     answer: Completion | Embeddings | Ranking | None = None
     pieces: int = 0
+    is_reserved: bool = True  # whether `need` is kept free of other requests
+
+    def release(self) -> None:
+        """Gives its room to others, at its end or while its server is down."""
+        if self.is_reserved:
+            self.is_reserved = False
+            self.scope._add(reserved=-self.need)
+            self.scope._ended.set()
+
+    def check_reserved(self) -> None:
+        """Reserves room that was released once more; raises `RoomTaken` if it is gone."""
+        if self.is_reserved:
+            return
+        with suppress(LimitReached):  # raised again if no smaller room will do
+            if self.scope._fits(self.request, self.need):
+                self.is_reserved = True
+                self.scope._add(reserved=self.need)
+                return
+        raise RoomTaken
 
     def cut(self, answer: Any) -> Any:  # noqa: ANN401 - as the call
         """The answer, with the limit of the run that decided where it was cut, if one did."""

@@ -117,7 +117,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         quantization=report.quantization
         or next((name.quantization for name in (*names, own_name) if name.quantization), None),
         fingerprint=_fingerprint(endpoint, report),
-        servers=_servers(endpoint),
+        servers=frozenset(server_address(url) for url in (endpoint.url, *endpoint.urls) if url),
         served=_served(report) if endpoint.path is None else None,
     )
 
@@ -160,10 +160,6 @@ def _are_same(first: ModelIdentity, second: ModelIdentity) -> bool:
     if first.shares_server(second) and first.called == second.called:
         return True  # even if the name says nothing of the weights
     return any(same_weights(*pair) for pair in product(first.names, second.names))
-
-
-def _servers(endpoint: Endpoint) -> frozenset[str]:
-    return frozenset(server_address(url) for url in (endpoint.url, *endpoint.urls) if url)
 
 
 def _fingerprint(endpoint: Endpoint, report: ModelMetadata) -> str | None:

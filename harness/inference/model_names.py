@@ -36,23 +36,9 @@ _QUANTIZATION = re.compile(
     r")(?![a-z0-9])"
 )
 
-# Words for the model's maker and its packer, and for how it is packed: they say nothing of weights.
-_NOT_OF_WEIGHTS = re.compile(
-    r"meta|google|microsoft|nvidia|openai|ibm|mistralai|ai|hf|org|thudm|zai|coherelabs|cohereforai"
-    r"|c4ai|tiiuae|allenai|huggingfacetb|amd|apple|unsloth|bartowski|mradermacher|lmstudio|thebloke"
-    r"|neuralmagic|redhatai|gguf|ggml|mlx|mlc|onnx|bnb|exl[23]|imatrix|imat|i1|ud|qat|dwq|marlin"
-    r"|quanti[sz]ed|dynamic|compressed|tensors|\d+g|g\d+|actorder|h[68]|latest|free"
-)
-
 # Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Models that were
 # not trained for conversations say so (`base`).
 _CONVERSATIONAL = frozenset({"instruct", "it", "chat", "inst"})
-
-_SAYS_NOTHING = re.compile(
-    r"default|models?|local|llm|main|test|weights|checkpoints?|snapshots?|hub|cache|data|repository"
-    r"|workspace|app|tmp|custom|none|null|unknown|any|assistant|served|base"
-    r"|\d+|[0-9a-f]{12,}"  # a number, a commit
-)
 
 _KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")  # llama.cpp's words: `Q4_K - Medium`
 
@@ -130,7 +116,7 @@ def _parse_part(text: str, part: str) -> ModelName:
     name = _SNAPSHOT.sub("-", name)
     packings = [match[0].upper() for match in _QUANTIZATION.finditer(name)]
     words = tuple(dict.fromkeys(_words(_QUANTIZATION.sub("-", name))))
-    if all(_SAYS_NOTHING.fullmatch(word) for word in set(words) - _CONVERSATIONAL):
+    if all(_pattern("blank").fullmatch(word) for word in set(words) - _CONVERSATIONAL):
         words = ()
     return ModelName(
         text=text,
@@ -148,12 +134,9 @@ def _words(name: str) -> Iterator[str]:
     dashed = re.sub(r"(?<![\d.])(\d)-(\d)(?![\d.a-z])", r"\1.\2", dashed)  # claude-3-5, llama3-1
     dashed = re.sub(r"\.(?=[a-z])", "-", dashed)  # gpt-4.1.mini
     for word in filter(None, dashed.split("-")):
-        if _NOT_OF_WEIGHTS.fullmatch(word):
+        if _pattern("around").fullmatch(word):
             continue
-        if _SIZE.fullmatch(word):
-            yield word  # not to be split
-            continue
-        fused = _FUSED.fullmatch(word)
+        fused = None if _SIZE.fullmatch(word) else _FUSED.fullmatch(word)  # no size is split
         yield from filter(None, fused.groups()) if fused else (word,)
 
 
@@ -163,10 +146,15 @@ _SHARED_ARCHITECTURES = frozenset({"llama", "deepseek2", "gpt2", "gptneox", "mam
 
 @cache
 def _table(kind: str) -> Mapping[str, list[str]]:
-    """One of the three tables of `model_families.tsv`: `named`, `derived` or `short`."""
+    """One of the tables of `model_families.tsv`."""
     lines = files("harness.inference").joinpath("model_families.tsv").read_text(encoding="utf-8")
     rows = (line.split("\t") for line in lines.splitlines() if line.startswith(f"{kind}\t"))
     return {key: words.split() for _, key, words in rows}
+
+
+@cache
+def _pattern(kind: str) -> re.Pattern[str]:
+    return re.compile("|".join(word for words in _table(kind).values() for word in words))
 
 
 @cache

@@ -35,15 +35,8 @@ T = TypeVar("T")
 _FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
 # Settings that stand in a key only if they are set: keys from before they existed stay the same.
-_NEWER = {
-    "top_k",
-    "presence_penalty",
-    "headers",
-    "query",
-    "reasoning_effort",
-    "extra_body",
-    "tools",
-}
+_NEWER = {"top_k", "presence_penalty", "headers", "query"}
+_NEWER |= {"reasoning_effort", "extra_body", "tools"}
 # The fields of an endpoint that decide its replies, beside its address and its file.
 _DECIDES = {"backend", "model_id", "context_tokens", "drop", "prompt_template", "structured"}
 _DECIDES |= _NEWER
@@ -142,10 +135,7 @@ class KeptReplies:
 
     @asynccontextmanager
     async def slot(self, request: ChatRequest, *, label: str) -> AsyncIterator[Slot]:
-        """The place of one call's reply.
-
-        With the one that it got in an earlier part of the run, or before its node call began again.
-        """
+        """The place of a call's reply, with the one it got before the node call began again."""
         slot = Slot()
         call = f"{label}\n{call_key(request, identity=self._identity(request.model))}"
         # 1. Number it among equal calls, before anything is awaited: calls that are made together

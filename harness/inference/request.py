@@ -15,6 +15,7 @@ import orjson
 
 from harness.errors import InvalidInput
 from harness.inference.images import Image
+from harness.inference.json_text import parsed
 
 Role = Literal["system", "user", "assistant", "tool"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -50,12 +51,8 @@ class ToolCall:
         """The call in a form that servers and their templates read, whatever the model wrote."""
         # llama-server answers 500 to a history with broken arguments, OpenAI 400 to a strange name.
         name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
-        try:
-            is_object = isinstance(orjson.loads(self.arguments), dict)
-        except orjson.JSONDecodeError:
-            is_object = False
-        if is_object:  # as it was written, since the server's prefix cache has it in that form
-            return replace(self, name=name)
+        if isinstance(parsed(self.arguments), dict):
+            return replace(self, name=name)  # as it was written, since the prefix cache has it so
         return replace(self, name=name, arguments=orjson.dumps(self.as_object()).decode())
 
 

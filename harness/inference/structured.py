@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails, SchemaError
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
-from harness.inference.json_text import DECODER, json_objects_in, json_values_in
+from harness.inference.json_text import DECODER, json_objects_in, json_values_in, parsed
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
 from harness.trace import Span, Tracer, events
@@ -63,7 +63,6 @@ _SCALARS = {"string", "integer", "number", "boolean"}
 # Blanks beside the fence are those of its own line: with all of `\s`, empty lines take cubic time.
 _FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*[^\S\n]*\n(.*)\n[^\S\n]*\1$", re.DOTALL)
 _AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»"
-
 
 # Where models put the fields of an object that they take for a schema or for a function's call.
 _WRAPPERS = frozenset({"properties", "arguments", "parameters", "input"})
@@ -148,12 +147,9 @@ class ReplyType(Generic[T]):
             inner = decoded[key]
             if isinstance(inner, dict) and inner and inner.keys() <= self._field_names:
                 return f"its fields stand under '{key}', and belong to the object itself"
-        if isinstance(parsed, BaseModel):
-            # A validator of the model, or an alias, may take other names.
-            has_field = bool(parsed.model_fields_set)
-        else:
-            has_field = not self._field_names.isdisjoint(decoded)
-        if decoded and not has_field:
+        # A validator of a model, or an alias, may take other names.
+        own = self._field_names & decoded.keys()
+        if decoded and not (parsed.model_fields_set if isinstance(parsed, BaseModel) else own):
             names = ", ".join(f"'{name}'" for name in decoded)
             return f"it has none of the fields of the type, only {names[:200]}"
         return ""
@@ -357,11 +353,7 @@ def mode_of(reply: Completion) -> StructuredMode:
     # Blanks between the tokens of JSON may have used up the limit.
     if letters == _PROBE_REPLY or (is_cut and _PROBE_REPLY.startswith(letters)):
         return "enforced"
-    try:
-        orjson.loads(reply.text)
-    except orjson.JSONDecodeError:
-        return "ignored"
-    return "advisory"
+    return "ignored" if parsed(reply.text) is None else "advisory"
 
 
 def _with_schema(messages: tuple[Message, ...], schema: JsonSchema) -> tuple[Message, ...]:

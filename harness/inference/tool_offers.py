@@ -21,7 +21,7 @@ import orjson
 from harness.errors import ReplyInvalid, ServerError
 from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import Completion, ToolMode
-from harness.inference.json_text import json_objects_in
+from harness.inference.json_text import json_objects_in, parsed
 from harness.inference.request import (
     ChatRequest,
     JsonSchema,
@@ -240,10 +240,7 @@ def check_typed(request: ChatRequest, reply: Completion) -> None:
 def _parsed(text: str) -> object:
     """The call or answer in a typed reply, with its wrapper or without; None if it is no JSON."""
     objects = json_objects_in(text)
-    try:
-        document = orjson.loads(objects[0] if len(objects) == 1 else text)
-    except orjson.JSONDecodeError:
-        return None
+    document = parsed(objects[0] if len(objects) == 1 else text)
     return document.get("next", document) if isinstance(document, dict) else None
 
 

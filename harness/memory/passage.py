@@ -133,8 +133,8 @@ def _check_metadata(key: object, value: object) -> None:
             code="passage.field-name",
         )
     _check_encodes(key, "metadata")
-    # No filter and no JSON can hold other numbers. Not with the value, since Python does not write
-    # the digits of a number that long.
+    # No filter and no JSON can hold other numbers. The message leaves the value out, since Python
+    # refuses to write the digits of a very long number.
     if not isinstance(value, Scalar) or not _is_finite(value):
         raise InvalidInput(
             f"metadata '{key}' is of type {type(value).__name__}; it must be a text, a finite "

@@ -12,15 +12,7 @@ from harness.inference import MACHINE, Host
 from harness.inference.providers.provider import HostReport
 from harness.inference.providers.server_host import in_time
 from harness.log import log_debug, log_warning
-from harness.residency.ledger import (
-    Device,
-    Ledger,
-    LoadModel,
-    Need,
-    Resident,
-    Tenant,
-    UnloadModel,
-)
+from harness.residency.ledger import Device, Ledger, LoadModel, Need, Resident, Tenant, UnloadModel
 from harness.trace import Span, Tracer, describe, events
 
 # Hosts are asked so often which models they have in memory.

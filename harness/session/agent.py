@@ -12,13 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Required, TypedDict
 
-from harness.errors import (
-    InvalidInput,
-    NodeTimedOut,
-    NotOffered,
-    RunLimitReached,
-    did_you_mean,
-)
+from harness.errors import InvalidInput, NodeTimedOut, NotOffered, RunLimitReached, did_you_mean
 from harness.graph import InProcess, NodeCall, Timeout, Work
 from harness.graph.executor import timed
 from harness.graph.graph import ResultT

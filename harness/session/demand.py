@@ -222,8 +222,10 @@ class Forecaster:
 
     # --- what happens in the graph ----------------------------------------------------------------
 
+    # As `graph.node_call.Watcher` says. A forecast is made later, of all that happened until then.
+
     def begins(self, node: str, item: int | None) -> None:
-        """See `Watcher.begins`."""
+        """A call is made."""
         self._has_begun = True
         self._schedule_forecast()
         if (ahead := self._nodes.get(node)) is not None:
@@ -232,7 +234,7 @@ class Forecaster:
             self._expect_declared(ahead, label)
 
     def ends(self, node: str, item: int | None) -> None:
-        """See `Watcher.ends`."""
+        """An item, or a node as a whole, has an outcome."""
         self._schedule_forecast()
         if item is None:
             self._unended_nodes -= 1
@@ -245,7 +247,7 @@ class Forecaster:
                 ahead.asks_only_declared = False
 
     def counts(self, node: str, total: int) -> None:
-        """See `Watcher.counts`."""
+        """The number of items of a mapped node is known."""
         if node in self._nodes:
             self._nodes[node].call_count = total
             self._schedule_forecast()

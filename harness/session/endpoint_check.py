@@ -9,25 +9,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from harness.errors import (
-    CallTimeout,
     EndpointUnreachable,
     HarnessError,
     InferenceError,
     InvalidInput,
     ModelNotFound,
     Notice,
+    NotOffered,
+    ServerError,
     did_you_mean,
 )
-from harness.inference import (
-    ChatRequest,
-    Client,
-    EmbedRequest,
-    Endpoint,
-    Message,
-    provider_of,
-)
+from harness.inference import ChatRequest, Client, EmbedRequest, Endpoint, Message, provider_of
 from harness.inference.completion import StructuredMode
-from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
+from harness.inference.health import was_connected, was_refused
 from harness.inference.providers.provider import NEVER
 from harness.inference.providers.server_host import ServerFacts, in_time
 from harness.session.models import check_tags, open_models, opened_host
@@ -38,7 +32,6 @@ from harness.trace import Tracer
 
 _PROMPT = (Message("user", "Tell me a very long story about an owl."),)
 _MAX_OUTPUT_TOKENS = 24
-_TEXTS = ("hello",)
 _SCHEMA = {
     "type": "object",
     "properties": {"ready": {"type": "boolean"}},
@@ -118,10 +111,7 @@ async def _check(
                 f"{endpoint.timeout_s:g} s"
             )
             # This call decides whether the endpoint can be used.
-            if endpoint.embeddings:
-                await opened.client.embed(EmbedRequest(model=endpoint.tag, texts=_TEXTS))
-            else:
-                await opened.client.chat(_chat(endpoint.tag))
+            await _first_call(opened.client, endpoint)
             facts = await facts_of(alone, environment)
             # It answered the call, even if its pages of facts do not answer.
             check = replace(_with_facts(blank, facts), reachable=True)
@@ -137,19 +127,16 @@ async def _unusable(
     blank: EndpointCheck, error: HarnessError, endpoint: Endpoint, environment: Mapping[str, str]
 ) -> EndpointCheck:
     """The check of an endpoint whose first call failed."""
-    notice = Notice(code=error.code, message=error.statement)
-    if isinstance(error, EndpointUnreachable):
-        return replace(blank, error=notice, reachable=False)
-    if isinstance(error, CallTimeout) and error.limit == "connect_timeout_s":
-        return replace(blank, error=notice, reachable=False)
+    check = replace(blank, error=Notice(code=error.code, message=error.statement))
+    if not was_connected(error):
+        return replace(check, reachable=False)
     if not isinstance(error, InferenceError):
-        # The settings are wrong, and no server was called.
-        return replace(blank, error=notice)
+        return check  # the settings are wrong, and no server was called
     facts = await facts_of(endpoint, environment)
-    message = error.statement
     if isinstance(error, ModelNotFound) and facts.models:
-        message += "; " + did_you_mean(endpoint.model_id, facts.models)
-    return replace(_with_facts(blank, facts), error=replace(notice, message=message))
+        message = f"{error.statement}; {did_you_mean(endpoint.model_id, facts.models)}"
+        check = replace(check, error=Notice(code=error.code, message=message))
+    return _with_facts(check, facts)
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
@@ -159,6 +146,24 @@ def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
 
 
 # --- the calls ------------------------------------------------------------------------------
+
+
+async def _first_call(client: Client, endpoint: Endpoint) -> None:
+    """Raises the error of an endpoint that cannot be used, with the setting that it may lack."""
+    texts = EmbedRequest(model=endpoint.tag, texts=("hello",))
+    if endpoint.embeddings:
+        await client.embed(texts)
+        return
+    try:
+        await client.chat(_chat(endpoint.tag))
+    except (ServerError, ModelNotFound, NotOffered) as error:
+        # Servers that only embed refuse to chat, each in its own words; llama-server by a 501.
+        if was_refused(error) or getattr(error, "status", None) == 501:
+            with suppress(InferenceError):
+                await client.embed(texts)
+                remedy = f"write embeddings = true under [endpoints.{endpoint.tag}]"
+                error.statement += f"; it embeds: if it is for that alone, {remedy}"
+        raise
 
 
 async def _try_calls(client: Client, check: EndpointCheck) -> EndpointCheck:
@@ -251,8 +256,7 @@ async def list_models(
     endpoints: Mapping[str, Endpoint], *, environment: Mapping[str, str]
 ) -> list[ModelSeen]:
     """The state of every endpoint's model; loads nothing."""
-    states = (_state_of(endpoint, environment) for endpoint in endpoints.values())
-    return list(await asyncio.gather(*states))
+    return await asyncio.gather(*(_state_of(e, environment) for e in endpoints.values()))
 
 
 def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[Endpoint]:
@@ -260,14 +264,14 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
     check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags)]
     for endpoint in chosen:
-        if endpoint.backend in FILE_BACKENDS:
+        if endpoint.path is not None:
             raise InvalidInput(
                 f"'{endpoint.tag}' is loaded from a file by each run, into its own process: "
                 "outside of a run there is nothing to unload; pin = true keeps it in memory for a "
                 "whole run",
                 code="model.in-process",
             )
-        if endpoint.backend not in MANAGED_BACKENDS:
+        if provider_of(endpoint).host is None:
             raise InvalidInput(
                 f"'{endpoint.tag}' cannot be unloaded from here: backend '{endpoint.backend}' has "
                 "no command for it",
@@ -294,7 +298,7 @@ async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) ->
 
 async def _state_of(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
     control: Control = "managed" if endpoint.manage else "fixed"
-    if endpoint.backend in FILE_BACKENDS:
+    if endpoint.path is not None:
         control = "run"
     state = ModelSeen(
         tag=endpoint.tag,
@@ -314,16 +318,14 @@ async def _state_of(endpoint: Endpoint, environment: Mapping[str, str]) -> Model
                 report = await host.report()
             return replace(state, reachable=True, **asdict(report))
         if control == "fixed" and endpoint.url is not None:
-            facts = await facts_of(endpoint, environment)
-            return replace(state, reachable=facts.reachable)
+            return replace(state, reachable=(await facts_of(endpoint, environment)).reachable)
         if endpoint.path is not None:
             is_there = False
             with suppress(OSError):  # of a folder that may not be read
                 is_there = endpoint.path.is_file()
-            problem = None if is_there else f"there is no file {endpoint.path}"
-            return replace(state, problem=problem)
+            if not is_there:
+                return replace(state, problem=f"there is no file {endpoint.path}")
         return state
-    except EndpointUnreachable as error:
-        return replace(state, reachable=False, problem=error.statement)
     except HarnessError as error:
-        return replace(state, problem=error.statement)
+        reachable = False if isinstance(error, EndpointUnreachable) else None
+        return replace(state, reachable=reachable, problem=error.statement)

@@ -25,8 +25,9 @@ from harness.inference import (
     TextStream,
     as_messages,
 )
-from harness.inference.answer import answer, chat_request, varied
+from harness.inference.answer import answer, chat_request, check_whole, varied
 from harness.inference.client import CallSource
+from harness.inference.completion import is_visible
 from harness.inference.reply_store import VARIATION
 from harness.inference.request import Prompt, as_texts
 from harness.inference.stream import text_stream
@@ -331,7 +332,7 @@ class Run:
             timeout_s: Time limit of a tool's call, if the tool has none of its own.
             max_result_chars: Longest result; the middle of a longer one is left out.
             max_output_tokens: As in `chat`, of each reply.
-            on_cut: As in `chat`, for a reply that is cut.
+            on_cut: As in `chat`, for a reply that is cut within its text or after it.
             temperature: 0 is greedy.
             seed: Makes sampling repeatable, if the server supports it.
 
@@ -350,8 +351,11 @@ class Run:
         before = () if system is None else (Message("system", system),)
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
-            specs = tuple(tool.spec for tool in usable)
-            return await self.chat(role, messages, tools=specs, **options)
+            reply = await self.chat(role, messages, tools=tuple(t.spec for t in usable), **options)
+            if not reply.tool_calls and not is_visible(reply.text):
+                # A cut one, since `chat` refuses any other; there is nothing in it to keep.
+                check_whole(reply, endpoint=self._opened.casting.model(role))
+            return reply
 
         result = await run_agent(
             ask,

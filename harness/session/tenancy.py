@@ -19,7 +19,7 @@ from harness.hardware import (
 )
 from harness.hardware.machine import MACHINE_SHARE, read_gpus
 from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
-from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
+from harness.inference.endpoint import AUTO, GPU_NAME
 from harness.inference.providers.registry import loading_of
 from harness.log import log_warning
 from harness.residency import Device, KeepAliveBudget, Need, Tenant, check_fits
@@ -37,7 +37,7 @@ _ASKING_S = 10.0
 
 def is_managed(endpoint: Endpoint) -> bool:
     """Whether the budget decides when its model is in memory."""
-    return endpoint.backend in FILE_BACKENDS or endpoint.manage
+    return endpoint.path is not None or endpoint.manage
 
 
 def check_managed(endpoints: Iterable[Endpoint]) -> None:

@@ -94,7 +94,7 @@ class Event:
 
     @classmethod
     def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
-        """The event of a record of any name; `known` has further fields, before its attributes."""
+        """The event of a record of any name; fields in `known` win over its attributes."""
         event = object.__new__(cls)
         form = _form(cast("Any", cls))
         # 1. The fields of the record itself.
@@ -105,6 +105,7 @@ class Event:
                 continue
             if isinstance(value, form.types[name]):
                 values[name] = value if type(value) is not list else tuple(value)
+            # A value of another type counts as its text, or as missing where that is None.
             elif form.types[name] == (str,) and form.missing[name] is not None:
                 values[name] = str(value)
         event.learn(**values)

@@ -10,16 +10,7 @@ from typing import Any
 
 from sample_runs import STARTED, write_journal
 
-from harness.trace import (
-    Content,
-    CounterSet,
-    Flow,
-    Instant,
-    Journal,
-    Record,
-    RunEnded,
-    SpanRecord,
-)
+from harness.trace import Content, CounterSet, Flow, Instant, Journal, Record, RunEnded, SpanRecord
 from harness.trace.records import SpanStatus
 
 MS = 1_000_000
@@ -372,7 +363,8 @@ def serial_loop(backend: str = "vllm", **settings: Any) -> PlantedRun:
     node = run.node("sentences", 0, 2000)
     for thing in ("tea", "salt", "rain", "bread", "sand", "glass", "wool", "ink"):
         reply = f"Nobody can say for certain what {thing} really was before."
-        run.call(parent=node, prompt=f"Say in one sentence what {thing} is.", reply=reply)
+        step = run.span("agent step", run.now_ms, 230, node)
+        run.call(parent=step, prompt=f"Say in one sentence what {thing} is.", reply=reply)
     return run
 
 
@@ -632,9 +624,11 @@ def chain_in_one_function() -> PlantedRun:
 
 
 def loop_without_texts() -> PlantedRun:
-    """Twenty short calls of one function, and nothing is known of their texts."""
+    """Twenty short calls of one function, each in a step; nothing is known of their texts."""
     run = PlantedRun()
-    run.calls(20, parent=run.node("chain", 0, 6000))
+    chain = run.node("chain", 0, 6000)
+    for _ in range(20):
+        run.call(parent=run.span("agent step", run.now_ms, 230, chain))
     return run
 
 
@@ -876,18 +870,36 @@ def labels_in_a_list() -> PlantedRun:
 
 
 def a_person_answers() -> PlantedRun:
-    """The node asks a person, and its question holds the event loop."""
+    """An item of a node asks a person, and its question holds the event loop."""
     run = PlantedRun()
     run.node("draft", 0, 500, label="draft")
     run.call(0, tokens=40)
-    asks = run.node("approved", 500, 3500, label="approved")
+    for item in range(4):
+        run.node("approved", 500, 100, label=f"approved[{item}]", item=item)
+    asks = run.node("approved", 500, 3500, label="approved[4]", item=4)
     run.span("client lag", 510, 3480, track="client lag", at="mine.py:12", function="asker")
     run.instant("answer", span=asks, key="approved#1", answer="yes")
     return run
 
 
+def failures_that_cost_nothing() -> PlantedRun:
+    """A node's third attempt succeeds; a node is skipped at its timeout, and a call left behind."""
+    run = PlantedRun()
+    for attempt in (1, 2):
+        failed: dict[str, Any] = {"status": "error", "error": "ServerError: small: boom"}
+        node = run.node("draft", 10 * attempt, 8, label="draft", attempt=attempt, **failed)
+        run.instant("retry", span=node, model="small", reason="ServerError", delay_s=0.0)
+        for at_ms in (0, 4):
+            run.span("chat", 10 * attempt + at_ms, 2, node, model="small", **failed)
+    run.call(30, parent=run.node("draft", 30, 230, label="draft", attempt=3))
+    run.node("late", 0, 250, label="late", status="error", error="NodeTimedOut: total_s = 0.2 s")
+    run.failed_call(5, "LeftBehind: it went on although it was cancelled")
+    return run
+
+
 HEALTHY: list[Make] = [
     a_person_answers,
+    failures_that_cost_nothing,
     parallel_on_a_warm_server,
     revise_loop,
     chain_in_one_function,

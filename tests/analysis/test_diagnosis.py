@@ -432,11 +432,19 @@ def test_outputs_that_were_reused_are_told(tmp_path: Path) -> None:
         return [one.code for one in diagnose(Journal(result.files.journal)).remarks]
 
     assert [remarks(), remarks()] == [[], ["diagnosis.outputs-reused"]]
+    # As each part of a resumed run records it.
+    run = PlantedRun()
+    for node in ("plan", "plan", "text"):
+        run.instant("reuse", node=node, item=None)
+    (remark,) = diagnose(run.journal(tmp_path)).remarks
+    assert "2 calls of 'plan' and 'text'" in str(remark)
 
 
 def test_a_loop_without_a_draft_that_passed_is_told(tmp_path: Path) -> None:
     run = PlantedRun()
-    for loop, passes in ((1, (False, False)), (2, (False, True))):
+    # The second loop was killed in its first round, and resumed.
+    for key, passes in (("a#1", (False, False)), ("b#1", (False,)), ("b#1", (False, True))):
+        loop = run.span("wiggum", 0, 9, run.root, key=key)
         for number, passed in enumerate(passes):
             run.round(loop, composite=5.0 + number, passed=passed)
 
@@ -453,6 +461,8 @@ def test_a_run_that_ended_in_an_error_of_its_own_is_not_called_healthy(tmp_path:
     run = PlantedRun()
     run.node("whole", 0, 10)
     failed = run.node("divide", 10, 5, status="error", error="ZeroDivisionError: division by zero")
+    for _ in range(2):
+        run.span("chat", 10, 5, run.root, model="small", status="unfinished")
 
     journal = run.journal(tmp_path, ended="error", error="NodeFailed: node 'divide' failed")
     (finding,) = diagnose(journal).findings

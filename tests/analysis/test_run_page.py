@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -171,9 +172,15 @@ def test_a_round_says_why_dimensions_were_not_judged(tmp_path: Path) -> None:
         RunTrace(tmp_path, name="essays", options=TraceOptions(timelines=())) as trace,
         trace.span("wiggum", rubric="essay", rubric_sha256="5eed"),
     ):
-        record_round(Round(number=1, draft="So.", verdict=verdict), trace)
+        twice = "# A\n\n## Example\none\n\n## Example\ntwo\n"
+        for base, draft in enumerate([twice, twice, twice.replace("## Example\none\n\n", "")]):
+            round_ = Round(number=base + 1, draft=draft, base_round=base or None, verdict=verdict)
+            record_round(round_, trace)
     (loop,) = run_page_of(trace.journal_path).loops
     assert loop.rounds[0].remarks == ("not judged: numbers (there are no sources), clear",)
+    # Sections with one heading are compared by their texts.
+    changes = ["".join(op for s in shown.sections for op, _ in s.parts) for shown in loop.rounds]
+    assert changes == ["===", "===", "==-"]
 
 
 def test_without_texts_rounds_are_told_by_their_scores(tmp_path: Path) -> None:
@@ -245,11 +252,21 @@ def test_a_damaged_journal_with_a_circle_of_nodes_still_has_columns(tmp_path: Pa
         ("a\nb\n", "a\nb\nc\n", "=a\nb\n|+c\n"),
         ("a\nb\n", "b\n", "-a\n|=b\n"),
         ("", "a\n", "+a\n"),
+        ("a\n\nb\n", "a\n\nc\n\nb\n", "=a\n|+\nc\n|=\nb\n"),
     ],
-    ids=["same", "a word", "nothing in common", "more lines", "fewer lines", "from nothing"],
+    ids=["same", "a word", "nothing in common", "more", "fewer", "from nothing", "between"],
 )
 def test_changes_are_told_by_words(before: str, after: str, parts: str) -> None:
     assert "|".join(op + text for op, text in word_changes(before, after)) == parts
+
+
+@pytest.mark.parametrize("form", ["\n{}\n", "| {} |\n", "{}\n}}\n"], ids=["blank", "table", "code"])
+def test_what_is_frequent_between_changes_does_not_make_them_slow(form: str) -> None:
+    before, after = ("".join(form.format(n + m) for n in range(900)) for m in (10_000, 20_000))
+    start_s = time.process_time()
+    assert word_changes(before, after)[-1] == ("+", after)
+    assert time.process_time() - start_s < 2
+    assert word_changes(after, after) == [("=", after)]
 
 
 lines = st.text("ab \n#", max_size=40)

@@ -87,8 +87,7 @@ def logged_memory(path, **case):
         return sum(map(float, re.findall(rf" {name} buffer size = +([\d.]+) MiB", log)))
 
     states = re.search(
-        r"memory_recurrent: size = .*R \(f32\): +([\d.]+) MiB, S \(f32\): +([\d.]+) MiB",
-        log,
+        r"memory_recurrent: size = .*R \(f32\): +([\d.]+) MiB, S \(f32\): +([\d.]+) MiB", log
     )
     return LoggedMemory(
         slots=case["slots"],

@@ -105,10 +105,7 @@ def windows(model):
     ],
 )
 def test_layers_have_the_windows_of_their_architecture(architecture, keys, expected):
-    names = {
-        "window": "attention__sliding_window",
-        "pattern": "attention__sliding_window_pattern",
-    }
+    names = {"window": "attention__sliding_window", "pattern": "attention__sliding_window_pattern"}
     model = told(architecture, **{names.get(key, key): value for key, value in keys.items()})
     assert windows(model) == expected.strip()
     assert model.exact_caches

@@ -83,10 +83,7 @@ def meter_of(
 ) -> Meter:
     """The meter of a run that begins now."""
     return Meter(
-        limits=limits,
-        endpoints=prices or {},
-        before=before,
-        tracer=tracer or Tracer(clock=clock),
+        limits=limits, endpoints=prices or {}, before=before, tracer=tracer or Tracer(clock=clock)
     )
 
 

@@ -10,6 +10,7 @@ from harness.inference import ChatRequest, Message, ScriptedBackend, ScriptedRep
 from harness.inference.completion import Completion
 
 LONG = "The owl sat on the old wall. " * 400
+CALL = '{"name": "look", "arguments": {}}'
 TOOL = ToolSpec("look", "Looks up.", {"type": "object"})
 
 
@@ -52,6 +53,8 @@ def read(tokens, text="Hello."):
         ),
         pytest.param(asked(), "<|plan|>Hi.<|/plan|>Hello.", "call.marks-unknown", id="marks"),
         pytest.param(asked(), "<scratchpad>Hi</scratchpad>", "call.marks-unknown", id="a tag"),
+        pytest.param(asked(tools=(TOOL,)), f"So: {CALL}", "call.marks-unknown", id="a call"),
+        pytest.param(asked(tools=(TOOL,)), f"Write `{CALL}`.", None, id="a quoted call"),
         pytest.param(asked("Use <|plan|>."), "<|plan|>Hello.", None, id="wanted marks"),
         pytest.param(asked(), "Write `<|plan|>`.\n```\n<think>\n```", None, id="quoted marks"),
         pytest.param(asked(), "a <b> [NOTE] | c > d <| e", None, id="no marks"),

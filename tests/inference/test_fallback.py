@@ -34,10 +34,7 @@ class Chain:
         }
         others = {tag: one for tag, one in self.backends.items() if tag != "large"}
         self.calls = client_of(
-            self.backends["large"],
-            tag="large",
-            others=others,
-            tracer=Tracer(self._take),
+            self.backends["large"], tag="large", others=others, tracer=Tracer(self._take)
         )
 
     def _take(self, record):
@@ -106,9 +103,7 @@ def test_what_a_person_has_to_mend_is_not_covered_up(error):
 
 
 @pytest.mark.parametrize(
-    "last",
-    [down("tiny"), ModelNotFound("no", endpoint="tiny")],
-    ids=["unable too", "to be mended"],
+    "last", [down("tiny"), ModelNotFound("no", endpoint="tiny")], ids=["unable too", "to be mended"]
 )
 def test_when_nobody_answers_the_first_error_tells_of_the_others(last):
     first = down("large")

@@ -308,11 +308,7 @@ QWEN = "qwen-2.5-7b-instruct"
             "llama-3.1-8b-instruct",
             "W4A16",
         ),
-        (
-            "Meta-Llama-3.1-70B-Instruct-Q8_0-00001-of-00003.gguf",
-            "llama-3.1-70b-instruct",
-            "Q8_0",
-        ),
+        ("Meta-Llama-3.1-70B-Instruct-Q8_0-00001-of-00003.gguf", "llama-3.1-70b-instruct", "Q8_0"),
         ("accounts/fireworks/models/llama-v3p1-8b-instruct", "llama-3.1-8b-instruct", None),
         ("turboderp/Llama-3.1-8B-Instruct-exl2:4.25bpw", "llama-3.1-8b-instruct", "4.25BPW"),
         ("D:\\models\\llama-2-7b-chat.Q5_K_S.gguf", "llama-2-7b-chat", "Q5_K_S"),

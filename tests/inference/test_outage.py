@@ -1,9 +1,10 @@
 """An endpoint that is down holds its calls: they wait, one tries, and all go on when it is back."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
-from clients import AT_ONCE, ONCE, client_of
+from clients import AT_ONCE, ONCE, client_of, meter_of
 from manual_clock import ManualClock
 from structlog.testing import capture_logs
 from test_gate import until_idle
@@ -18,7 +19,7 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, ScriptedBackend, as_messages
+from harness.inference import ChatRequest, Limits, ScriptedBackend, as_messages
 from harness.inference.gate import Replica
 from harness.inference.health import outage_of
 from harness.trace import SpanStarted, Tracer
@@ -469,6 +470,27 @@ def test_where_another_endpoint_stands_in_no_call_waits():
 
     assert asyncio.run(main()) == ["n"] * 5
     assert len(server.requests) == 2
+
+
+def test_others_have_the_room_of_calls_that_wait_for_their_server():
+    server = Server()
+    outage = Outage(server)
+    meter = meter_of(Limits(max_calls=6), outage.clock)
+    outage.client = replace(outage.client, meter=meter)
+    other = client_of(Server(), tag="n", meter=meter)
+
+    async def main():
+        await outage.ask("before")
+        server.down = REFUSED
+        held = [outage.ask(f"{number}") for number in range(5)]
+        await until_idle()
+        request = ChatRequest(model="n", messages=as_messages("meanwhile"))
+        assert (await asyncio.wait_for(other.chat(request), 5)).text == "meanwhile"
+        server.down = None
+        await outage.pass_s(16)
+        return await asyncio.gather(*held, return_exceptions=True)
+
+    assert sum(isinstance(result, RunLimitReached) for result in asyncio.run(main())) == 1
 
 
 def test_a_held_call_that_is_cancelled_ends_at_once():

@@ -40,10 +40,7 @@ CHOICES = {
         [state(1, under_way=4), state(under_way=1), state(under_way=1)],
         (1, "load"),
     ),
-    "the second's is, too": (
-        [state(1, under_way=4), state(under_way=4), state()],
-        (2, "load"),
-    ),
+    "the second's is, too": ([state(1, under_way=4), state(under_way=4), state()], (2, "load")),
     "it has no place, and its load is fair": (
         [state(1, under_way=2, has_place=False), state(under_way=2), state(under_way=2)],
         None,

@@ -28,8 +28,8 @@ BUSY = Overloaded("loading", endpoint="m")
 CUT = StreamCut("it broke off", endpoint="m")
 
 
-def delay_s(error, *, attempt=1, jitter=1.0, **how):
-    return retry_delay_s(error, attempt=attempt, policy=POLICY, jitter=jitter, **how)
+def delay_s(error, **how):
+    return retry_delay_s(error, **{"attempt": 1, "policy": POLICY, "jitter": 1.0, **how})
 
 
 @pytest.mark.parametrize(
@@ -58,42 +58,22 @@ def test_only_what_may_pass_is_tried_again_and_another_asked_where_nobody_has_to
 
 
 @pytest.mark.parametrize(
-    ("attempt", "jitter", "expected"),
+    ("asked_s", "how", "expected"),
     [
-        pytest.param(1, 0.0, 0.0, id="no wait at the lower end"),
-        pytest.param(1, 1.0, 0.5, id="the first bound"),
-        pytest.param(3, 1.0, 1.5, id="the cap"),
-        pytest.param(4, 1.0, None, id="no attempt is left"),
+        pytest.param(None, {"jitter": 0.0}, 0.0, id="no wait at the lower end"),
+        pytest.param(None, {}, 0.5, id="the first bound"),
+        pytest.param(None, {"attempt": 3}, 1.5, id="the cap"),
+        pytest.param(None, {"attempt": 4}, None, id="no attempt is left"),
+        (None, {"attempt": 1999, "policy": RetryPolicy(max_attempts=2000)}, 8.0),
+        pytest.param(0.0, {}, 0.0, id="the server asks for none"),
+        pytest.param(30.0, {"jitter": 0.5}, 30.0, id="the server asks for long"),
+        pytest.param(30.0, {"attempt": 4}, None, id="no attempt is left, though it asks"),
+        pytest.param(30.0, {"left_s": 30.1}, 30.0, id="there is time"),
+        pytest.param(30.0, {"left_s": 30.0}, None, id="the wait alone would use it up"),
     ],
 )
-def test_waits_grow_to_the_cap_until_attempts_run_out(attempt, jitter, expected):
-    assert delay_s(BUSY, attempt=attempt, jitter=jitter) == expected
-
-
-def test_the_wait_keeps_to_its_cap_after_thousands_of_attempts():
-    policy = RetryPolicy(max_attempts=5000)
-    error = EndpointUnreachable("refused", endpoint="m")
-    assert retry_delay_s(error, attempt=4999, policy=policy, jitter=1.0) == policy.cap_s
-
-
-def test_a_server_that_says_how_long_to_wait_is_obeyed():
-    for asked_s in (0.0, 0.2, 30.0):
-        error = Overloaded("busy", endpoint="m", retry_after_s=asked_s)
-        assert delay_s(error, jitter=0.5) == asked_s
-        assert delay_s(error, attempt=4) is None
-
-
-@pytest.mark.parametrize(
-    ("left_s", "expected"),
-    [
-        pytest.param(30.1, 30.0, id="there is time"),
-        pytest.param(30.0, None, id="the wait alone would use it up"),
-    ],
-)
-def test_no_attempt_begins_when_the_calls_time_is_over(left_s, expected):
-    error = Overloaded("busy", endpoint="m", retry_after_s=30.0)
-
-    assert delay_s(error, jitter=0.5, left_s=left_s) == expected
+def test_how_long_the_next_attempt_waits(asked_s, how, expected):
+    assert delay_s(Overloaded("busy", endpoint="m", retry_after_s=asked_s), **how) == expected
 
 
 # --- the shell around it ---------------------------------------------------------------------

@@ -229,11 +229,7 @@ class _World:
     def _end(self, job: Job) -> None:
         one, tenant = self._residents[job.model], self._tenants[job.model]
         call_s = (self._now_ns - self._granted_ns[job.id]) / 1e9
-        self._residents[job.model] = replace(
-            one,
-            leases=one.leases - 1,
-            idle_since_ns=self._now_ns,
-        )
+        self._residents[job.model] = replace(one, leases=one.leases - 1, idle_since_ns=self._now_ns)
         self._tenants[job.model] = tenant.after_call(call_s)
         if self._in_server[job.model]:
             self._begin(self._in_server[job.model].popleft())

@@ -476,10 +476,7 @@ async def test_loads_evictions_and_waits_are_in_the_trace():
     ]
     assert [r.attributes["need_bytes"] for r in moves if r.name == "load"] == [4, 6, 10]
     reasons = [r.attributes["reason"] for r in moves if r.name == "unload"]
-    assert reasons[1:] == [
-        "room for c: a call waits for it, no call is left for 'b'",
-        "end of run",
-    ]
+    assert reasons[1:] == ["room for c: a call waits for it, no call is left for 'b'", "end of run"]
     evicted = [r for r in records if isinstance(r, Instant) and r.name == "evict"]
     assert [r.attributes["reason"] for r in evicted] == reasons
     waits = [r for r in records if isinstance(r, SpanStarted) and r not in moves]

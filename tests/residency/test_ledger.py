@@ -82,10 +82,7 @@ def test_what_can_never_fit_is_refused_with_numbers_and_what_would_help(others, 
 
 @pytest.mark.parametrize(
     ("need", "table"),
-    [
-        ({"gpu0": 4, "machine": 7}, "[budget]"),
-        ({"gpu0": 5, "machine": 6}, "[budget.devices.gpu0]"),
-    ],
+    [({"gpu0": 4, "machine": 7}, "[budget]"), ({"gpu0": 5, "machine": 6}, "[budget.devices.gpu0]")],
 )
 def test_a_model_on_several_devices_must_fit_on_each(need, table):
     with pytest.raises(DoesNotFit) as caught:

@@ -225,6 +225,13 @@ def test_a_cut_answer_is_an_error_unless_it_may_be_kept(tmp_path):
     assert (result.text, result.stop_reason) == ("It is", "answered")
 
 
+def test_a_thought_that_was_cut_is_no_answer_though_cut_replies_may_be_kept(tmp_path):
+    thought = ScriptedReply(text="", reasoning="I will", finish_reason="length")
+    with refused("call.reply-cut") as caught:
+        agent_run(tmp_path, [asks(("add", {"a": 1})), thought], [add], on_cut="keep")
+    assert str(caught.value).endswith("used up its room; raise max_output_tokens")
+
+
 def test_the_same_call_over_and_over_is_answered_without_it_and_then_ends_the_agent(tmp_path):
     calls.made.clear()
     again = asks(("add", '{"a": 1, "b": 2}')), asks(("add", '{"b":2,"a":1}'))

@@ -71,7 +71,7 @@ class Guarded(OpenAIServer):
 
 def guarded(**said):
     """A vLLM that refuses to chat, or what else is named: `models=401`."""
-    known = {"chat": "/v1/chat/completions", "models": "/v1/models"}
+    known = {"chat": "/v1/chat/completions", "models": "/v1/models", "embed": "/v1/embeddings"}
     by_path = {known.get(path, f"/{path}"): status for path, status in said.items()}
     return Guarded(dialect=DIALECTS["vllm"], guarded=by_path)
 
@@ -191,10 +191,13 @@ class Crashing(OpenAIServer):
 UNKNOWN = OpenAIServer(dialect=DIALECTS["vllm"], scenario="unknown model")
 AT_ONCE = {"retry": {"max_attempts": 2, "base_s": 0}}
 NO_FILE = {"url": None, "backend": "embedded", "path": "none.gguf"}
+EMBEDS = "it embeds: if it is for that alone, write embeddings = true under [endpoints.judge]"
 UNUSABLE = {
     "a wrong name": (UNKNOWN, {"model_id": "served-nome"}, "call.model-not-found", True, MODEL),
     "no key sent": (guarded(models=401, chat=401), {}, "call.not-authorized", True, "api_key_env"),
-    "no chat": (guarded(chat=400), {}, "call.server-error", True, "not here"),
+    "no chat": (guarded(chat=400, embed=400), {}, "call.server-error", True, "not here"),
+    "embeds only": (guarded(chat=400), {}, "call.server-error", True, EMBEDS),
+    "embeds only, as llama-server": (guarded(chat=501), AT_ONCE, "call.server-error", True, EMBEDS),
     "goes down": (
         Crashing(dialect=DIALECTS["vllm"]), AT_ONCE, "call.unreachable", False, "",
     ),
@@ -211,6 +214,10 @@ def test_an_endpoint_that_cannot_be_used_says_why(server, fields, code, reachabl
     assert (found.error.code, found.reachable) == (code, reachable)
     assert fact in found.error.message
     assert server.asked == [] or reachable is not None
+
+
+def test_a_server_that_only_embeds_is_checked_by_the_setting_that_its_error_names():
+    assert check_server(guarded(chat=400), embeddings=True).error is None
 
 
 def test_a_dead_endpoint_is_told_of_and_the_others_are_tried_one_after_the_other():

@@ -100,10 +100,8 @@ class EmbeddedLlamaCpp(Engine):
 
     async def unload(self) -> None:
         """See `Engine`."""
-        child = self._child
-        wire = self._wire
-        self._child = None
-        self._wire = None
+        child, wire = self._child, self._wire
+        self._child = self._wire = None
         try:
             if wire is not None:
                 await wire.aclose()

@@ -298,10 +298,7 @@ class Exchange(AsyncExitStack):
         `ReplyTooLarge`, or the error that a refusal means.
         """
         request = self._connection.client.build_request(
-            "POST",
-            _address(url),
-            content=orjson.dumps(fields),
-            headers=_JSON | trace_headers(),
+            "POST", _address(url), content=orjson.dumps(fields), headers=_JSON | trace_headers()
         )
         response = await self.send(request, on_sent=on_sent)
         status = response.status_code

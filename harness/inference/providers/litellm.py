@@ -27,11 +27,7 @@ from harness.inference.providers.http import (
     not_connected,
     redirected,
 )
-from harness.inference.providers.litellm_http import (
-    HttpCall,
-    http_call,
-    make_careful,
-)
+from harness.inference.providers.litellm_http import HttpCall, http_call, make_careful
 from harness.inference.providers.openai_wire import (
     openai_schema,
     wire_embeddings,

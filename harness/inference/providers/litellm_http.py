@@ -75,14 +75,12 @@ class HttpCall:
                 url,
                 headers=request.headers.raw,
                 content=body,
-                # For most providers litellm keeps only one timeout, where the endpoint has one to
-                # connect.
+                # For most providers litellm keeps one timeout, and the endpoint has one to connect.
                 extensions={"timeout": client.timeout.as_dict()},
             )
         )
         kind = reply.headers.get("content-type", "")
-        # Some servers ignore `stream`, and answer with one document, which litellm reads as a
-        # stream.
+        # Some servers ignore `stream`: litellm reads their one document as a stream.
         is_stream = kind.startswith("text/event-stream") or at(parsed(body), "stream") is True
         content: bytes | AsyncIterator[bytes]
         if is_stream and reply.is_success:
@@ -194,10 +192,7 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
     if litellm.aclient_session is CLIENT:
         return
     from litellm.caching.llm_caching_handler import LLMClientCache  # noqa: PLC0415
-    from litellm.llms.custom_httpx.http_handler import (  # noqa: PLC0415
-        AsyncHTTPHandler,
-        HTTPHandler,
-    )
+    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler, HTTPHandler  # noqa: PLC0415
 
     create_client = HTTPHandler.create_client
 

@@ -25,13 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from harness.errors import (
-    ConfigurationInvalid,
-    LoadFailed,
-    NotOffered,
-    ServerError,
-    StreamCut,
-)
+from harness.errors import ConfigurationInvalid, LoadFailed, NotOffered, ServerError, StreamCut
 from harness.hardware import Loading
 from harness.hardware.capacity import core_count
 from harness.hardware.quantization import TENSOR_FORMATS
@@ -79,8 +73,7 @@ class LlamaCppPython(Engine):
 
     async def unload(self) -> None:
         """See `Engine`."""
-        engine = self._engine
-        self._engine = None
+        engine, self._engine = self._engine, None
         if engine is not None:
             await to_its_end(engine.close)
 

@@ -21,12 +21,7 @@ from harness.inference.model_names import packing
 from harness.inference.providers.http import Access, HttpBackend, Page
 from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import ALWAYS, HostReport, Provider, remedies
-from harness.inference.providers.server_host import (
-    ServerFacts,
-    ServerHost,
-    ServerPages,
-    until,
-)
+from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
 from harness.inference.providers.wire_reply import call_pieces, divided, proper_end, text_in
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
@@ -192,13 +187,10 @@ def _model_fields(
     keep_alive = endpoint.keep_alive
     if keep_alive is None and endpoint.manage:
         keep_alive = _KEEP_ALIVE_S
-    fields: dict[str, object] = {"model": endpoint.model_id}
-    if all_options:
-        fields["options"] = all_options
-    # Without this field, Ollama's own setting applies.
-    if keep_alive is not None:
-        fields["keep_alive"] = keep_alive
-    return fields
+    options = all_options or None
+    fields = {"model": endpoint.model_id, "options": options, "keep_alive": keep_alive}
+    # Without `keep_alive`, Ollama's own setting applies.
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 # --- its pages -------------------------------------------------------------------------------

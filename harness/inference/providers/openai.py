@@ -36,11 +36,8 @@ from harness.inference.request import Effort, JsonSchema
 
 def _times(reply: WireReply) -> ServerTimings | None:
     """The times that any of these servers reports."""
-    for read in (llamacpp.times, vllm.times, _tabby_times):
-        times = read(reply)
-        if times is not None:
-            return times
-    return None
+    readers = (llamacpp.times, vllm.times, _tabby_times)
+    return next(filter(None, (read(reply) for read in readers)), None)
 
 
 # Hosts whose `thinking` has the type `disabled`, and hosts with `enable_thinking`.
@@ -53,10 +50,8 @@ _BY_SWITCH = re.compile(r"(^|\.)(aliyuncs\.com|siliconflow\.(cn|com))$")
 def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
     """The fields for an effort, by the documentation of the endpoint's host in 2026."""
     host = httpx2.URL(endpoint.url or "").host
-    if _OFF_BY_TYPE.search(host):
-        if effort == "none":
-            return {"thinking": {"type": "disabled"}}
-        return {"reasoning_effort": effort}
+    if effort == "none" and _OFF_BY_TYPE.search(host):
+        return {"thinking": {"type": "disabled"}}
     if _BY_SWITCH.search(host):
         return {"enable_thinking": effort != "none"}
     if host.endswith("openrouter.ai"):

@@ -76,9 +76,13 @@ def provider_of(endpoint: Endpoint) -> Provider:
     return PROVIDERS.get(endpoint.backend) or _installed(endpoint.backend)
 
 
+@cache
 def provider_named(backend: str) -> Provider:
     """The provider of a backend that a journal names; one without particulars if it is unknown."""
-    return PROVIDERS.get(backend) or Provider(title=backend)
+    try:
+        return PROVIDERS.get(backend) or _installed(backend)
+    except ConfigurationInvalid:
+        return Provider(title=backend)
 
 
 @cache
@@ -124,9 +128,13 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
 
 
 def loading_of(endpoint: Endpoint) -> Loading:
-    """How an endpoint's file is loaded; only for backends that load files."""
+    """How an endpoint's file is loaded; raises `ConfigurationInvalid` if its backend loads none."""
     loading = provider_of(endpoint).loading
-    assert loading is not None
+    if loading is None:
+        raise ConfigurationInvalid(
+            f"backend '{endpoint.backend}' loads no file; leave path out of '{endpoint.tag}'",
+            code="endpoint.stray-setting",
+        )
     return loading(endpoint)
 
 

@@ -140,30 +140,19 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 # In lower case. Left out on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout` and
 # `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM).
-_FINISH_REASONS: Mapping[str, FinishReason] = {
-    "stop": "stop",
-    "eos": "stop",  # Together
-    "eos_token": "stop",  # TGI
-    "stop_sequence": "stop",  # TGI, Anthropic
-    "end_turn": "stop",  # Anthropic
-    "complete": "stop",  # Cohere
-    "tool_calls": "tool_calls",
-    "tool_use": "tool_calls",  # Anthropic
-    "function_call": "tool_calls",
-    "length": "length",
-    "max_tokens": "length",  # Anthropic, Cohere, Gemini
-    "model_length": "length",  # Mistral
-    "model_context_window_exceeded": "length",  # Anthropic
-    "content_filter": "content_filter",
-    "refusal": "content_filter",  # Anthropic
-    "safety": "content_filter",  # Gemini
-    "sensitive": "content_filter",  # GLM
+_FINISH_WORDS: Mapping[FinishReason, str] = {
+    "stop": "stop eos eos_token stop_sequence end_turn complete",  # Together, TGI, Claude, Cohere
+    # Anthropic, mlx-lm, FastFlowLM, and the older form.
+    "tool_calls": "tool_calls tool_use tool_call tool_calling function_call",
+    "length": "length max_tokens model_length model_context_window_exceeded",  # Mistral, Anthropic
+    "content_filter": "content_filter refusal safety sensitive",  # Anthropic, Gemini, GLM
 }
+_REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
 
 
 def finish_reason(word: str) -> FinishReason | None:
     """The finish reason of a server's word for it; None if the word is not known."""
-    return _FINISH_REASONS.get(word.lower())
+    return _REASONS.get(word.lower())
 
 
 def proper_end(word: str) -> FinishReason:
@@ -237,10 +226,8 @@ def extra_of(part: object) -> dict[str, Any]:
 
 
 # The fields of turns and calls that are read above.
-_KNOWN_FIELDS = frozenset(
-    {"role", "content", "refusal", "tool_calls", "function_call", "index", "id", "type"}
-    | {"function"}
-)
+_KNOWN_FIELDS = {"role", "content", "refusal", "tool_calls", "function_call", "function"}
+_KNOWN_FIELDS |= {"index", "id", "type"}
 
 
 def first_choices(chunk: object) -> list[Mapping[str, Any]]:

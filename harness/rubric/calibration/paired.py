@@ -152,9 +152,13 @@ def paired(
 def compare(
     pairs: Sequence[Pair], rubrics: Rubrics, aim: RiskAim, *, attempts: Attempts | None
 ) -> Comparison:
-    """How the sides differ; and, with earlier looks at their labels, which agrees with people.
+    """How the sides differ, and which of them agrees better with people.
 
-    The arguments are as for `paired` and `Tuning`.
+    Args:
+        pairs: As `paired` returns them.
+        rubrics: Of the first side and of the second.
+        aim: The risk that decides, and the confidence of intervals.
+        attempts: Earlier looks at the labels; None leaves out what people say.
     """
     # Each resample holds both sides: what makes a draft hard for both does not widen the interval
     # of their difference.

@@ -118,11 +118,7 @@ def test_the_embedded_engine_answers_and_tells_of_itself_until_it_is_unloaded():
     usage, read, facts, identity = with_model(act)
     assert (usage.output_tokens, read["prompt"]) == (2, usage.input_tokens)
     assert facts == ServerFacts(
-        reachable=True,
-        models=("smollm2-135m",),
-        context_tokens=512,
-        slots=2,
-        metrics=True,
+        reachable=True, models=("smollm2-135m",), context_tokens=512, slots=2, metrics=True
     )
     assert (identity.served, identity.quantization) == ("SmolLM2-135M-Instruct.Q4_1.gguf", "Q4_1")
     assert identity.family == "smollm"
@@ -197,10 +193,7 @@ def test_calls_are_answered_side_by_side():
 
 @slow
 @either_engine
-@pytest.mark.parametrize(
-    ("k", "v"),
-    [("q8_0", "f16"), ("bf16", "f32"), ("q5_1", "iq4_nl")],
-)
+@pytest.mark.parametrize(("k", "v"), [("q8_0", "f16"), ("bf16", "f32"), ("q5_1", "iq4_nl")])
 def test_a_model_answers_from_a_cache_of_any_type(backend, k, v):
     asked = replace(HELLO, max_output_tokens=4)
 

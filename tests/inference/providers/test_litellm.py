@@ -307,11 +307,7 @@ WHOLE_JSON = {
     "created": 1,
     "model": "served-name",
     "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "Hello."},
-            "finish_reason": "stop",
-        }
+        {"index": 0, "message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}
     ],
     "usage": usage(),
 }

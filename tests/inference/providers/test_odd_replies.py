@@ -250,6 +250,7 @@ CALLS = {
     "Hermes": f"<tool_call>\n{CALLED}\n</tool_call>",
     "Hermes, its kind beside": f'<tool_call>\n{CALLED[:-1]}, "function": "look"}}\n</tool_call>',
     "Hermes, unclosed": f"<tool_call>\n{CALLED}",
+    "Hermes, a fence's word": f"<tool_call>json{CALLED}",
     "Qwen3-Coder": "<think>\nHm.\n</think>\n\n<tool_call>\n<function=look>\n<parameter=item>\n7\n"
     "</parameter>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
     "a word before": f"I will look.\n\n<tool_call>\n{CALLED}\n</tool_call>",
@@ -280,11 +281,21 @@ CALLS = {
     "Llama 3": '<|python_tag|>{"name": "look", "parameters": {"item": "7", "n": 3}}',
     "Llama 3, without a mark": '{"name": "look", "parameters": {"item": "7", "n": 3}}',
     "a fence": f"```json\n{CALLED}\n```",
+    "Llama 3.1": '<function=look>{"item": "7", "n": 3}</function>',
     "Gemma 3": '```tool_code\nlook(item="7", n=3)\n```',
     "Glaive": f"<function_call>{CALLED}</function_call>",
     "Phi-4": f"functools[{CALLED}]",
     "Command A": '<|START_ACTION|>[{"tool_name": "look", "parameters": {"item": "7", "n": 3}}]',
     "Olmo": '<function_calls>\nlook(item="7", n=3)\n</function_calls>',
+    "Nemotron": f"<TOOLCALL>[{CALLED}]</TOOLCALL>",
+    "LongCat": f"<longcat_tool_call>{CALLED}</longcat_tool_call>",
+    "Grok": '<xai:function_call name="look">\n<parameter name="item">7</parameter>\n'
+    '<parameter name="n">3</parameter></xai:function_call>',
+    "harmony without marks": 'commentary to=functions.look json{"item": "7", "n": 3}',
+    "a list in an object": f'{{"tool_calls": [{{"type": "function", "function": {CALLED}}}]}}',
+    "the word of the prompt": f"I will look.\n<tools>\n{CALLED}\n</tools>",
+    "oMLX": 'I will look.\n\n[Calling tool: look({"item": "7", "n": 3})]',
+    "a sentence and JSON": f"I will look. {CALLED}",
 }
 
 
@@ -393,9 +404,17 @@ def test_a_call_that_cannot_be_read_is_no_answer(text):
     assert (completion.text, call.name, call.arguments) == ("", "look", text)
 
 
-def test_a_call_that_an_answer_quotes_stays_in_it():
+SPEAKS_OF_IT = r"""A call looks like this:\n\nCALL;A call looks like this:\n\n<tools>CALL</tools>
+;Write:\n```\n<tool_call>\nCALL\n</tool_call>\n```\nor `[look()]`.;Send:\n```json\nCALL\n```
+;```json\nCALL\n```\nThat was it.;Send it. CALL is all.;CALL is what a model writes.;[1] has CALL
+;The robot wrote "CALL" and smiled.;I looked. {"name": "look", "arguments": {"place": "7"}}
+;[Calling tool: look] was all, to=functions.look was not.;It is. {"name": "find", "input": {}}"""
+
+
+@pytest.mark.parametrize("text", SPEAKS_OF_IT.replace("\n", "").split(";"))
+def test_a_call_that_an_answer_only_speaks_of_stays_in_it(text):
+    text = text.replace("CALL", CALLED).replace("\\n", "\n")
     request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-    text = f"Write:\n```\n<tool_call>\n{CALLED}\n</tool_call>\n```\nor `[look()]`."
 
     completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
 

@@ -47,11 +47,7 @@ ROWS = {
         of_type("json_schema", value={"name": "reply", "schema": OPEN}),
         BY_TEMPLATE,
     ),
-    "tensorrt-llm": (
-        of_type("json", schema=SCHEMA),
-        of_type("json", schema=OPEN),
-        BY_TEMPLATE,
-    ),
+    "tensorrt-llm": (of_type("json", schema=SCHEMA), of_type("json", schema=OPEN), BY_TEMPLATE),
     "tabbyapi": (
         of_type("json_schema", json_schema=SCHEMA),
         of_type("json_schema", json_schema=OPEN),

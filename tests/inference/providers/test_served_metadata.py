@@ -204,9 +204,7 @@ PAGES = ("/props", "/v1/models", "/model_info", "/info", "/v1/model", "/api/v0/m
 
 @pytest.mark.parametrize("backend", sorted(TELLING))
 @pytest.mark.parametrize(
-    "page",
-    [404, b"<!doctype html>", [], {"data": None}, {"model_path": 7, "id": 7}],
-    ids=repr,
+    "page", [404, b"<!doctype html>", [], {"data": None}, {"model_path": 7, "id": 7}], ids=repr
 )
 def test_what_is_refused_or_odd_is_none(backend, page):
     assert told_by(dict.fromkeys(PAGES, page), backend) is None

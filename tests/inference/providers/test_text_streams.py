@@ -1,6 +1,7 @@
 """What streams of text are taken apart into: events, thoughts, stop texts."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.providers.json_stream import json_values
 from harness.inference.providers.llama_cpp_python import StopTexts
+from harness.inference.request import ToolSpec
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,7 @@ def divided(*pieces):
         (f"{ANALYSIS}a<|end|>{FINAL}b<|return|>", "a", "b"),
         (f"<|start|>assistant{ANALYSIS}a<|end|>{FINAL}b", "a", "b"),
         ("b<|im_end|>\n", "", "b"),
+        ("<tool_use>b</tool_use>", "", "<tool_use>b</tool_use>"),
         ("a <b", "", "a <b"),
     ],
 )
@@ -168,56 +171,65 @@ def test_a_stop_text_is_found_however_it_is_cut(stops, pieces, told, found):
     assert text.has_ended is found
 
 
-def test_a_long_word_in_a_call_takes_no_time():
-    word = "a" * 200_000
-    assert calls_in(f"<tool_call>{word}", ()) == [(word, "{}")]
-    assert calls_in(f'[TOOL_CALLS]{word}{{"n":1}}', ()) == [(word, '{"n": 1}')]
+TOOLS = [ToolSpec(tool, "", {"properties": {"b": {"type": "string"}}}) for tool in ("cat", "look")]
+WORDS = """<parameter=a>;<{}>;<arg_key>;</parameter>;<function=;<invoke</;commentary ;éa_b;a
+;<tool_call>f<arg_key>k</arg_key><arg_value>;look{{a:;{{"a":1}};\\";';<|"|>;[look(b=1)];<a:"""
 
 
-def test_a_fence_of_json_is_no_name_of_a_tool():
-    call = '{"name": "look", "arguments": {"n": 1}}'
-    assert calls_in(f"<tool_call>json{call}", ()) == [("look", '{"n": 1}')]
-
-
-@pytest.mark.parametrize("tags", ["<parameter=a>", "<a>", "<arg_key>", "<{}>", "<x parameter={}>"])
-def test_tags_that_are_never_closed_take_no_time(tags):
-    text = "<function=look>" + "".join(tags.format(f"t{number}") for number in range(40_000))
+@pytest.mark.parametrize("head", ["<function=look>", "[TOOL_CALLS]", "<tool_call>", "[look(", "{"])
+@pytest.mark.parametrize("words", WORDS.split(";"))
+def test_words_and_tags_without_end_take_no_time(head, words):
+    text = head + "".join(words.format(number) for number in range(20_000))
     began = time.perf_counter()
-    assert calls_in(f"{text}</function>", ()) == [("look", "{}")]
-    for unended in ("<function=", "<invoke name=", "<function=look><parameter=", "<function=f></"):
-        calls_in(unended + "a" * 100_000, ())
+    calls_in(text, TOOLS)
+    split_whole(text, has_reasoning=False, tools=TOOLS)
     assert time.perf_counter() - began < 2
 
 
-@pytest.mark.parametrize("words", ["commentary ", "éa_b"])
-def test_words_without_end_take_no_time(words):
-    text = "[TOOL_CALLS]" + words * 20_000
-    began = time.perf_counter()
-    assert calls_in(text, ()) == [("unreadable", text)]
-    assert time.perf_counter() - began < 2
+def in_each_form(text):
+    """A call with this text as an argument, as models write it."""
+    dsml = '<\uff5cDSML\uff5cparameter name="{}">{}</\uff5cDSML\uff5cparameter>'
+    for argument, call in (
+        ("<parameter={}>\n{}\n</parameter>", "<tool_call>\n<function=look>\n{}\n</function>"),
+        ("<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>", "<tool_call>look\n{}"),
+        ('<parameter name="{}">{}</parameter>', '<invoke name="look">\n{}\n</invoke>'),
+        (dsml, '<invoke name="look">\n{}\n</invoke>'),
+        ("<{0}>{1}</{0}>", '<tool_call><invoke name="look">{}</invoke>'),
+    ):
+        arguments = argument.format("a", "notes/cat") + "\n" + argument.format("b", text)
+        yield call.format(arguments) + "\n</tool_call>\n<tool_response>\nA cat.\n</tool_response>"
+    whole = json.dumps({"a": "notes/cat", "b": text})
+    yield f'<|tool_call>call:look{{a:<|"|>notes/cat<|"|>,b:<|"|>{text}<|"|>}}<tool_call|>'
+    yield f"<function=look>{whole}</function>"
+    yield f"[TOOL_CALLS]look[ARGS]{whole}"
+    yield f'<tool_call>\n{{"name": "look", "arguments": {whole}}}\n</tool_call>'
+    yield f'<tool_call>{{"name": "look", {whole[1:]}</tool_call>'
+    yield f"<|tool_call_start|>[look(a='notes/cat', b={text!r})]<|tool_call_end|>"
 
 
-def test_tags_within_an_argument_belong_to_its_text():
-    text = '<invoke name="look"><parameter name="page"><b>1</b></parameter></invoke>'
-    assert calls_in(text, ()) == [("look", '{"page": "<b>1</b>"}')]
-    text = '<invoke name="look"><page><b>1</b></page><n>2</n></invoke>'
-    assert calls_in(text, ()) == [("look", '{"page": "<b>1</b>", "n": 2}')]
+TEXTS = r"""{"path": "x"};{"name": "cat", "arguments": {"path": "x"}};cat {"path": "x"}
+;<b>1</b>;<p>x</p>;a\n\n;007;true;;a "b", c: {d: 1};[cat(path='x')];```py\n1\n```;</function>
+;<tool_call>look</tool_call>;a </tool_call> b;a </parameter> b;a </arg_value>\nb
+;<arg_key>c</arg_key>;<parameter=c>1</parameter> e;a <function=look> b;<invoke name="look">
+;<function=cat>\n<parameter=path>\nx\n</parameter>\n</function>"""
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "<function=look>\n<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
-        "look\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
-    ],
-    ids=["Qwen", "GLM"],
-)
-def test_tags_behind_a_call_are_none_of_its_arguments(call):
-    behind = "\n<tool_response>\nA cat.\n</tool_response>"
-    assert calls_in(f"<tool_call>{call}{behind}", ()) == [("look", '{"n": 1}')]
+@pytest.mark.parametrize("text", TEXTS.replace("\n", "").replace("\\n", "\n").split(";"))
+def test_what_stands_in_an_argument_is_its_text(text):
+    for call in in_each_form(text):
+        (read,) = calls_in(call, TOOLS)
+        assert read[0] == "look"
+        assert json.loads(read[1]) == {"a": "notes/cat", "b": text}, call
 
 
-def test_a_call_of_another_form_within_an_argument_belongs_to_its_text():
-    page = "<tool_call>look</tool_call>"
-    text = f"<tool_call><function=write><parameter=page>{page}</parameter></function></tool_call>"
-    assert calls_in(text, ()) == [("write", f'{{"page": "{page}"}}')]
+BROKEN = """<parameter=b>tea</parameter><parameter=b>x</parameter></function>;tea</function>
+;<parameter=a>1<parameter=b>2</parameter></function>;{"b": "te</function>
+;<parameter=b>1</parameter></function> </parameter></function>;{"b": "a" b {"name": "cat"}}"""
+
+
+@pytest.mark.parametrize("text", BROKEN.replace("\n", "").split(";"))
+def test_an_argument_is_neither_lost_nor_cut(text):
+    call = f"<function=look>{text}"
+    assert calls_in(call, TOOLS) == [("look", call)]
+    unended = "<function=look><parameter=b>tea</function></tool_call>"
+    assert calls_in(unended, TOOLS) == [("look", '{"b": "tea"}')]

@@ -71,12 +71,7 @@ def test_an_error_reply_becomes_the_error_it_means(status, body, expected, says)
     [
         pytest.param(
             400,
-            {
-                "message": "?",
-                "type": "exceed_context_size_error",
-                "n_prompt_tokens": 9,
-                "n_ctx": 5,
-            },
+            {"message": "?", "type": "exceed_context_size_error", "n_prompt_tokens": 9, "n_ctx": 5},
             9,
             5,
             id="llama-server",

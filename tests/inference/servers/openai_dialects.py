@@ -204,10 +204,7 @@ DIALECTS: Mapping[WireName, Dialect] = {
         counts={"/v1/chat/completions/input_tokens": lambda _asked, count: {"input_tokens": count}},
         pages={
             "/health": {"status": "ok"},
-            "/props": {
-                "default_generation_settings": {"n_ctx": CONTEXT_TOKENS},
-                "total_slots": 4,
-            },
+            "/props": {"default_generation_settings": {"n_ctx": CONTEXT_TOKENS}, "total_slots": 4},
             "/v1/models": _MODELS,
         },
     ),

@@ -62,10 +62,7 @@ def test_what_is_sent_is_what_ollama_documents_byte_for_byte():
 
 @pytest.mark.parametrize(
     ("fields", "sent"),
-    [
-        ({}, 1800.0),
-        ({"keep_alive": "10m"}, "10m"),
-    ],
+    [({}, 1800.0), ({"keep_alive": "10m"}, "10m")],
     ids=["as calls do", "the entry's own"],
 )
 def test_a_load_says_how_long_the_model_stays_as_calls_do(fields, sent):

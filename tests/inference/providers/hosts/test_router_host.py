@@ -79,8 +79,7 @@ def test_a_load_that_another_client_began_is_never_ended():
 
 
 @pytest.mark.parametrize(
-    ("action", "log"),
-    [("report", []), ("load", ["unload m", "load m"]), ("unload", ["unload m"])],
+    ("action", "log"), [("report", []), ("load", ["unload m", "load m"]), ("unload", ["unload m"])]
 )
 def test_a_model_that_sleeps_is_not_resident_and_is_ended_before_it_is_loaded(action, log):
     server = router(models={"m": Routed(status="sleeping")})
@@ -103,12 +102,7 @@ def test_a_failure_of_before_does_not_count():
         ("/models/load", refusal(500, "failed to spawn"), LoadFailed, "model.load-failed"),
         ("/models/load", refusal(401, "Invalid API Key"), AuthenticationFailed, None),
         # A model of a preset hides the one of the cache that it is made of.
-        (
-            "/models",
-            (200, {"object": "list", "data": []}),
-            LoadFailed,
-            "model.load-failed",
-        ),
+        ("/models", (200, {"object": "list", "data": []}), LoadFailed, "model.load-failed"),
     ],
     ids=["in its words", "a key", "listed by another name"],
 )
