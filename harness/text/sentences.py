@@ -120,9 +120,9 @@ def _is_end(before: str, following: str, language: Language | None) -> bool:
     mark, last = before.rstrip()[-1:], before.rstrip().rstrip(_CLOSING)[-1:]
     first = following[:1]
     has_no_case = first.isalpha() and first == first.lower() == first.title()  # also Georgian
-    is_small = first.islower() and not has_no_case and not following[1:2].isupper()  # no `iPhone`
+    is_small = first.islower() and not has_no_case and following.split(maxsplit=1)[0].islower()
     may_go_on = is_small or not before[-1].isspace()
-    # In doubt two sentences stay together: half a sentence is the worse mistake.
+    # `macOS` begins one. In doubt two stay together: half a sentence is the worse mistake.
     if last not in _FULL_STOPS and may_go_on:
         return False
     abbreviations = _BEFORE_NUMBER if following.lstrip("$€£")[:1].isdigit() else _TITLE

@@ -88,7 +88,7 @@ UNKNOWN_LANGUAGE = {
     "Russian titles": ["Пришёл проф. Иванов.", "Ушёл."],
     "other titles": ["صرّح أ.د. خالد بأن الخسائر كبيرة.", "ثم غادر.", "डॉ. शर्मा आए।"],
     "a quotation in Hindi": ['"अतिथि देवो भवा!" बोले थे श्री नरेद्र मोदी ने।', "वे गए।"],
-    "Georgian, and a brand": ["ის მოვიდა.", "ის წავიდა.", "It works.", "iPhone users agree."],
+    "Georgian, and brands": ["ის მოვიდა.", "ის წავიდა.", "It works.", "iPhone too.", "macOS too."],
 }
 
 
