@@ -82,10 +82,10 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
     is_open_list = "array" in types and "items" not in result
     if is_open_list or result.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
         raise _TooOpenError
-    if "$ref" in result and len(result) > 1:  # strict mode allows no keyword beside a reference
-        result["anyOf"] = [{"$ref": result.pop("$ref")}]
     texts = [part.get("description", ""), f"({'; '.join(notes)})" if notes else ""]
     description = " ".join(filter(None, texts))
+    if "$ref" in result and (description or len(result) > 1):  # a reference stands alone
+        result["anyOf"] = [{"$ref": result.pop("$ref")}]
     return result | ({"description": description} if description else {})
 
 

@@ -44,7 +44,7 @@ class Node(BaseModel):
 
 
 class Box(BaseModel, Generic[T]):
-    holds: T
+    holds: T = Field(description="Beside a reference.")
     label: str = Field("none", min_length=2, description="A label.")
 
 
