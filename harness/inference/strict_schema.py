@@ -8,6 +8,7 @@ takes those nulls out of the reply again. Rules: OpenAI's page on structured out
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -116,11 +117,14 @@ def _takes_null(part: Mapping[str, Any]) -> bool:
 def plain(reply: str, schema: JsonSchema) -> str:
     """A reply to the strict form of a schema, without its nulls for keys that may be absent."""
     try:
-        value = json.loads(reply)  # not orjson, which rounds large numbers
+        # Not orjson, which rounds large numbers; fractions as texts, with their digits.
+        value = json.loads(reply, parse_float="\ue000{}".format)
     except (ValueError, RecursionError):
         return reply
     result = _plain(value, schema, schema)
-    return reply if result == value else json.dumps(result, ensure_ascii=False)
+    if result == value:
+        return reply
+    return re.sub('"\ue000([^"]*)"', r"\1", json.dumps(result, ensure_ascii=False))
 
 
 def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noqa: ANN401 - JSON
