@@ -61,7 +61,7 @@ class ValueForm:
         TypeError: Its values cannot be written to a journal and restored.
     """
 
-    __slots__ = ("_adapter", "_has_sets", "annotation")
+    __slots__ = ("_adapter", "_has_models", "_has_sets", "annotation")
 
     def __init__(self, annotation: object) -> None:
         self.annotation = object if annotation is inspect.Signature.empty else annotation
@@ -69,6 +69,7 @@ class ValueForm:
         kinds = _kinds_in(self._adapter.core_schema)
         if kinds & _NOT_FROM_JSON:
             raise TypeError(_no_form(self.annotation, kinds))
+        self._has_models = "model" in kinds
         self._has_sets = not kinds.isdisjoint({"set", "frozenset"})
 
     def encode(self, value: object) -> bytes:
@@ -109,6 +110,12 @@ class ValueForm:
             raise TypeError(
                 f"what is written is not read as {annotation}: {_first_mistake(error)}"
             ) from error
+
+    def unset(self, value: object) -> list[list[str]] | None:
+        """For each model in a value, the fields left to their defaults; None if none were."""
+        models = _models_in(value) if self._has_models else ()
+        unset = [sorted(type(m).model_fields.keys() - m.model_fields_set) for m in models]
+        return unset if any(unset) else None
 
     def _mismatch(self, value: object) -> str | None:
         """Says in a message how a value differs from the annotation; None if it is of it."""
@@ -373,6 +380,20 @@ def _zone(value: datetime.datetime | datetime.time) -> object:
 # What of a value `==` does not compare: the sign of zero, zeros behind the point, the zone.
 _HIDDEN: dict[type, Any] = dict.fromkeys((float, complex, Decimal), str)
 _HIDDEN |= dict.fromkeys((datetime.datetime, datetime.time), _zone)
+
+
+def leave_unset(value: object, unset: Iterable[Iterable[str]] | None) -> None:
+    """Restores what `ValueForm.unset` says of a value that was read back."""
+    for model, fields in zip(_models_in(value) if unset else (), unset or (), strict=False):
+        model.model_fields_set.difference_update(fields)
+
+
+def _models_in(value: object) -> Iterator[BaseModel]:
+    if isinstance(value, BaseModel):
+        yield value
+    for _, part in _parts(value) or ():
+        if not isinstance(part, str | int | float | None):
+            yield from _models_in(part)
 
 
 def _parts(value: object) -> list[tuple[str, object]] | None:
