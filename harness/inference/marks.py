@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.inference.json_text import DECODER, at, json_values_in
+from harness.inference.json_text import DECODER, at, json_values_in, without_slips
 from harness.inference.request import ToolSpec
 
 _LIKE_A_MARK = re.compile(
@@ -48,7 +48,6 @@ _GLM_ARGUMENT = re.compile(
     r"\s*<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|\Z)", re.DOTALL
 )
 _LONGEST_MARK = 64  # with the blanks around it
-_BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 
 
 @cache
@@ -246,7 +245,7 @@ def _named_calls(text: str, _types: Types) -> Calls:
         try:
             value, _ = DECODER.raw_decode(plain, named.end())
         except ValueError:
-            value, _ = DECODER.raw_decode(_BARE_KEY.sub(r'\1"\2":', plain[named.end() :]))
+            value, _ = DECODER.raw_decode(without_slips(plain[named.end() :]))
         yield named[1], value
 
 
