@@ -486,6 +486,17 @@ def test_a_reply_goes_on_to_its_limit_where_the_server_can_do_that():
     assert completion.dropped == ("ignore_eos",)
 
 
+def test_a_reply_ends_at_a_stop_text_that_its_server_does_not_take():
+    refused = error_reply(400, {"error": {"message": "Unsupported parameter: 'stop'"}})
+    heard = []
+    request = replace(REQUEST, stop=("EN", "END"), on_text=heard.append)
+    reply = Reply(steps=llama_server_stream("One E", "ND E", "N", "D two"))
+    completion, server = ask(refused, reply, request=request)
+    assert completion.text == "".join(heard) == "One "
+    assert (completion.finish_reason, completion.dropped) == ("stop", ("stop",))
+    assert ["stop" in asked.body for asked in server.asked] == [True, False]
+
+
 @pytest.mark.parametrize("indexes", [(1, 0), (0, 0), (None, None)])
 @pytest.mark.parametrize("is_text", [False, True])
 def test_vectors_are_read_by_their_index_as_numbers_or_base64(indexes, is_text):
