@@ -252,7 +252,7 @@ class Overloaded(InferenceError):
 
     code = "call.overloaded"
     retry_after_s: float | None = None
-    """How long the server asked callers to wait, if it did."""
+    """How long the server asked callers to wait, if it did; a day for a quota by the day."""
 
 
 class RateLimited(Overloaded):

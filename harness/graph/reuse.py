@@ -27,7 +27,7 @@ from harness.graph.fingerprint import Fingerprint
 from harness.graph.outcome import Asked, Asker, Log, Rerun, Skipped
 from harness.graph.policies import Default
 from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
-from harness.graph.values import ValueForm, digest
+from harness.graph.values import ValueForm, digest, leave_unset
 from harness.text_store import TextStore
 from harness.trace import NodeOutput, Tracer, events
 from harness.trace.records import label_of
@@ -186,6 +186,7 @@ def _restored(output: NodeOutput, form: ValueForm) -> Outcome | str:
         value = form.restore(output.value)
         # A secret is masked in the journal's text, but not in the digest.
         if digest(form.encode(value)) == output.digest:
+            leave_unset(value, output.unset)
             return value, output.digest
     except (TypeError, ValueError):
         pass  # the masked text may not even be read
@@ -283,14 +284,15 @@ class Outputs:
         self, call: StepCall, output: CallOutput, *, is_default: bool = False
     ) -> Outcome:
         """Writes an output; returns when it is as safe as the run requires."""
-        record = record_of(call, output.data)._replace(is_default=is_default)
+        unset = call.step.form.unset(output.value)
+        record = record_of(call, output.data)._replace(is_default=is_default, unset=unset)
         # Without a span, the output is a default or from the cache, and not for other attempts or
         # runs.
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
                 self.attempts.add(record._replace(value=orjson.loads(output.data)))
-            await self._keep_in_cache(call, output.data)
+            await self._keep_in_cache(call, output.data, unset)
         await self.write(call, record)
         return output.value, record.digest or NO_DIGEST
 
@@ -322,12 +324,13 @@ class Outputs:
                 value = call.step.form.restore(stored["value"])
             except (TypeError, ValueError):
                 continue
+            leave_unset(value, stored.get("unset"))
             if changes is None or changes(stored["uses"], {}) is None:
                 call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
                 return await self.keep(call, CallOutput(value, call.step.form.encode(value), 0))
         return None
 
-    async def _keep_in_cache(self, call: StepCall, data: bytes) -> None:
+    async def _keep_in_cache(self, call: StepCall, data: bytes, unset: object) -> None:
         """Stores an output with what its call used, and its key by code and inputs."""
         cache, key = self.shared.cache, _cache_key(call)
         if cache is None or key is None or call.is_of_run:
@@ -337,7 +340,7 @@ class Outputs:
         older = [stored for stored in _parsed(await cache.find(key)) or () if stored != entry]
         cache.keep(key, orjson.dumps([entry, *older[: _MOST_ENTRIES - 1]]).decode())
         stored = {"uses": uses, "value": orjson.Fragment(data), "stored_s": time.time()}
-        cache.keep(entry, orjson.dumps(stored).decode())
+        cache.keep(entry, orjson.dumps(stored | {"unset": unset}).decode())
 
 
 def record_of(

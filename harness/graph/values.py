@@ -1,9 +1,9 @@
 """Outputs in the journal: written as JSON, and read back unchanged.
 
 pydantic checks, writes and reads them. A resumed run must see the value that the first run made, so
-each value is read back as soon as it is written, and refused if another value comes back. Two kinds
-come back equal, but not identical: within models, dataclasses and tuples, an int in a float's place
-becomes a float; and a time zone becomes its offset.
+each value is read back as soon as it is written, and refused if another value comes back. Some come
+back equal, but not identical: within models, dataclasses and tuples, an int in a float's place
+becomes a float; a fixed time zone becomes its offset; a time without a zone loses its `fold`.
 
 Values outside strict JSON (NaN, infinities, integers beyond 64 bits, half a surrogate pair) are
 kept as text in the JSON of Python's `json`: `{"$json": "[NaN]"}`.
@@ -12,12 +12,15 @@ kept as text in the JSON of Python's `json`: `{"$json": "[NaN]"}`.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import inspect
 import json
 import marshal
 import typing
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from decimal import Decimal
 from hashlib import blake2b
 from types import UnionType
 from typing import Any, Union
@@ -58,7 +61,7 @@ class ValueForm:
         TypeError: Its values cannot be written to a journal and restored.
     """
 
-    __slots__ = ("_adapter", "_has_sets", "annotation")
+    __slots__ = ("_adapter", "_has_models", "_has_sets", "annotation")
 
     def __init__(self, annotation: object) -> None:
         self.annotation = object if annotation is inspect.Signature.empty else annotation
@@ -66,6 +69,7 @@ class ValueForm:
         kinds = _kinds_in(self._adapter.core_schema)
         if kinds & _NOT_FROM_JSON:
             raise TypeError(_no_form(self.annotation, kinds))
+        self._has_models = "model" in kinds
         self._has_sets = not kinds.isdisjoint({"set", "frozenset"})
 
     def encode(self, value: object) -> bytes:
@@ -100,17 +104,18 @@ class ValueForm:
         except ValidationError as error:
             if _is_surrogate(error):
                 # Python's parser reads half a surrogate pair, and pydantic's does not.
-                try:
-                    return self._validated(json.loads(text))
-                except ValidationError:
-                    pass
+                with suppress(ValidationError):
+                    return self._adapter.validate_python(json.loads(text), strict=True)
             annotation = described(self.annotation)
             raise TypeError(
                 f"what is written is not read as {annotation}: {_first_mistake(error)}"
             ) from error
 
-    def _validated(self, value: object) -> object:
-        return self._adapter.validate_python(value, strict=True)
+    def unset(self, value: object) -> list[list[str]] | None:
+        """For each model in a value, the fields left to their defaults; None if none were."""
+        models = _models_in(value) if self._has_models else ()
+        unset = [sorted(type(m).model_fields.keys() - m.model_fields_set) for m in models]
+        return unset if any(unset) else None
 
     def _mismatch(self, value: object) -> str | None:
         """Says in a message how a value differs from the annotation; None if it is of it."""
@@ -118,7 +123,7 @@ class ValueForm:
         try:
             # The result must be the same value: pydantic accepts an instance of a subclass, which
             # would come back as its base, and makes models of mappings even if it is strict.
-            if _is_same(value, self._validated(value)):
+            if _is_same(value, self._adapter.validate_python(value, strict=True)):
                 return None
         except ValidationError as error:
             if error.errors()[0]["loc"]:
@@ -146,12 +151,11 @@ class ValueForm:
         )
         if self._has_sets:
             plain = sets_in_order(plain, value)
-        try:
+        # An integer too large, or half of a surrogate pair, is an error; NaN becomes null.
+        with suppress(TypeError, ValueError):
             data = orjson.dumps(plain)
             if _is_same(value, self.restore(data)):
                 return data
-        except (TypeError, ValueError):
-            pass  # an integer too large, or half of a surrogate pair; or NaN, which became null
         data = orjson.dumps({_TEXT_KEY: json.dumps(plain)})
         restored = self.restore(data)
         if _is_same(value, restored):
@@ -167,12 +171,13 @@ def _change(value: object, restored: object) -> str:
         back = "another that looks the same"
     where = f" at {place.removeprefix('.')}" if place else ""
     remedy = "return a value that JSON can hold whole"
-    cls = type(written_part)
-    if cls is not type(restored_part) and _has_form(cls):
+    name, cls = type(written_part).__name__, type(written_part)
+    with suppress(TypeError):
         # Alone, since in a union with texts, JSON does not say which of the two a value is.
-        remedy = (
-            f"annotate it as {cls.__name__} alone, or return a dataclass with a field for each type"
-        )
+        if cls is not type(restored_part) and value_form(cls):
+            remedy = f"annotate it as {name} alone, or return a dataclass with a field per type"
+        elif isinstance(written_part, datetime.datetime | datetime.time):
+            remedy = "return a datetime in UTC, and the name of its zone as a text beside it"
     return f"{_kind_of(written_part)} ({written}){where} would come back as {back}; {remedy}"
 
 
@@ -240,14 +245,6 @@ def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever
         if error.code != "type-adapter-config-unused":
             raise
         return TypeAdapter(annotation)  # a model, with a configuration of its own
-
-
-def _has_form(annotation: object) -> bool:
-    try:
-        value_form(annotation)
-    except TypeError:
-        return False
-    return True
 
 
 def _no_form(annotation: object, kinds: Collection[str] = ()) -> str:
@@ -339,39 +336,64 @@ def _kind_of(value: object) -> str:
 
 def _is_same(value: Any, back: Any) -> bool:  # noqa: ANN401 - whatever a node returns
     """Whether two values are equal and of the same types; NaN equals NaN."""
-    try:
-        # Many times faster for large plain values. Version 2 writes no references, so equal values
-        # have equal bytes.
+    with suppress(ValueError):  # marshal writes only plain values
+        # Many times faster for large plain values. Without the references of later versions, equal
+        # values have equal bytes.
         if value is back or marshal.dumps(value, 2) == marshal.dumps(back, 2):
             return True
-    except ValueError:
-        pass  # marshal writes only plain values
     return _difference(value, back) is None
 
 
-def _difference(value: object, back: object) -> tuple[str, object, object] | None:
+def _difference(value: Any, back: Any) -> tuple[str, object, object] | None:  # noqa: ANN401
     """The place where two values differ, and the two parts there; None if they are the same.
 
     The place is that of the innermost parts: `.findings[2].title`.
     """
-    if value is back:
-        return None
-    if type(value) is not type(back):
-        is_same = {type(value), type(back)} == {int, float} and value == back
+    if value is back or type(value) is not type(back):
+        is_same = value is back or ({type(value), type(back)} == {int, float} and value == back)
         return None if is_same else ("", value, back)
     value_parts, back_parts = _parts(value), _parts(back)
     if value_parts is None or back_parts is None:
         is_same = value == back or (value != value and back != back)  # noqa: PLR0124 - NaN
+        if is_same and isinstance(value, set | frozenset):
+            counterparts = {item: item for item in back}
+            return _difference([*value], [counterparts[item] for item in value])
+        hidden = _HIDDEN.get(type(value))
+        is_same = is_same and (hidden is None or hidden(value) == hidden(back))
         return None if is_same else ("", value, back)
     is_altered = any(getattr(value, n, None) != getattr(back, n, None) for n in _UNWRITTEN)
     if is_altered or len(value_parts) != len(back_parts):
         return "", value, back
     for (place, part), (_, back_part) in zip(value_parts, back_parts, strict=True):
-        difference = _difference(part, back_part)
-        if difference is not None:
-            inner_place, inner_part, inner_back_part = difference
-            return f"{place}{inner_place}", inner_part, inner_back_part
+        if difference := _difference(part, back_part):
+            return f"{place}{difference[0]}", *difference[1:]
     return None
+
+
+def _zone(value: datetime.datetime | datetime.time) -> object:
+    zone = value.tzinfo
+    # Without a moment, only a zone that never changes its clocks has an offset.
+    offset = zone and zone.utcoffset(None)
+    return (zone, zone and value.fold) if offset is None else offset
+
+
+# What of a value `==` does not compare: the sign of zero, zeros behind the point, the zone.
+_HIDDEN: dict[type, Any] = dict.fromkeys((float, complex, Decimal), str)
+_HIDDEN |= dict.fromkeys((datetime.datetime, datetime.time), _zone)
+
+
+def leave_unset(value: object, unset: Iterable[Iterable[str]] | None) -> None:
+    """Restores what `ValueForm.unset` says of a value that was read back."""
+    for model, fields in zip(_models_in(value) if unset else (), unset or (), strict=False):
+        model.model_fields_set.difference_update(fields)
+
+
+def _models_in(value: object) -> Iterator[BaseModel]:
+    if isinstance(value, BaseModel):
+        yield value
+    for _, part in _parts(value) or ():
+        if not isinstance(part, str | int | float | None):
+            yield from _models_in(part)
 
 
 def _parts(value: object) -> list[tuple[str, object]] | None:
@@ -382,8 +404,7 @@ def _parts(value: object) -> list[tuple[str, object]] | None:
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     if isinstance(value, BaseModel):
         fields = {name: getattr(value, name, None) for name in type(value).model_fields}
-        fields |= value.__pydantic_extra__ or {}
-        fields |= value.__pydantic_private__ or {}
+        fields |= {**(value.__pydantic_extra__ or {}), **(value.__pydantic_private__ or {})}
     elif dataclasses.is_dataclass(value):
         fields = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
     else:

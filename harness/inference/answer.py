@@ -48,8 +48,7 @@ class ChatOptions(TypedDict, total=False):
     """Whether a reply without visible text is an answer. By default the model is asked once more,
     and a second such reply is an error."""
     attempts: int
-    """The most replies until one is of the type of `returns`; each failure is explained to the
-    model. 1 when left out."""
+    """The most replies until one is of the type of `returns`; the model is told why; 1 if unset."""
     temperature: float
     top_p: float | None
     top_k: int | None

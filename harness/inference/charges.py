@@ -16,8 +16,7 @@ from harness.inference.health import was_refused
 from harness.inference.limits import Spent
 from harness.inference.request import ChatRequest, Request, most_prompt_tokens, most_tokens_in
 
-# More tokens than almost any reply has, so no more are reserved for one. A larger room is not sent,
-# since servers refuse one beyond their context.
+# More than almost any reply has. No larger room is sent: servers refuse any beyond their context.
 _AMPLE_TOKENS = 8_192
 # Some 190 words. Where an equal share would be less, fewer calls go at once.
 _USEFUL_TOKENS = 256

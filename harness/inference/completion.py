@@ -164,8 +164,7 @@ _BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 def is_visible(text: str) -> bool:
     """Whether a text shows anything."""
-    # Space of any kind, controls, zero-width and combining marks show nothing by themselves; nor
-    # does an empty code fence.
+    # Space, controls, zero-width and combining marks show nothing; nor does an empty fence.
     shows = any(
         unicodedata.category(letter) not in _BLANK_KINDS and letter not in _BLANK_LETTERS
         for letter in text
@@ -274,7 +273,9 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
     beyond_ascii = len(prompt.encode("utf-8", "replace")) - len(prompt)
     fewest = len(prompt.split()) + beyond_ascii // 32  # tokens
     read = None if reply.usage is None else reply.usage.input_tokens
-    if read is not None and fewest > _FEWEST_TO_JUDGE and read < _LEAST_SHARE * fewest:
+    # Some servers count the cached part beside the prompt.
+    cached = (reply.usage and reply.usage.cached_tokens) or 0
+    if read is not None and fewest > _FEWEST_TO_JUDGE and read + cached < _LEAST_SHARE * fewest:
         yield Notice(
             code="call.prompt-cut",
             message=f"'{tag}' read {read} tokens of a prompt that has {fewest} or more: it was cut "

@@ -69,6 +69,7 @@ SamplingField = Literal[
     "presence_penalty",
     "reasoning_effort",
     "seed",
+    "stop",
 ]
 """Fields of a request without which a call can still be made."""
 
@@ -139,8 +140,7 @@ class Endpoint(BaseModel):
     """Type of the values in the KV cache."""
     gpu_layers: int | None = Field(default=None, ge=0)
     """Layers on the GPU named by `device`, for a model loaded from a file; by default all. The
-    processor computes the rest, which is slow: a smaller model that fits whole is nearly always
-    faster."""
+    processor computes the rest, slowly: a smaller model that fits whole is nearly always faster."""
     device: str | dict[str, PositiveFloat] = MACHINE
     """The device with the model's memory: `machine`, or a GPU's name under `[budget.devices]`, such
     as `gpu0`. For a server it sets what the budget counts, not where the server puts the model. A
@@ -152,8 +152,7 @@ class Endpoint(BaseModel):
     belong to the budget. Other clients of the server lose the model when it is unloaded."""
     need_bytes: int | None = Field(default=None, alias="need", gt=0)
     """Memory of the loaded model: bytes, or a text such as "6 GiB". By default it is read from the
-    file, or asked of Ollama; other managed servers need it. For vLLM, which takes a fixed share of
-    its GPU, it is that share."""
+    file, or asked of Ollama; other managed servers need it. For vLLM it is its share of its GPU."""
     pin: bool = False
     """Whether the model is loaded when a run begins and stays until its end."""
     priority: int = Field(default=0, ge=-10, le=10)
@@ -190,18 +189,15 @@ class Endpoint(BaseModel):
     `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     max_outage_s: float = Field(default=600.0, ge=0)
     """How long calls wait for a server that has answered and is down now, or still loads; then the
-    run ends, and can be resumed. Such a wait does not use up `retry`, and the call has its whole
-    `timeout_s` again."""
+    run ends, and can be resumed. Such a wait uses up neither `retry` nor the call's `timeout_s`."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
     headers: dict[str, str] = {}
-    """Headers of every request. `${NAME}` in a value stands for a variable, which goes only where
-    the endpoint's key may go."""
+    """Headers of every request. `${NAME}` in a value is a variable, sent only where the key is."""
     query: dict[str, str] = {}
     """Parameters of every request's address, with variables as in `headers`."""
     extra_body: dict[str, Any] = {}
-    """Fields of each call's JSON that harness does not know, merged into it last; those of a call
-    go first."""
+    """Fields of each call's JSON that harness does not know, merged last; a call's go first."""
     reasoning_effort: Effort | None = None
     """How much the model thinks, unless a call says: `none` switches thinking off, in the server's
     own spelling. None for the server's own setting, as in the next two."""

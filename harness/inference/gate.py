@@ -33,10 +33,8 @@ from harness.trace import Tracer, describe, events
 
 # How many times the mean load a replica takes at most, rounded up: `c` in the paper.
 LEEWAY = 1.25
-
 # So much of a text counts as its prefix if no message says what it shares with other calls.
 _PREFIX_CHARS = 2048
-
 # Tries that fail just before an outage reaches its limit must not follow each other in no time.
 _LEAST_PAUSE_S = 0.1
 

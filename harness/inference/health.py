@@ -27,7 +27,6 @@ from harness.errors import (
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PROBE_PAUSE_S = 1.0, 60.0, 15.0
 _MOST_DOUBLINGS = 60  # a float has no room for 2.0 ** 1024
-
 _AT_WORK = frozenset({408, 424})
 """Statuses that may come after the prompt was read: too slow, or (TGI) failed while answering."""
 
@@ -120,8 +119,7 @@ def outage_of(error: HarnessError) -> OutageReason | None:
             return "unreachable"
         case StreamCut(has_begun=False):
             return "cut"
-        # An account at its limit (429) counts as an outage: limits are often by the minute, and
-        # calls would use up their attempts within seconds.
+        # An account at its limit (429), too: calls would use up their attempts within seconds.
         case ServerError(status=502 | 504) | Overloaded():
             return "unavailable"
     return None

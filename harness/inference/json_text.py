@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import orjson
@@ -62,9 +63,77 @@ def json_objects_in(text: str) -> list[str]:
         is_list = isinstance(value, list) and len(value) == 1
         only = value[0] if is_list else value
         if isinstance(only, dict):
-            key = json.dumps(only, sort_keys=True)
-            texts[key] = json.dumps(only, ensure_ascii=False) if is_list else raw
+            # Not written anew, which would round its numbers.
+            texts[json.dumps(only, sort_keys=True)] = raw[1:-1].strip() if is_list else raw
     return [*texts.values()]
+
+
+# --- JSON with slips ------------------------------------------------------------------------------
+
+_MOST_NESTED = 24
+_TOKEN = re.compile(
+    r"(?>(?:\s++|(?://|\#)[^\n]*+|/\*(?>(?:(?!\*/).)*)\*/)*)"
+    r"(?:(?P<text>\"(?>(?:[^\"\\]|\\.)*)\"|'(?>(?:[^'\\]|\\.)*)')|(?P<mark>[{}\[\],:])"
+    r"|(?P<bare>(?!/\*)[^\s\"'{}\[\],:\#](?>(?:[^\"'{}\[\],:\n/\#]|/(?![/*]))*)))",
+    re.DOTALL,
+)
+_QUOTES, _REQUOTED = re.compile(r"\\.|\"", re.DOTALL), {"\\'": "'", '"': '\\"'}
+_KEY_END = re.compile(r"\s*:")
+_LITERALS = {"None": "null", "True": "true", "False": "false"}
+
+
+def respelled(
+    text: str, position: int, leaf: Callable[[re.Match[str]], str]
+) -> tuple[list[str], int]:
+    """The object or list at a position in tokens of strict JSON, and its end; in linear time.
+
+    Slips are a comma before a closing bracket, single quotes, raw line ends in texts, keys without
+    quotes, and comments. `leaf` is the JSON of a token that is no bracket, comma or colon.
+
+    Raises:
+        ValueError: Its brackets are not closed, or too deep. Other mistakes stay.
+    """
+    pieces: list[str] = []
+    depth = 0
+    while not pieces or depth:
+        token = _TOKEN.match(text, position)
+        if token is None or depth > _MOST_NESTED:
+            raise ValueError("it is broken")
+        position = token.end()
+        mark = token["mark"]
+        if mark in ("}", "]") and pieces[-1] == ",":
+            pieces.pop()
+        depth += (mark in ("{", "[")) - (mark in ("}", "]"))
+        pieces.append(mark or leaf(token))
+    return pieces, position
+
+
+def text_in(token: re.Match[str]) -> str:
+    """The text in quotes that a token is; raises `ValueError` for an escape that JSON lacks."""
+    inner = token["text"][1:-1]
+    if token["text"][0] == "'":
+        inner = _QUOTES.sub(lambda match: _REQUOTED.get(match[0], match[0]), inner)
+    return str(json.loads(f'"{inner}"', strict=False))
+
+
+def without_slips(text: str) -> str:
+    """The text with its objects and lists in strict JSON, up to the first that is broken."""
+    pieces: list[str] = []
+    position = 0
+    with suppress(ValueError):
+        while opening := _OPENING.search(text, position):
+            value, end = respelled(text, opening.start(), _json_of)
+            pieces += text[position : opening.start()], *value
+            position = end
+    return "".join(pieces) + text[position:]
+
+
+def _json_of(token: re.Match[str]) -> str:
+    if token["text"]:
+        return json.dumps(text_in(token))
+    word = token["bare"].rstrip()
+    is_key = word.isidentifier() and _KEY_END.match(token.string, token.end())
+    return json.dumps(word) if is_key else _LITERALS.get(word, word)
 
 
 # --- JSON of unknown shape: None for whatever is not as expected ------------------------------

@@ -18,7 +18,14 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.inference.json_text import DECODER, at, json_values_in, parsed, rows
+from harness.inference.json_text import (
+    DECODER,
+    at,
+    json_values_in,
+    parsed,
+    rows,
+    without_slips,
+)
 from harness.inference.request import ToolSpec
 
 _LIKE_A_MARK = re.compile(
@@ -55,10 +62,7 @@ _TEXT_OR_MARK = re.compile(
     r"""(?s)(\\.|("{3}|'{3}|"|')(?:[^\\]|\\.)*?\2)|```\w*|</?[|\uff5c]?[\w|\uff5c:]+[|\uff5c]?>"""
 )
 _JSON = re.compile(r'\{(?=\s*["}])|\[(?=\s*\{)')
-# Gemma's texts, texts of JSON, and keys without quotes.
-_LOOSE_JSON = re.compile(
-    r'(<\|"\|>|<escape>)(.*?)\1|(\\.|"(?:[^"\\]|\\.)*")|([{,]\s*)([A-Za-z_]\w*)\s*:', re.DOTALL
-)
+_GEMMA_TEXT = re.compile(r'(<\|"\|>|<escape>)(.*?)\1', re.DOTALL)
 _ABOUT_A_CALL = {"name", "tool_name", "function", "tool", "type", "id", "index"}
 _LONGEST_MARK = 64  # with the blanks around it
 
@@ -294,10 +298,8 @@ def _named_calls(text: str) -> Calls:
         try:
             value, end = DECODER.raw_decode(text, named.end())
         except ValueError:
-            text = _LOOSE_JSON.sub(
-                lambda m: json.dumps(m[2]) if m[1] else m[3] or f'{m[4]}"{m[5]}":',
-                text[named.end() :],
-            )
+            loose = _GEMMA_TEXT.sub(lambda quoted: json.dumps(quoted[2]), text[named.end() :])
+            text = without_slips(loose)
             value, end = DECODER.raw_decode(text)
         yield named[1], value
 

@@ -70,8 +70,7 @@ class Meter:
         self._ended_laps = self.before
         self._lap = NOTHING  # the use since the last call of `lap`, without its time
         self._lap_began_ns = self.tracer.now_ns() if self.began_ns is None else self.began_ns
-        # For the requests that have their room, and for those that come later: the present ones
-        # leave room for them.
+        # For requests that have their room, and for later ones, for which the present leave room.
         self._reserved = self._kept_free = NOTHING
         self._asking = 0  # how many requests wait for room
         # The request that has its turn is sent next, as soon as there is room for it.
@@ -279,8 +278,7 @@ class Meter:
         return request, charges.most(request)
 
     async def _wait_for_imminent_requests(self) -> None:
-        # Nodes that begin together make their calls within a few turns of the event loop. Those
-        # share what is left of a limit in equal parts.
+        # Nodes that begin together call within a few turns of the loop, and share what is left.
         quiet_turns = 0
         while quiet_turns < _QUIET_TURNS:
             asking = self._asking

@@ -29,6 +29,9 @@ from harness.inference.model_names import (
     same_weights,
 )
 
+_BASE_MODEL = re.compile(r"general\.base_model\.\d+\.name")
+_SAMPLE_BYTES = 1 << 20
+
 Relation = Literal["same", "family", "unknown", "different"]
 """`same`: the same weights, however packed. `family`: other sizes, generations or distillates.
 `unknown`: the family of one of them is not known."""
@@ -180,9 +183,6 @@ def _served(report: ModelMetadata) -> str | None:
     return last if parse_model_name(last).words else parse_model_name(report.path).weights or last
 
 
-_BASE_MODEL = re.compile(r"general\.base_model\.\d+\.name")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
     """The identity of a model by its file or server."""
@@ -220,9 +220,6 @@ def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> Mo
         architecture=text("architecture") or None,
         quantization=quantization,
     )
-
-
-_SAMPLE_BYTES = 1 << 20
 
 
 def file_fingerprint(path: Path) -> str:

@@ -15,14 +15,12 @@ from importlib.resources import files
 
 _SEPARATORS = re.compile(r"[\s_:@,()\[\]-]+")
 _PATH = re.compile(r"[/\\]|--")  # Hugging Face's cache: models--Qwen--Qwen2.5-7B/snapshots/<hash>
-
 _FILE_ENDING = re.compile(r"(?:-\d{5}-of-\d{5})?\.(?:gguf|ggml|bin|safetensors|nemo|engine)$")
 _BEDROCK = re.compile(
     r"^(?:(?:us|eu|apac|jp|au|ca|global)\.)?(?:ai21|amazon|anthropic|cohere|deepseek|meta|mistral"
     r"|openai|qwen)\.(?=[a-z])|-v?\d+:\d+$"
 )
 _SNAPSHOT = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)-?([0-3]\d)(?!\d)")
-
 _QUANTIZATION = re.compile(
     r"(?<![a-z0-9])(?:"
     r"i?q\d(?:[-_](?:k|nl|[01](?![\d.]))(?:[-_](?:xxs|xs|s|m|l|xl))?|[-_](?:xxs|xs|s|m|nl))?"
@@ -36,12 +34,9 @@ _QUANTIZATION = re.compile(
     r")(?![a-z0-9])"
 )
 
-# Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Models that were
-# not trained for conversations say so (`base`).
+# Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Others say `base`.
 _CONVERSATIONAL = frozenset({"instruct", "it", "chat", "inst"})
-
 _KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")  # llama.cpp's words: `Q4_K - Medium`
-
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bm]|\d+x\d+(?:\.\d+)?[bm]")
 
 # A family, a version and a variant in one word. `r1`, `k2` and `o3` do not match.

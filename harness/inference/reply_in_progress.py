@@ -29,6 +29,7 @@ class ReplyInProgress:
         self, request: ChatRequest, *, clock: Clock, arrived: Arrived | None = None
     ) -> None:
         self.request = request
+        self.stops = StopTexts(())  # those of a request whose server was not sent them
         self._clock = clock
         self._arrived = arrived
         self._splitter = MarkSplitter()
@@ -96,6 +97,8 @@ class ReplyInProgress:
         """The completion, now that the reply has ended as it should."""
         if not self._has_own_reasoning:
             self._append(*self._splitter.rest())
+        self._tell(self.stops.held_back)
+        finish_reason = "stop" if self.stops.has_ended else finish_reason
         tools = self.request.tools
         # What no piece could show: reasoning and calls that the whole text tells from the answer.
         text, late_reasoning, calls_text = "".join(self._text), "", self._splitter.calls
@@ -141,10 +144,35 @@ class ReplyInProgress:
     def _append(self, reasoning: str, answer: str) -> None:
         if reasoning:
             self._reasoning.append(reasoning)
+        self._tell(self.stops.feed(answer))
+
+    def _tell(self, answer: str) -> None:
         if answer:
             self._text.append(answer)
             if self.request.on_text:
                 self.request.on_text(answer)
+
+
+class StopTexts:
+    """Ends a text that comes in pieces before the first stop text in it."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self.held_back = ""  # to be given if no further piece comes
+        self.has_ended = False
+
+    def feed(self, piece: str) -> str:
+        """Takes a piece; returns the text that it adds, less an end that may begin a stop text."""
+        if self.has_ended:
+            return ""
+        text = self.held_back + piece
+        if ends := [text.find(stop) for stop in self._stops if stop in text]:
+            self.has_ended, self.held_back = True, ""
+            return text[: min(ends)]
+        begun = (n for stop in self._stops for n in range(len(stop)) if text.endswith(stop[:n]))
+        safe_end = len(text) - max(begun, default=0)
+        self.held_back = text[safe_end:]
+        return text[:safe_end]
 
 
 def _repaired(text: str) -> str:
@@ -177,12 +205,9 @@ class ServerTimings:
 
     def within(self, call_ns: int) -> ServerTimings:
         """Without durations that a call of this length cannot have, if clocks differ by a half."""
-        most_ns = call_ns + max(call_ns // 2, _SLACK_NS)
+        most_ns = call_ns + max(call_ns // 2, 1_000_000_000)
         times = asdict(self).items()
         return ServerTimings(**{n: ns for n, ns in times if ns is not None and 0 <= ns <= most_ns})
-
-
-_SLACK_NS = 1_000_000_000
 
 
 def call_phases(

@@ -338,8 +338,7 @@ class ChatRequest:
     priority: int = 0
     """Among calls that wait in this process for an endpoint, the highest goes first."""
     on_text: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
-    """Called with each piece of the answer as it arrives, without reasoning. After the first piece,
-    the call is not retried."""
+    """Called with each piece of the answer, without reasoning; after the first, without a retry."""
     on_piece: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     """Called for every piece of a reply, of any kind: a sign of life."""
 

@@ -8,6 +8,7 @@ takes those nulls out of the reply again. Rules: OpenAI's page on structured out
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,10 +83,10 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
     is_open_list = "array" in types and "items" not in result
     if is_open_list or result.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
         raise _TooOpenError
-    if "$ref" in result and len(result) > 1:  # strict mode allows no keyword beside a reference
-        result["anyOf"] = [{"$ref": result.pop("$ref")}]
     texts = [part.get("description", ""), f"({'; '.join(notes)})" if notes else ""]
     description = " ".join(filter(None, texts))
+    if "$ref" in result and (description or len(result) > 1):  # a reference stands alone
+        result["anyOf"] = [{"$ref": result.pop("$ref")}]
     return result | ({"description": description} if description else {})
 
 
@@ -116,11 +117,14 @@ def _takes_null(part: Mapping[str, Any]) -> bool:
 def plain(reply: str, schema: JsonSchema) -> str:
     """A reply to the strict form of a schema, without its nulls for keys that may be absent."""
     try:
-        value = json.loads(reply)  # not orjson, which rounds large numbers
+        # Not orjson, which rounds large numbers; fractions as texts, with their digits.
+        value = json.loads(reply, parse_float="\ue000{}".format)
     except (ValueError, RecursionError):
         return reply
     result = _plain(value, schema, schema)
-    return reply if result == value else json.dumps(result, ensure_ascii=False)
+    if result == value:
+        return reply
+    return re.sub('"\ue000([^"]*)"', r"\1", json.dumps(result, ensure_ascii=False))
 
 
 def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noqa: ANN401 - JSON

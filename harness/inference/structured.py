@@ -27,9 +27,16 @@ from pydantic_core import ErrorDetails, SchemaError
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
-from harness.inference.json_text import DECODER, json_objects_in, json_values_in, parsed
+from harness.inference.json_text import (
+    DECODER,
+    json_objects_in,
+    json_values_in,
+    parsed,
+    without_slips,
+)
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
+from harness.inference.typed_json import AROUND_WORDS, TypedJson
 from harness.trace import Span, Tracer, events
 
 T = TypeVar("T")
@@ -62,7 +69,6 @@ _PROBE_REPLY = f'{{"word":"{_WORD}"}}'  # what the probe's schema allows
 _SCALARS = {"string", "integer", "number", "boolean"}
 # Blanks beside the fence are those of its own line: with all of `\s`, empty lines take cubic time.
 _FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*[^\S\n]*\n(.*)\n[^\S\n]*\1$", re.DOTALL)
-_AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»"
 
 # Where models put the fields of an object that they take for a schema or for a function's call.
 _WRAPPERS = frozenset({"properties", "arguments", "parameters", "input"})
@@ -76,18 +82,19 @@ class ReplyType(Generic[T]):
         if isinstance(python_type, str) or isroutine(python_type):
             raise _unusable(python_type, "it is no type")
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
-            self._bare = self._adapter
+            adapter: TypeAdapter[Any] = TypeAdapter(python_type)
             # All servers that enforce schemas enforce objects, and only some a bare list or number:
             # those are asked for as `{"answer": …}`. A reply without that wrapper counts as well.
-            bare_schema = self._adapter.json_schema()
+            bare_schema = adapter.json_schema()
             self._wrapped = bare_schema.get("type") != "object"
+            self._bare = self._whole = TypedJson(adapter)
             self._is_scalar = bare_schema.get("type") in _SCALARS
             if self._wrapped:
                 fields: Any = {"answer": (python_type, ...)}
                 model = create_model("Reply", __config__=ConfigDict(extra="forbid"), **fields)
-                self._adapter = TypeAdapter(model)
-            self.schema: JsonSchema = self._adapter.json_schema()
+                adapter = TypeAdapter(model)
+                self._whole = TypedJson(adapter)
+            self.schema: JsonSchema = adapter.json_schema()
             self._field_names = _names_of_fields(self.schema)
         except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
             raise _unusable(python_type, getattr(error, "message", str(error))) from error
@@ -95,20 +102,9 @@ class ReplyType(Generic[T]):
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value; raises `ReplyInvalid`, which says if the token limit cut it."""
         text = completion.text
-        # A model that only reads the schema in its prompt likes to put its JSON into a fence,
-        # between two sentences, or behind a schema that it quotes. So one object of the reply has
-        # to be of the type. The whole text comes last, since its fault is the one to report.
-        objects = json_objects_in(text)
-        values: list[T] = []
-        fault: ValueError | None = None
-        for json_text in objects if len(objects) == 1 else [*objects, text]:
-            try:
-                values.append(self._value(json_text))
-            except ValueError as error:
-                fault = error.with_traceback(None)  # else it would hold this frame, which holds it
-        # A value without the `{"answer": …}` that was asked for counts, too, in a whole reply.
-        if not values and self._wrapped and completion.finish_reason == "stop":
-            values = self._bare_values(text)
+        values, fault = self._values(text, completion)
+        if not values and (strict := without_slips(text)) != text:
+            values, _ = self._values(strict, completion)
         if len(values) == 1:
             return values[0]
         if values:
@@ -124,9 +120,27 @@ class ReplyType(Generic[T]):
             from_cache=completion.from_cache,
         ) from fault
 
+    def _values(self, text: str, completion: Completion) -> tuple[list[T], ValueError | None]:
+        """The values of the type in a text of a reply, and the fault of it as a whole."""
+        # A model that only reads the schema in its prompt likes to put its JSON into a fence,
+        # between two sentences, or behind a schema that it quotes. So one object of the reply has
+        # to be of the type. The whole text comes last, since its fault is the one to report.
+        objects = json_objects_in(text)
+        values: list[T] = []
+        fault: ValueError | None = None
+        for json_text in objects if len(objects) == 1 else [*objects, text]:
+            try:
+                values.append(self._value(json_text))
+            except ValueError as error:
+                fault = error.with_traceback(None)  # else it would hold this frame, which holds it
+        # A value without the `{"answer": …}` that was asked for counts, too, in a whole reply.
+        if not values and self._wrapped and completion.finish_reason == "stop":
+            values = self._bare_values(text)
+        return values, fault
+
     def _value(self, json_text: str) -> T:
         """The value in a JSON text, without its wrapper; raises `ValueError` if it is of no use."""
-        parsed = self._adapter.validate_json(json_text)
+        parsed = self._whole.read(json_text)
         decoded = DECODER.decode(json_text)  # refuses two equal keys; pydantic takes the last
         if problem := self._misplaced(decoded, parsed):
             raise ValueError(problem)
@@ -171,7 +185,7 @@ class ReplyType(Generic[T]):
         if not self._wrapped or (isinstance(value, dict) and "answer" in value):
             return []
         try:
-            self._bare.validate_json(raw)
+            self._bare.read(raw)
         except ValidationError as error:
             faults = error.errors()
             # If the type is no object, the fault of an object is that it lacks `answer`.
@@ -182,15 +196,15 @@ class ReplyType(Generic[T]):
         """The different values of the type in a reply that stand there without `{"answer": …}`."""
         with suppress(ValueError):
             DECODER.decode(text)
-            return [self._bare.validate_json(text)]
+            return [self._bare.read(text)]
         values: dict[str, T] = {}  # by their JSON in one spelling, so that equal ones count once
         for value, raw in json_values_in(text):
             candidates = [raw]
             if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
-                candidates.append(json.dumps(value[0]))  # the only object of a list
+                candidates.append(raw[1:-1])  # the only object of a list
             for candidate in candidates:
                 with suppress(ValueError):
-                    valid = self._bare.validate_json(candidate)
+                    valid = self._bare.read(candidate)
                     values.setdefault(json.dumps(value, sort_keys=True), valid)
                     break
         return [*values.values()] or self._scalars(text)
@@ -200,15 +214,23 @@ class ReplyType(Generic[T]):
         whole = _FENCED.sub(r"\2", text.strip()).strip()
         # JSON of another shape is no text, whatever it holds.
         is_json = whole.startswith(("{", "[")) or json_objects_in(whole)
-        if not self._is_scalar or is_json or not is_visible(whole):
+        if is_json or not is_visible(whole):
             return []
-        for word in (whole, whole.removesuffix("."), whole.strip(_AROUND_WORDS)):
+        if not self._is_scalar:
             with suppress(ValueError):
-                value = self._bare.validate_strings(word)
-                # "nan" is no number in JSON either.
-                if not isinstance(value, float | Decimal) or isfinite(value):
-                    return [value]
-        return []
+                self._bare.read('"\ue000"')
+                return []  # it takes any text, as `str | None` does
+        words = [whole, whole.removesuffix("."), whole.strip(AROUND_WORDS)]
+        values: list[T] = []
+        for texts in ([whole, *map(json.dumps, words)], ["null"] * (words[-1] == "None")):
+            for word in texts:
+                with suppress(ValueError):
+                    value = self._bare.read(word)
+                    # "nan" is no number in JSON either.
+                    if not isinstance(value, float | Decimal) or isfinite(value):
+                        values.append(value)
+                        break
+        return values
 
 
 def _names_of_fields(schema: JsonSchema) -> frozenset[str]:

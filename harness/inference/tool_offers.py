@@ -39,10 +39,9 @@ _PROBE_WORDS = 96  # more than a greeting has tokens in any template without too
 _PROBE_TOKENS = 16
 _REFUSALS = {400, 422, 500, 501}  # statuses with which servers refuse tools; llama-server's was 500
 _REFUSED = re.compile(
-    r"\btool\w*.{0,60}(?:not support|n't support|unsupported|requires --|not permitted|unexpected)"
+    r"(?is)\btool\w*.{0,60}(?:n[o']t support|unsupported|requires --|not permitted|unexpected)"
     r"|(?:not support|unsupported|unknown|unexpected|unrecogni[sz]ed).{0,60}\btool\w*"
     r"|\broles? .{0,60}(?:support|alternate|allowed)",  # Gemma, where a tool has answered
-    re.IGNORECASE | re.DOTALL,
 )
 
 

@@ -21,9 +21,8 @@ Fold = Literal["extras", "system", "order"]
 # llama-server and Ollama answer with 500 where a template raises; None is an error in a stream.
 _REFUSALS = {400, 422, 500, None}
 _ABOUT_TURNS = re.compile(
-    r"\broles?\b|alternat|jinja|chat.?template|consecutive|prefill|(?:last|final|first) message"
+    r"(?i)\broles?\b|alternat|jinja|chat.?template|consecutive|prefill|(?:last|final|first) message"
     r"|must (?:start|begin|end) with|(?:system|developer) (?:message|prompt|instruction)",
-    re.IGNORECASE,
 )
 _BEGIN = Message("user", "Begin.")
 
@@ -59,10 +58,6 @@ class TurnKnowledge:
         # The server refuses every shape, so something else is wrong: the folds have not helped.
         self._folds &= {"extras"}
         return False
-
-
-def _without_extras(request: ChatRequest) -> ChatRequest:
-    return replace(request, messages=tuple(message.without_extras for message in request.messages))
 
 
 def _without_system(request: ChatRequest) -> ChatRequest:
@@ -105,7 +100,9 @@ def _in_order(request: ChatRequest) -> ChatRequest:
 
 
 _FOLDS: Mapping[Fold, Callable[[ChatRequest], ChatRequest]] = {
-    "extras": _without_extras,
+    "extras": lambda call: replace(
+        call, messages=tuple(message.without_extras for message in call.messages)
+    ),
     "system": _without_system,
     "order": _in_order,
 }

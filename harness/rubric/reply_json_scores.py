@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
+from harness.inference.json_text import respelled, text_in
 from harness.rubric import reply_numbers
 from harness.rubric.draft import Finding
 from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS
-from harness.rubric.reply_json import Value, json_at
 from harness.rubric.reply_statements import CHANGED, AskedDimensions, RuleAnswer, Statement, joined
+
+Value = str | list["Value"] | dict[str, "Value"] | None
+"""A list, an object, or a text; numbers, `true` and `null` are texts as well. None is the value of
+a key that stands twice in its object."""
 
 _JSON = re.compile(r"\{|\[\s*\{")
 _MARKS = " \t\r,;:=*_`"
@@ -84,7 +90,7 @@ class JsonScores:
             is_inline = bool(before) and before not in self._wrappers
             inline_values += is_inline
             try:
-                value, position = json_at(text, start)
+                value, position = _json_at(text, start)
             except ValueError:
                 if not is_inline or inline_values > _MOST_INLINE:
                     # Nothing behind broken JSON is read, neither as JSON nor as lines.
@@ -239,3 +245,39 @@ def _issues(value: Value) -> Iterator[Finding]:
         section = _first_text(members, ("section", "heading", "location"))
         if problem and problem.casefold().strip(" .") not in {"none", "no issues", "n/a", "null"}:
             yield Finding(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
+
+
+def _json_at(text: str, position: int) -> tuple[Value, int]:
+    """The value that begins at a position, and where it ends.
+
+    Raises:
+        ValueError: It is broken.
+    """
+    pieces, end = respelled(text, position, _leaf)
+    # Commas are set anew: there may be too many or too few. One in a value's place is a mistake.
+    kept = [piece for last, piece in pairwise(["", *pieces]) if piece != "," or last == ":"]
+    strict = "".join(
+        f"{piece}," if piece not in "[{:" and after not in "]}:" else piece
+        for piece, after in zip(kept, [*kept[1:], "]"], strict=True)
+    )
+    return json.loads(strict, object_pairs_hook=_members), end
+
+
+def _members(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    members: dict[str, Value] = {}
+    for name, value in pairs:
+        key = name.strip().casefold()
+        # Which of two values is meant is unknown.
+        members[key] = None if key in members else value
+    return members
+
+
+def _leaf(token: re.Match[str]) -> str:
+    if token["bare"]:
+        return json.dumps(token["bare"].rstrip())
+    try:
+        text = text_in(token)
+    except ValueError:
+        text = re.sub(r"\\(.)", r"\1", token["text"][1:-1], flags=re.DOTALL)
+    # Half a pair of surrogates is no text.
+    return json.dumps(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

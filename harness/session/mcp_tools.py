@@ -156,7 +156,7 @@ class McpServers:
                 ),
                 function=partial(self._call, server, name),
                 takes_run=False,
-                arguments_of=dict,
+                arguments_of=lambda values, _: dict(values),
                 # No code to digest: results are reused while server and tool have these names.
                 code=f"{server.name} {name}",
                 timeout_s=server.timeout_s,

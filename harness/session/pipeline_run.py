@@ -179,11 +179,13 @@ class PipelineRun(RunPlan):
         for name, value in inputs.items():
             recorded = events.InputEvent(input=name)
             with suppress(TypeError):  # a value that has no JSON is recorded by its name alone
-                data = value_form(parameters[name].annotation).encode(value)
+                form = value_form(parameters[name].annotation)
+                data = form.encode(value)
                 recorded = events.InputEvent(
                     input=name,
                     value_sha256=trace.content(data.decode()),
                     digest=trace.excerpt(digest(data)),
+                    unset=form.unset(value),
                 )
             trace.instant(recorded)
         if self.refused is not None:

@@ -13,7 +13,7 @@ from harness.files import path_in_locale, path_text
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import Asked, answer_problem
 from harness.graph.reuse import MisledCall
-from harness.graph.values import digest, value_form
+from harness.graph.values import digest, leave_unset, value_form
 from harness.inference import Limits, Spent
 from harness.inference.call_spans import most_tokens_of_conversation
 from harness.inference.request import most_tokens_in
@@ -55,7 +55,7 @@ def origin_fields(origin: Origin | None) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordedInput:
     """An input that a run was given."""
 
@@ -63,6 +63,7 @@ class RecordedInput:
     """The value as JSON, without secrets; None if it has no JSON, or the text is lost."""
     digest: str
     """The digest of the JSON with its secrets, which tells whether `text` is complete."""
+    unset: Sequence[Sequence[str]] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
         journal=journal,
         beginning=collected.beginning,
         inputs={
-            name: RecordedInput(text=texts.get(event.value_sha256), digest=event.digest or "")
+            name: RecordedInput(texts.get(event.value_sha256), event.digest or "", event.unset)
             for name, event in collected.inputs.items()
         },
         outputs=Earlier(collected.outputs, collected.codes),
@@ -321,6 +322,7 @@ def inputs_now(
             continue
         try:
             values[name] = value_form(parameters[name].annotation).restore(_json_of(recorded))
+            leave_unset(values[name], recorded.unset)
         except TypeError as error:
             raise InvalidInput(
                 f"input '{name}' cannot be restored from the journal ({error}); give it again: "

@@ -22,7 +22,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
@@ -33,6 +33,7 @@ from harness.graph.node import RUN_PARAMETER, annotation_of
 from harness.inference import Image, ToolSpec
 from harness.inference.images import numbered
 from harness.inference.request import JsonSchema, read_arguments
+from harness.inference.typed_json import TypedJson
 
 Approve = bool | str | Callable[[Mapping[str, object]], bool | str]
 """Whether a person is asked before a call: always (True), always with this question, or as a
@@ -94,8 +95,8 @@ class UsableTool:
     spec: ToolSpec
     function: Callable[..., object]
     takes_run: bool
-    arguments_of: Callable[[Mapping[str, object]], dict[str, object]]
-    """Makes the function's arguments from a model's; raises `ToolFailed`."""
+    arguments_of: Callable[[Mapping[str, object], str], dict[str, object]]
+    """Makes the function's arguments from a model's, and their JSON; raises `ToolFailed`."""
     code: str  # a digest of the function's code: as long as it is the same, results may be reused
     timeout_s: float | None
     approve: Approve
@@ -110,7 +111,7 @@ class UsableTool:
             raise ToolFailed(problem, outcome="invalid") from error
         if not isinstance(values, dict):
             raise ToolFailed(f"the arguments are not a JSON object; {wrote}", outcome="invalid")
-        return self.arguments_of(values)
+        return self.arguments_of(values, arguments)
 
     def question(self, arguments: Mapping[str, object]) -> str | None:
         """The question that a person must answer before a call; None if there is none."""
@@ -189,6 +190,7 @@ def _read(tool: Tool) -> UsableTool:
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = model.model_json_schema(schema_generator=_Schema)
+        reader = TypedJson(TypeAdapter(model))
     except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
         raise mistake(
             f"takes a type that JSON cannot express ({getattr(error, 'message', error)}); use "
@@ -197,9 +199,9 @@ def _read(tool: Tool) -> UsableTool:
         ) from error
     del schema["title"]
 
-    def arguments_of(values: Mapping[str, object]) -> dict[str, object]:
+    def arguments_of(values: Mapping[str, object], arguments: str) -> dict[str, object]:
         try:
-            read = model.model_validate(values)
+            read = reader.read_decoded(values, arguments)
         except ValidationError as error:
             raise ToolFailed(_mistakes_in(error, [*parameters]), outcome="invalid") from error
         # A NaN would pass a tool's own limits: `euros > 100` is false of it.
@@ -236,11 +238,9 @@ def _field_of(
             code="tool.type-unusable",
         ) from error
     default = ... if parameter.default is parameter.empty else parameter.default
-    settings: dict[str, Any] = {"alias": parameter.name}
     # Only if there is one: None would remove the description in an annotation.
-    if text:
-        settings["description"] = text
-    return kind, Field(default, **settings)
+    description: dict[str, Any] = {"description": text} if text else {}
+    return kind, Field(default, alias=parameter.name, **description)
 
 
 def inlined(schema: JsonSchema) -> JsonSchema:

@@ -71,6 +71,7 @@ class InputEvent(InstantEvent):
     input: str
     value_sha256: Sha256 = UNSAID
     digest: str | None = UNSAID
+    unset: Sequence[Sequence[str]] | None = None  # as in `NodeOutput`
 
 
 class Outcome(InstantEvent):

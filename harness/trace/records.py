@@ -8,7 +8,7 @@ beginning and one for its end, so a killed run still shows what it was doing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -169,8 +169,7 @@ class NodeOutput(NamedTuple):
     # `answer[3]/brief#2/findings`: item 3 of `answer` called `brief` for the second time.
     node: str
     item: int | None  # which item of a mapped node, counted from 0; None for a plain node
-    # The value as JSON, or as an `orjson.Fragment` of it where it is written; None when the run
-    # records no texts, and when the node was skipped.
+    # The value as JSON, an `orjson.Fragment` where it is written; None if skipped or not recorded.
     value: object
     # Parameter → the digest of its value; empty when the run records no digests.
     inputs: Mapping[str, str] = _NO_INPUTS
@@ -179,10 +178,11 @@ class NodeOutput(NamedTuple):
     # Digest of the value before secrets were taken out of it. If it is None, or not the digest of
     # the recorded value, that is not what the node returned, and no resumed run can use it.
     digest: str | None = None
-    # Name → digest of each model, rubric and setting that the call used; None if it could not use
-    # any, or an earlier version wrote the record.
+    # Name → digest of each model, rubric and setting that the call used; None if it can use none.
     uses: Mapping[str, str] | None = None
     is_default: bool = False  # whether the call failed, and the default of its node stands for it
+    # For each model in the value, the fields that were left to their defaults; None if none were.
+    unset: Sequence[Sequence[str]] | None = None
 
 
 class RunEnded(NamedTuple):

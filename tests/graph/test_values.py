@@ -16,6 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, NewType
+from zoneinfo import ZoneInfo
 
 import orjson
 import pytest
@@ -194,6 +195,8 @@ def test_values_of_a_type_come_back_and_are_written_the_same_again(annotation, d
         (JsonValue, {"a": [1, 2.5, None, "x", NAN]}),
         (Answer | LongAnswer, LongAnswer(text="a")),
         (re.Pattern, re.compile("a+")),
+        (list[float], [-0.0]),
+        (tuple[decimal.Decimal, ...], (decimal.Decimal("1.50"), decimal.Decimal("1E+2"))),
     ],
     ids=lambda part: described(part) if not isinstance(part, list | tuple | dict) else None,
 )
@@ -298,6 +301,18 @@ class Recent:
     lines: deque[str]
 
 
+@dataclasses.dataclass
+class Event:
+    text: str | None = None
+    day: datetime.date | None = None
+    at: datetime.datetime | None = None
+
+
+DAY = datetime.date(2026, 1, 1)
+# A day later it is 24 hours later by its zone, and 23 by its offset.
+NOON = datetime.datetime(2026, 3, 28, 12, tzinfo=ZoneInfo("Europe/Oslo"))
+
+
 def counted(seen):
     value = Counted()
     value._seen = seen
@@ -335,6 +350,11 @@ def note_in_itself():
         (Note, note_in_itself(), "journal"),
         (str | datetime.date, datetime.date(2026, 1, 1), "a date"),
         (Any, memoryview(b"x"), "; return a value that JSON can hold whole"),
+        (datetime.datetime, NOON, "return a datetime in UTC, and the name of its zone as a text"),
+        (Event, Event(at=NOON), "at at would come back as datetime.datetime(2026, 3, 28, 12"),
+        (set[datetime.datetime], {NOON}, "ZoneInfo(key='Europe/Oslo')"),
+        (dict[datetime.time, int], {NOON.timetz(): 1}, "datetime.time(12, 0)"),
+        (datetime.datetime, NOON.replace(month=10, day=25, hour=2, fold=1), "fold=1"),
     ],
     ids=lambda part: part if isinstance(part, str) and part.isascii() else "",
 )
@@ -345,15 +365,6 @@ def test_what_would_not_come_back_as_it_was_is_not_written(annotation, value, sa
     assert said in str(caught.value)
 
 
-@dataclasses.dataclass
-class Event:
-    text: str | None = None
-    day: datetime.date | None = None
-
-
-DAY = datetime.date(2026, 1, 1)
-
-
 @pytest.mark.parametrize(
     ("annotation", "value", "followed"),
     [
@@ -362,11 +373,12 @@ DAY = datetime.date(2026, 1, 1)
         (list[str | datetime.date], ["a", DAY], [(list[Event], [Event("a"), Event(day=DAY)])]),
         (Any, Note("a"), [(Note, Note("a"))]),
         (object, {1: "a"}, [(dict[int, str], {1: "a"})]),
+        (Event, Event(at=NOON), [(Event, Event("Europe/Oslo", at=NOON.astimezone(datetime.UTC)))]),
     ],
-    ids=["a date", "a text like one", "both", "any", "keys"],
+    ids=["a date", "a text like one", "both", "any", "keys", "a zone"],
 )
 def test_the_remedy_for_a_union_that_json_does_not_tell_apart_helps(annotation, value, followed):
-    with pytest.raises(TypeError, match="alone, or return a dataclass with a field for each type"):
+    with pytest.raises(TypeError, match=r"alone, or return a dataclass with a field|in UTC"):
         ValueForm(annotation).encode(value)
 
     for remedy, same in followed:

@@ -29,8 +29,8 @@ def codes(request, *replies):
     return [notice.code for notice in notices]
 
 
-def read(tokens, text="Hello."):
-    usage = Usage(input_tokens=tokens, output_tokens=2, cached_tokens=None)
+def read(tokens, text="Hello.", cached_tokens=None):
+    usage = Usage(input_tokens=tokens, output_tokens=2, cached_tokens=cached_tokens)
     return ScriptedReply(text=text, usage=usage)
 
 
@@ -40,6 +40,7 @@ def read(tokens, text="Hello."):
         pytest.param(asked(LONG), read(1500), "call.prompt-cut", id="cut"),
         pytest.param(asked("天气很好" * 5000), read(600), "call.prompt-cut", id="without blanks"),
         pytest.param(asked(LONG), read(2805), None, id="a token a word"),
+        pytest.param(asked(LONG), read(1500, cached_tokens=1400), None, id="cached beside it"),
         pytest.param(asked("=" * 9000 + " " * 9000), read(90), None, id="rulers"),
         pytest.param(asked("x" * 10_000), read(28), None, id="a row of one letter"),
         pytest.param(asked("Hi " * 300), read(9), None, id="a short one"),

@@ -13,6 +13,7 @@ SENT = {
     "top_p": 0.9,
     "frequency_penalty": 0.5,
     "seed": 7,
+    "stop": ["END"],
 }
 EXTRA = "Extra inputs are not permitted"
 USE_ANOTHER = (
@@ -40,6 +41,7 @@ def forbidden(*names):
         # OpenAI.
         ("temperature", "Unsupported value: 'temperature' does not support 0 with this model."),
         ("seed", "Unrecognized request argument supplied: seed"),
+        ("stop", "Unsupported parameter: 'stop' is not supported with this model."),
         (
             "reasoning_effort",
             "Unsupported parameter: 'reasoning.effort' is not supported with this model.",

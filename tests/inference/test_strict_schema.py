@@ -15,7 +15,7 @@ from harness.errors import ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend, ScriptedReply
 from harness.inference.call_spans import conversation_text
 from harness.inference.providers.openai_wire import openai_schema
-from harness.inference.strict_schema import strict_schema
+from harness.inference.strict_schema import plain, strict_schema
 from harness.inference.structured import ReplyType, SchemaKnowledge
 from harness.trace import Content, SpanEnded, Tracer
 
@@ -44,7 +44,7 @@ class Node(BaseModel):
 
 
 class Box(BaseModel, Generic[T]):
-    holds: T
+    holds: T = Field(description="Beside a reference.")
     label: str = Field("none", min_length=2, description="A label.")
 
 
@@ -139,6 +139,11 @@ def test_a_reply_that_came_as_reasoning_is_read_as_one_in_strict_form_too():
 
     completion = asyncio.run(client_of(backend, line={"schemas": knowledge}).chat(request))
     assert wanted.parse(completion, endpoint="m") == Van()
+
+
+def test_a_reply_without_its_nulls_keeps_its_digits():
+    written = plain('{"price": 12345678901234567.890, "raw": null}', ReplyType(Priced).schema)
+    assert written == '{"price": 12345678901234567.890}'
 
 
 @pytest.mark.parametrize("kind", [dict[str, int], list[Any], Open, list[dict[str, Any]]])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator
 
 import pytest
+from pydantic import BaseModel
 from session_runs import (
     BAD,
     GOOD,
@@ -99,6 +101,35 @@ def test_what_was_done_is_not_done_again(settings):
     assert set(result.reused) == {"words", "loud[0]", "loud[1]"}
     assert (result.run_id, result.parts) == (failed.run_id, 2)
     assert Journal(journal_of(settings)).ended.status == "ok"
+
+
+class Patch(BaseModel):
+    name: str = ""
+    inner: list[Patch] = []
+
+
+def test_fields_that_nobody_set_stay_so_in_inputs_outputs_and_items(settings):
+    runs = []
+
+    async def items(given: Patch) -> AsyncIterator[Patch]:
+        yield Patch(inner=[given, Patch()])
+
+    def kept(given: Patch) -> dict[str, list[Patch]]:
+        return {"all": [Patch(name=""), given]}
+
+    def seen(given: Patch, items: list[Patch], kept: dict[str, list[Patch]]) -> str:
+        dumps = [part.model_dump(exclude_unset=True) for part in (given, *items, *kept["all"])]
+        runs.append(dumps)
+        if len(runs) == 1:
+            raise OSError("not today")
+        return ""
+
+    pipeline = pipeline_of(items, kept, seen, name="unset")
+    fail(pipeline, settings, {"given": Patch(name="a")})
+    resume(pipeline, settings)
+
+    assert runs[0] == runs[1]
+    assert runs[0] == [{"name": "a"}, {"inner": [{"name": "a"}, {}]}, {"name": ""}, {"name": "a"}]
 
 
 def test_what_changed_is_run_again_with_what_it_reaches_and_nothing_else(settings):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -268,6 +270,15 @@ def test_wrong_arguments_are_told_in_words(written: str, told: str) -> None:
 )
 def test_arguments_are_read(written: str, read: Mapping[str, object]) -> None:
     assert usable_tool(search).read(written) == read
+
+
+def test_a_decimal_has_the_digits_that_the_model_wrote() -> None:
+    def pay(price: decimal.Decimal, rates: dict[str, float]) -> None: ...
+
+    written = '{"price": 12345678901234567.89, "rates": {"a": 1.50}}'
+    for arguments in (written, json.dumps(written)):
+        read = usable_tool(pay).read(arguments)
+        assert str(read) == "{'price': Decimal('12345678901234567.89'), 'rates': {'a': 1.5}}"
 
 
 @pytest.mark.parametrize("written", ["", " ", "null", "{}", '"{}"'])

@@ -47,8 +47,7 @@ class _Stack:
 
     def __init__(self, pool: Any) -> None:  # noqa: ANN401 - httpcore's, for a proxy or for none
         self._pool = pool
-        # Origin → its idle connections, the longest idle first, each with the loop's time in
-        # seconds since which it is idle.
+        # Origin → its idle connections, the longest idle first, with the loop's time since when.
         self._idle = defaultdict[str, deque[tuple[float, Any]]](deque)
         self._busy = set[Any]()
         self._sweeper: asyncio.Task[None] | None = None

@@ -91,8 +91,7 @@ def prometheus(**samples_of: str | tuple[str, ...]) -> Parser:
         page: list[Reading] = []
         for key, names in names_by_key.items():
             values = [value for name in names for value in values_by_name.get(name, ())]
-            finite = [value for value in values if isfinite(value)]
-            if finite:
+            if finite := [*filter(isfinite, values)]:
                 page.append(METRICS[key].of(*finite))
         return tuple(page)
 

@@ -72,14 +72,12 @@ class EmbeddedLlamaCpp(Engine):
     @property
     def address(self) -> str | None:
         """Where the engine's server answers; None while there is none."""
-        child = self._child
-        return child.url if child is not None and child.is_alive else None
+        return self._child.url if self._child and self._child.is_alive else None
 
     @property
     def process_id(self) -> int | None:
         """The process id of the engine; None while there is no engine."""
-        child = self._child
-        return child.process_id if child is not None and child.is_alive else None
+        return self._child.process_id if self._child and self._child.is_alive else None
 
     async def _load(self) -> None:
         check_file(self._endpoint)

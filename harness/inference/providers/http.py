@@ -33,7 +33,7 @@ from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply, message_in
 from harness.inference.providers.json_stream import json_values
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import ReplyInProgress
+from harness.inference.reply_in_progress import ReplyInProgress, StopTexts
 from harness.inference.request import ChatRequest, merged
 from harness.inference.time_limits import time_limits, timed_out
 from harness.trace import Clock, monotonic
@@ -55,8 +55,6 @@ _TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _JSON = {"content-type": "application/json"}
 # Content types of replies, as servers and the proxies before them send them.
 _READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.IGNORECASE)
-
-# --- addresses, keys and clients ------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
@@ -88,9 +86,6 @@ def trace_headers() -> dict[str, str]:
     return {} if context is None else {"traceparent": context}
 
 
-# --- one endpoint ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """How a session reaches a server."""
@@ -98,8 +93,7 @@ class Access:
     # Sent with every request, as a bearer token where the server has no other way.
     api_key: str | None = field(default=None, repr=False)
     clock: Clock = monotonic
-    # Called with the address of a request by clients that pick the address themselves; raises
-    # `NotTrusted` to prevent the request.
+    # Called with each address by clients that pick it; raises `NotTrusted` to prevent the request.
     check_address: Callable[[str], None] = lambda _url: None
 
 
@@ -177,8 +171,7 @@ class HttpConnection:
         # Secrets are masked before the text is cut, since half of a secret would not be recognized.
         part = self._redactor.clean(value if isinstance(value, str) else repr(value))[:200]
         message = f"the reply has an unexpected part: {part!r}"
-        # Broken JSON may come from a broken reply, so that another attempt may succeed. JSON of
-        # another shape will come again.
+        # Broken JSON may be of a broken reply, so another attempt may help. Other JSON comes again.
         return StreamCut(message) if isinstance(value, str) else ServerError(message)
 
     async def read(self, reply: httpx2.Response) -> bytes:
@@ -275,9 +268,6 @@ def not_connected(error: Exception, url: str) -> EndpointUnreachable:
     )
 
 
-# --- one call -------------------------------------------------------------------------------
-
-
 class Exchange(AsyncExitStack):
     """The requests of one call; an `async with` block."""
 
@@ -349,8 +339,7 @@ class Exchange(AsyncExitStack):
                 is_no_http = isinstance(error, httpx2.RemoteProtocolError)
                 if connect_start_ns is not None or (is_no_http and _GONE not in str(error)):
                     raise
-                # Otherwise the server had closed the pooled connection before a reply began, and
-                # it is safe to send the request again.
+                # Else the server had closed the pooled connection before: sending again is safe.
                 self.requests += 1
                 response = await client.send(request, stream=True)
         except _BROKEN as error:
@@ -387,8 +376,7 @@ class HttpBackend(ABC):
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         requested = self._fields(request)
-        # The exchange is the outer block, since leaving it may take a moment, which must not count
-        # for the time limits of the call.
+        # The exchange is the outer block: leaving it must not count for the call's time limits.
         async with (
             Exchange(self._connection) as exchange,
             time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived,
@@ -396,9 +384,9 @@ class HttpBackend(ABC):
             while True:
                 fields, dropped = self._refused.without(requested)
                 body = merged(self._body(fields, request), request.extra_body or {})
-                # A new one for each request, so that the time of a refused request is no part of
-                # the reply's phases.
+                # A new one for each: the time of a refused request is no part of a reply's phases.
                 progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
+                progress.stops = StopTexts(request.stop if "stop" in dropped else ())
                 try:
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))

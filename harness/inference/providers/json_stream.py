@@ -20,8 +20,7 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     # which servers send unescaped inside JSON strings, and within characters that span two chunks.
     bom = codecs.BOM_UTF8  # some proxies begin a stream with one
     held_cr = b""
-    # The line so far. Its parts are joined once, since adding each chunk to a text would take
-    # minutes for a long line.
+    # The line so far, joined once: adding each chunk to a text takes minutes for a long line.
     line_parts: list[bytes] = []
     async for chunk in chunks:
         joined = held_cr + chunk if held_cr else chunk
@@ -85,13 +84,12 @@ def _values(data_lines: list[bytes]) -> Iterator[Any]:
 
 
 def _json_or_text(data: bytes) -> Any:  # noqa: ANN401 - JSON
-    """The value of JSON; the text of data that are no JSON."""
+    """The value of JSON, "" for an empty list; the text of data that are no JSON."""
     text = data.decode("utf-8", "replace").strip()  # a broken character must not cost the reply
     try:
-        return orjson.loads(text)
+        return value if (value := orjson.loads(text)) != [] else ""
     except orjson.JSONDecodeError:
-        # Python's parser also takes NaN and numbers beyond any float: these must not cost the
-        # reply either, which may not need them.
+        # Python's parser also takes NaN and numbers beyond any float: they cost no reply.
         with suppress(ValueError, RecursionError):
             return json.loads(text)
     return text

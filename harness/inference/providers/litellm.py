@@ -37,9 +37,13 @@ from harness.inference.providers.openai_wire import (
 from harness.inference.providers.provider import Provider
 from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import ReplyInProgress, as_count
+from harness.inference.reply_in_progress import ReplyInProgress, StopTexts, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
 from harness.inference.time_limits import Arrived, time_limits, timed_out
+
+# Claude's API caches the marked parts of a prompt; other providers that cache need no marks.
+_CACHES_WHAT_IS_MARKED = "anthropic/"
+_NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -108,7 +112,9 @@ class LiteLLMBackend:
             while True:
                 fields, dropped = self._refused.without(requested)
                 try:
-                    completion = await self._chat(request, fields, arrived)
+                    progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
+                    progress.stops = StopTexts(request.stop if "stop" in dropped else ())
+                    completion = await self._chat(progress, fields)
                     attempts = completion.attempts + attempt - 1
                     return replace(completion, dropped=dropped, attempts=attempts, source=source)
                 except ServerError as error:
@@ -128,16 +134,13 @@ class LiteLLMBackend:
         """Closes the connections."""
         await self._connection.client.aclose()
 
-    async def _chat(
-        self, request: ChatRequest, fields: Mapping[str, object], arrived: Arrived
-    ) -> Completion:
+    async def _chat(self, progress: ReplyInProgress, fields: Mapping[str, object]) -> Completion:
         """One attempt, with the fields that the provider has not refused."""
-        progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
         reply = WireReply(progress, model_id=self._endpoint.model_id)
         async with self._calling() as call:
             arguments = {**fields, **self._connection_arguments()}
-            if request.extra_body:
-                arguments["extra_body"] = request.extra_body
+            if extra_body := progress.request.extra_body:
+                arguments["extra_body"] = extra_body
             response = await self._litellm.acompletion(**arguments)
             with_usage = await self._read(response, reply)
         if call.tells_end:
@@ -165,8 +168,7 @@ class LiteLLMBackend:
             reply.add(chunk, first_choices(chunk))
             if chunk["usage"]:
                 piece_with_usage = piece
-        # The last piece is litellm's own. It says "stop", whether or not the provider did, and has
-        # an estimate if the provider did not count tokens.
+        # The last piece is litellm's own: it always says "stop", and estimates missing counts.
         reply.finish_word = response.received_finish_reason
         if not any(getattr(piece, "usage", None) for piece in response.chunks):
             reply.usage = None
@@ -268,8 +270,7 @@ class LiteLLMBackend:
         return {
             "api_base": endpoint.url and base_of(endpoint.url),
             "api_key": self._api_key,
-            # The client of this package retries: a hidden second attempt would be timed as part of
-            # the first.
+            # The client of this package retries: a hidden attempt would be timed with the first.
             "max_retries": 0,
             **({"extra_headers": endpoint.headers} if endpoint.headers else {}),
             # Longer than the limit in `_in_time`. Without any, litellm sets a limit of its own.
@@ -308,10 +309,6 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     return litellm
 
 
-# Claude's API caches the marked parts of a prompt; other providers that cache need no marks.
-_CACHES_WHAT_IS_MARKED = "anthropic/"
-
-
 def _with_cache_marks(message: Message, source: str) -> dict[str, object]:
     """A message in parts that end at its `shared_chars`; all but the last are to be cached."""
     bounds = pairwise([0, *message.shared_chars, len(message.content)])
@@ -333,14 +330,10 @@ def _without_estimates(document: dict[str, Any]) -> dict[str, Any]:
     # litellm fills in zeros where the provider did not count.
     is_counted = any(as_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("completion_tokens_details") or {}
-    # For Anthropic and some others litellm counts reasoning with another model's tokenizer. It then
-    # also has a count of text tokens.
+    # Beside a count of text tokens, litellm counted reasoning by another model's tokenizer.
     if details.get("text_tokens") is not None:
         usage = {**usage, "completion_tokens_details": None}
     return {**document, "usage": usage if is_counted else None}
-
-
-_NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
 
 
 PROVIDER = Provider(

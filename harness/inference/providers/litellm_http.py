@@ -160,8 +160,7 @@ async def http_call(
         finally:
             HTTP_CALL.reset(token)
         if call.rest is not None:
-            # OpenAI's library stops at the end mark, but only a body that was read to its end frees
-            # its connection.
+            # OpenAI's library stops at the end mark; a connection is free at the body's end.
             await read_to_end(call.rest)
 
 

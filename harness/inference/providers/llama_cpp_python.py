@@ -40,7 +40,7 @@ from harness.inference.providers.model_files import (
     load_error,
 )
 from harness.inference.providers.provider import NEVER, Provider, check_offers, remedies
-from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
+from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, StopTexts
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message
 from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
@@ -255,7 +255,7 @@ class LlamaCppEngine:
             # The context now has neither the old prompt nor the new one.
             self._llama.reset()
             raise
-        yield stops.rest()
+        yield stops.held_back
         _, total_ns = self._computed()
         yield Ending(
             finish_reason=finish_reason,
@@ -288,8 +288,7 @@ class LlamaCppEngine:
     def _computed(self) -> tuple[int, int]:
         """How many tokens have been computed in this call, and for how many nanoseconds."""
         perf = self._library.llama_perf_context(self._llama.ctx)
-        # llama.cpp counts prompt tokens and single tokens apart. Where it has computed none, it
-        # reports 1, with a time of 0.
+        # llama.cpp counts prompt and single tokens apart; for none it reports 1, with a time of 0.
         prompt_tokens = perf.n_p_eval if perf.t_p_eval_ms else 0
         single_tokens = perf.n_eval if perf.t_eval_ms else 0
         time_ms = perf.t_p_eval_ms + perf.t_eval_ms
@@ -365,8 +364,7 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
                 verbose=False,
             )
     except Exception as error:  # the package's parts raise errors of many classes
-        # The package gives no reason. If it got as far as the context, the weights were loaded, and
-        # there was no room for the context.
+        # The package gives no reason. If it got as far as the context, that had no room.
         lacks_memory = "llama_context" in str(error)
         raise load_error(endpoint, loading, why=str(error), lacks_memory=lacks_memory) from error
     # It would log warnings of what is raised as an error anyway, such as a stopped computation.
@@ -386,32 +384,6 @@ def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN
     if gpus:
         gpus["split_mode"] = getattr(library, gpus["split_mode"])
     return {**gpus, "n_gpu_layers": -1 if endpoint.gpu_layers is None else endpoint.gpu_layers}
-
-
-class StopTexts:
-    """Ends a text that comes in pieces before the first stop text in it."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stop for stop in stops if stop)
-        self._held_back = ""
-        self.has_ended = False
-
-    def feed(self, piece: str) -> str:
-        """Takes a piece; returns the text that it adds, less an end that may begin a stop text."""
-        text = self._held_back + piece
-        ends = [text.find(stop) for stop in self._stops if stop in text]
-        self.has_ended = bool(ends)
-        if ends:
-            self._held_back = ""
-            return text[: min(ends)]
-        begun = (n for stop in self._stops for n in range(len(stop)) if text.endswith(stop[:n]))
-        safe_end = len(text) - max(begun, default=0)
-        self._held_back = text[safe_end:]
-        return text[:safe_end]
-
-    def rest(self) -> str:
-        """The text that is still held back, to be given if no further piece comes."""
-        return self._held_back
 
 
 PROVIDER = Provider(

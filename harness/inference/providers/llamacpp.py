@@ -53,8 +53,7 @@ def times(reply: WireReply) -> ServerTimings | None:
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
-    # A router passes this question on to the model's own server. Without `autoload`, it would start
-    # that server for the question.
+    # A router passes this question on to the model's own server, which `autoload` would start.
     params = pages.of_model | {"autoload": "false"}
     props = await pages.json("/props", params=params)
     if path := text_at(props, "model_path"):
@@ -109,8 +108,7 @@ class RouterHost(ServerHost):
         request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
         try:
             async with self.or_else(partial(self._undo_load, request)):
-                # Shielded: if the request was cancelled, the router would load the model all
-                # the same, a moment later than `_undo_load`.
+                # Shielded: cancelled, it would load the model all the same, after `_undo_load`.
                 self._check_accepted(await asyncio.shield(request))
                 await until(self._is_loaded)
         finally:

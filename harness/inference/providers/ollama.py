@@ -34,7 +34,6 @@ _CONTEXT_TOKENS = 4096
 # How long a managed model stays after a call. The budget unloads it sooner; a killed run cannot.
 # Ollama unloads an idle model anyway when another needs its room.
 _KEEP_ALIVE_S = 1800.0
-_FIRST_STEPS_S = 0.05
 # What Ollama puts before a model's name that lacks it.
 _DEFAULT_PREFIXES = ("registry.ollama.ai/", "library/")
 # A Modelfile's lines that name files by digest: the weights, and adapters on top of them.
@@ -130,20 +129,14 @@ class OllamaWire(HttpBackend):
                 decode_ns=as_count(last.get("eval_duration")),
             ),
         )
-        # To be sent back with the turn: templates of models that think between their calls have a
-        # place for it.
+        # Sent back with the turn: templates of models that think between calls have a place for it.
         extra = {"thinking": completion.reasoning} if completion.reasoning else {}
         return replace(completion, extra=extra)
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
 # Field of OpenAI's protocol → the name of the option that Ollama has for it.
-_OPTIONS = {
-    **{name: name for name in _SAMPLING},
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "num_predict",
-}
+_OPTIONS = {name: name for name in (*_SAMPLING, "seed", "stop")} | {"max_tokens": "num_predict"}
 _BESIDE_OPTIONS = ("tools", "think")
 # Effort → Ollama's word for it, if it has another.
 _THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
@@ -233,8 +226,7 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     parent = text_at(page, "details", "parent_model")
     base_models = (*metadata.base_models, *filter(None, [parent]))
     if any(kind == "ADAPTER" for kind, _ in blobs):
-        # The names are those of the weights below the adapter: as its own, they would make the
-        # model the same as its base.
+        # The names are of the weights below the adapter: as its own, they would make it its base.
         base_models = (*metadata.names, *base_models)
         metadata = replace(metadata, names=())
     return replace(
@@ -301,8 +293,7 @@ class OllamaHost(ServerHost):
         if self.endpoint.embeddings:
             page = await self.ask("POST", "/api/embed", fields | {"input": []})
         else:
-            # With `shift` as calls have it: for other runner options, the first call would start
-            # the runner again.
+            # With `shift` as calls have it: other runner options would start the runner again.
             page = await self.ask("POST", "/api/chat", fields | {"messages": [], "shift": False})
         if page.status != 200:
             error = self.failure(page, doing="load")
@@ -327,9 +318,8 @@ class OllamaHost(ServerHost):
 
     async def _undo_load(self) -> None:
         await until(self._is_gone)
-        # Ollama aborts a load whose client has gone. It lists a load only after its first steps, so
-        # it may be listed a moment later.
-        await asyncio.sleep(_FIRST_STEPS_S)
+        # Ollama aborts a load whose client has gone, and may list it only a moment later.
+        await asyncio.sleep(0.05)
         await until(self._is_gone)
 
     async def _find(self) -> Any:  # noqa: ANN401 - JSON

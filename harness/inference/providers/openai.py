@@ -31,7 +31,7 @@ from harness.inference.providers.provider import (
 from harness.inference.providers.server_host import ServerPages
 from harness.inference.providers.wire_reply import WireReply
 from harness.inference.reply_in_progress import ServerTimings
-from harness.inference.request import Effort, JsonSchema
+from harness.inference.request import Effort
 
 
 def _times(reply: WireReply) -> ServerTimings | None:
@@ -129,12 +129,6 @@ SGLANG = Provider(
 # --- Text Generation Inference, from version 3.3.7 of its code ------------------------------------
 
 
-def _tgi_schema(schema: JsonSchema) -> Fields:
-    # OpenAI's form is refused with 422, "missing field `value`".
-    value = {"name": "reply", "schema": schema}
-    return {"response_format": {"type": "json_schema", "value": value}}
-
-
 async def _tgi_served(pages: ServerPages) -> ModelMetadata | None:
     info = await pages.json("/info")
     path, revision = text_at(info, "model_id"), text_at(info, "model_sha")
@@ -144,7 +138,10 @@ async def _tgi_served(pages: ServerPages) -> ModelMetadata | None:
 TGI = Provider(
     title="Text Generation Inference",
     served=_tgi_served,
-    schema=_tgi_schema,
+    # OpenAI's form is refused with 422, "missing field `value`".
+    schema=lambda schema: {
+        "response_format": {"type": "json_schema", "value": {"name": "reply", "schema": schema}}
+    },
     refuses=ONLY_TOP_P,
     context=ContextReport(path="/info", keys=("max_total_tokens",)),
 )
@@ -199,15 +196,11 @@ TABBYAPI = Provider(
 
 # --- MLC LLM, 79d603f0 (2026-07) ----------------------------------------------------------------
 
-
-def _mlc_schema(schema: JsonSchema) -> Fields:
-    text = orjson.dumps(schema).decode()
-    return {"response_format": {"type": "json_object", "schema": text}}
-
-
 MLC = Provider(
     title="MLC LLM",
-    schema=_mlc_schema,
+    schema=lambda schema: {
+        "response_format": {"type": "json_object", "schema": orjson.dumps(schema).decode()}
+    },
     # It refuses conversations in which a tool was called.
     tools=NEVER,
     thinking=None,

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import orjson
 
 from harness.errors import NotOffered, ServerError, StreamCut
@@ -35,6 +38,7 @@ _END_TIMEOUT_S = 1.0  # how long the end mark may take after a reply is whole
 # Statuses after which a call to rank is sent to another page, or in another form.
 _WRONG_FORM = {400, 404, 405, 422, 501}
 _USAGE_FIELD = "stream_options"  # asks for the usage of a streamed reply
+_REASONING = "reasoning_content"
 
 
 class OpenAIWire(HttpBackend):
@@ -50,9 +54,8 @@ class OpenAIWire(HttpBackend):
             droppable.append(_USAGE_FIELD)
         super().__init__(endpoint, access, RefusedFields(refused, droppable=droppable))
         self._url = f"{self._connection.base}/chat/completions"
-        # The forms of a call to rank: a URL, and the field for the texts. After the first call that
-        # succeeds, only its form is left. Text Embeddings Inference ranks outside of /v1, and calls
-        # the field `texts`.
+        # The forms of a call to rank: a URL, and the field for the texts; one that succeeds stays.
+        # Text Embeddings Inference ranks outside of /v1, and calls the field `texts`.
         roots = dict.fromkeys((self._connection.base, self._connection.root))
         self._ranking_forms = tuple(
             (f"{root}/rerank", name) for root in roots for name in ("documents", "texts")
@@ -104,8 +107,7 @@ class OpenAIWire(HttpBackend):
                 else:
                     self._ranking_forms = ((url, name),)
                     return _ranking(reply, request, self._endpoint)
-        # The first form is that of most servers. With these statuses its page exists, and refuses
-        # only this request.
+        # The first form is that of most servers: with these statuses it refuses only this request.
         if refusals[0].status in {400, 422}:
             raise refusals[0]
         advice = "serve a model that does, such as bge-reranker"
@@ -169,8 +171,16 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
     vectors: list[object] = []
     token_counts: list[int | None] = []
     for reply in replies:
-        entries = sorted(rows(at(reply, "data")), key=lambda row: as_count(at(row, "index")) or 0)
-        vectors += [at(entry, "embedding") for entry in entries]
+        entries = rows(at(reply, "data"))
+        numbers = [as_count(at(entry, "index")) for entry in entries]
+        are_numbered = any(number is not None for number in numbers)
+        if are_numbered and len({number or 0 for number in numbers}) < len(numbers):
+            raise ServerError(
+                f"the server gives several embeddings one index ({numbers!s:.80}), so the text of "
+                "each is unknown; ask another endpoint"
+            )
+        entries.sort(key=lambda entry: as_count(at(entry, "index")) or 0)
+        vectors += [_vector(at(entry, "embedding")) for entry in entries]
         token_counts.append(as_count(at(reply, "usage", "prompt_tokens")))
     known_counts = [tokens for tokens in token_counts if tokens is not None]
     return Embeddings(
@@ -178,6 +188,13 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
         input_tokens=sum(known_counts) if len(known_counts) == len(replies) else None,
         model_id=text_at(replies[0], "model") or endpoint.model_id,
     )
+
+
+def _vector(value: object) -> object:
+    """A vector as numbers, which some servers send as base64 of little-endian floats."""
+    with suppress(ValueError):
+        return np.frombuffer(b64decode(value), "<f4").tolist() if isinstance(value, str) else value
+    return None
 
 
 def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranking:
@@ -209,9 +226,6 @@ def wire_messages(messages: Sequence[Message], source: str | None) -> list[dict[
         for reply in replies:
             reply.setdefault(_REASONING, "")
     return turns
-
-
-_REASONING = "reasoning_content"
 
 
 def wire_message(message: Message, source: str | None = None) -> dict[str, object]:

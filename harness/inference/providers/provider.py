@@ -83,8 +83,7 @@ class ContextReport:
     """Where a server reports the length of its context."""
 
     path: str  # below the server's root
-    # The way through the JSON to the number. A list on the way is a list of models, as in
-    # `/v1/models`; the endpoint's own is taken.
+    # The way through the JSON to the number; in a list, as in `/v1/models`, by the model's entry.
     keys: tuple[str, ...]
     # Key on the same page of the number of calls that it answers side by side.
     slots: str | None = None
@@ -152,8 +151,7 @@ class Provider:
     """How it loads a file; None for a server."""
 
     finds_keys: bool = False
-    """Whether its client picks addresses and credentials itself, as for managed APIs, whose pages
-    are not asked for."""
+    """Whether its client picks addresses and keys itself, as for managed APIs: it has no pages."""
 
     # The form of a request to it on the OpenAI wire.
     schema: Callable[[JsonSchema], Fields] | None = None

@@ -27,10 +27,9 @@ from harness.inference.providers.http import Access, HttpConnection, Page
 _CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
 
 NO_ROOM: Final = re.compile(
-    r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
+    r"(?i)out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
     r"|insufficient (?:vram|memory)|not enough (?:free )?memory|(?:cuda|hip)Malloc failed"
     r"|allocation failed|requires more system memory|too large for system",
-    re.IGNORECASE,
 )
 """The words of CUDA, PyTorch and servers when memory is short."""
 _PAGE_S: Final = 5.0

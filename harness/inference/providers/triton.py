@@ -34,13 +34,11 @@ from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 
 # Fields of OpenAI's protocol that are no sampling parameters, and have another place here.
 _NOT_PARAMETERS = {"model", "messages"}
-# Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
-# does not report the length of its context.
+# Sent with a call without a limit: vLLM's default here is 16, and Triton tells no context length.
 UNSTATED_ROOM_TOKENS = 1024
 _EXPLICIT = "--model-control-mode=explicit"
 _NOT_EXPLICIT = re.compile(
-    rb"explicit model load / unload is not allowed|requires --model-control-mode=explicit",
-    re.IGNORECASE,
+    rb"(?i)explicit model load / unload is not allowed|requires --model-control-mode=explicit",
 )
 
 
@@ -62,8 +60,7 @@ class TritonWire(HttpBackend):
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, PROVIDER)
-        # Sampling parameters, which in vLLM's `SamplingParams` have the same names as in OpenAI's
-        # protocol.
+        # Sampling parameters, whose names in vLLM's `SamplingParams` are OpenAI's.
         parameters = {
             name: value
             for name, value in wire_fields(request, self._endpoint.model_id, stream=False).items()

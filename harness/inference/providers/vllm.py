@@ -24,7 +24,6 @@ from harness.inference.reply_in_progress import ServerTimings
 TIMES_SWITCH = "--enable-per-request-metrics"
 _CACHED_SWITCH = "--enable-prompt-tokens-details"
 _SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
-_NO_SUCH_PAGE = 404
 
 
 def times(reply: WireReply) -> ServerTimings | None:
@@ -73,8 +72,7 @@ class VllmHost(ServerHost):
         if not await self._is_awake():
             return
         await self._check_sleep_mode()
-        # After a failure the server is woken: it may be on its way to sleep, and would take no
-        # calls, although it counts as awake.
+        # After a failure it is woken: on its way to sleep it counts as awake, and takes no calls.
         async with self.or_else(self._wake):
             await self._sleep()
 
@@ -84,7 +82,7 @@ class VllmHost(ServerHost):
 
     async def _is_awake(self) -> bool:
         answer = await self.ask("GET", "/is_sleeping")
-        if answer.status == _NO_SUCH_PAGE:
+        if answer.status == 404:
             raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
         match self.fields(answer):
             case {"is_sleeping": bool(asleep)}:

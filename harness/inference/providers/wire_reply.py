@@ -92,8 +92,7 @@ class WireReply:
 
         `replies` is the number of replies in the chunk whose index is 0.
         """
-        # With `n` in extra_body, some servers give all replies the index 0:
-        # sgl-project/sglang#2912, BerriAI/litellm#5236.
+        # With `n` in extra_body, all may be 0: sgl-project/sglang#2912, BerriAI/litellm#5236.
         if self._is_over or (self._has_others and replies == 1):
             raise InferenceError(
                 "it sends several replies at once, and gives all the index 0; have it make one",
@@ -121,10 +120,16 @@ def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Us
     if usage is None or input_tokens is None:
         return None
     details = usage.get("completion_tokens_details")
+    cached_tokens = as_count(at(usage, "prompt_tokens_details", "cached_tokens"))
+    # Anthropic's count of a prompt, which gateways pass on, is without what its cache had.
+    read = as_count(usage.get("cache_read_input_tokens")) or 0
+    if input_tokens < read:
+        input_tokens += read + (as_count(usage.get("cache_creation_input_tokens")) or 0)
+        cached_tokens = read
     return Usage(
         input_tokens=input_tokens,
         output_tokens=as_count(usage.get("completion_tokens")) or 0,
-        cached_tokens=as_count(at(usage, "prompt_tokens_details", "cached_tokens")),
+        cached_tokens=cached_tokens,
         reasoning_tokens=as_count(at(_mapping(details) or usage, "reasoning_tokens")),
         # llama-server counts speculative decoding among its timings.
         draft_tokens=whole(timings.get("draft_n")),

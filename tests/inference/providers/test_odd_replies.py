@@ -43,6 +43,7 @@ FRAMES = {
     "a comment as data": (b"data: : OPENROUTER PROCESSING\n\n", HELLO, *REST),
     "empty data": (b"data:\n\n", HELLO, b"data: \n\n", *REST),
     "null": (HELLO, b"data: null\n\n", *REST),
+    "an empty list": (b"data: []\n\n", HELLO, *REST),
     "an end mark in small letters": (HELLO, STOP, COUNT, b"data: [done]\n\n"),
     "an end mark in quotes": (HELLO, STOP, COUNT, b'data: "[DONE]"\n\n'),
     "an end mark without its field": (HELLO, STOP, COUNT, b"[DONE]\n\n"),

@@ -1,9 +1,12 @@
 import asyncio
+import base64
 import socket
 import ssl
+import struct
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import httpx2
 import pytest
@@ -34,6 +37,7 @@ from harness.errors import (
 )
 from harness.inference import ChatRequest, Endpoint, Message
 from harness.inference.providers.http import Access
+from harness.inference.providers.openai_wire import wire_embeddings
 from harness.inference.providers.registry import connect
 
 # For other.example, signed by itself, until 2126.
@@ -58,6 +62,7 @@ qRmdcAN35gMZrCAuzfD+CWzcMHyhRANCAASimrv6TCXgnL/iEIza+1LxiMYQmL1t
 WHOLE = Reply(steps=llama_server_stream("Hel", "lo"))
 TOKENS = llama_server_stream("Hel", "lo")[:3]
 FINISHED = delta(finish_reason="stop")
+VECTORS = [[1.0, 0.5], [3.0, 0.5]]
 USAGE = chunk(choices=[], usage=usage())
 BOOM = event({"error": {"code": 500, "message": "boom", "type": "server_error"}})
 
@@ -219,13 +224,7 @@ def test_a_finish_reason_is_one_of_four(meant, words):
         assert completion.finish_reason == meant, word
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        pytest.param("abort", id="vLLM's abort"),
-        pytest.param("words of next year", id="an unknown one"),
-    ],
-)
+@pytest.mark.parametrize("word", ["abort", "words of next year"])
 def test_a_generation_that_the_server_breaks_off_is_no_reply(word):
     fail(StreamCut, Reply(steps=llama_server_stream("Hel", finish_reason=word)))
 
@@ -237,28 +236,12 @@ GREETING = llama_server_stream("Hello")
 @pytest.mark.parametrize(
     ("stream", "backend", "reasoning", "text"),
     [
-        pytest.param(
-            (delta(reasoning="Is it 4? "), delta(reasoning="Yes."), *vllm_stream("4")),
-            "openai",
-            "Is it 4? Yes.",
-            "4",
-            id="vLLM's field",
-        ),
-        pytest.param(
-            (delta(reasoning_content="Which tag?"), *llama_server_stream(ASIDE)),
-            "vllm",
-            "Which tag?",
-            ASIDE,
-            id="a closing tag in an answer that the server keeps apart",
-        ),
-        pytest.param(
-            llama_server_stream("<think>Which?</think>", ASIDE),
-            "openai",
-            "Which?",
-            ASIDE,
-            id="a tag further on, after a thought in tags",
-        ),
-        pytest.param((*GREETING, delta(content="!"), BOOM), "openai", "", "Hello", id="after DONE"),
+        # vLLM's field; a closing tag in an answer that the server keeps apart, and one further on,
+        # after a thought in tags; what comes after DONE.
+        ((delta(reasoning="So "), delta(reasoning="4"), *vllm_stream("4")), "openai", "So 4", "4"),
+        ((delta(reasoning_content="Which?"), *llama_server_stream(ASIDE)), "vllm", "Which?", ASIDE),
+        (llama_server_stream("<think>Which?</think>", ASIDE), "openai", "Which?", ASIDE),
+        ((*GREETING, delta(content="!"), BOOM), "openai", "", "Hello"),
     ],
 )
 def test_what_is_said_is_told_apart_from_all_else(stream, backend, reasoning, text):
@@ -307,11 +290,7 @@ STOP = delta(content="", finish_reason="stop")
         pytest.param((both("Yes", "No"), both("!", "?"), STOP), "Yes!", id="in one chunk"),
         pytest.param((says("Yes"), says("!"), STOP), "Yes!", id="a role with every piece"),
         pytest.param((says("Yes", "stop"), says("!", "stop")), "Yes!", id="each piece ends"),
-        pytest.param(
-            (says("", "stop", reasoning="Hm."), says("Yes"), says("!"), STOP),
-            "Yes!",
-            id="an end with every thought",
-        ),
+        pytest.param((says("", "stop", reasoning="H"), says("Yes!"), STOP), "Yes!", id="thoughts"),
         pytest.param((says("Yes"), says("!", "stop"), STOP, says("")), "Yes!", id="two ends"),
         pytest.param((says("Yes"), STOP, says("No"), STOP), None, id="one after another"),
         pytest.param(
@@ -505,6 +484,37 @@ def test_a_reply_goes_on_to_its_limit_where_the_server_can_do_that():
 
     assert [asked.body.get("ignore_eos") for asked in server.asked] == [True, None]
     assert completion.dropped == ("ignore_eos",)
+
+
+def test_a_reply_ends_at_a_stop_text_that_its_server_does_not_take():
+    refused = error_reply(400, {"error": {"message": "Unsupported parameter: 'stop'"}})
+    heard = []
+    request = replace(REQUEST, stop=("EN", "END"), on_text=heard.append)
+    reply = Reply(steps=llama_server_stream("One E", "ND E", "N", "D two"))
+    completion, server = ask(refused, reply, request=request)
+    assert completion.text == "".join(heard) == "One "
+    assert (completion.finish_reason, completion.dropped) == ("stop", ("stop",))
+    assert ["stop" in asked.body for asked in server.asked] == [True, False]
+
+
+@pytest.mark.parametrize("indexes", [(1, 0), (0, 0), (None, None)])
+@pytest.mark.parametrize("is_text", [False, True])
+def test_vectors_are_read_by_their_index_as_numbers_or_base64(indexes, is_text):
+    texts = [base64.b64encode(struct.pack("<2f", *vector)).decode() for vector in VECTORS]
+    pairs = zip(indexes, texts if is_text else VECTORS, strict=True)
+    page = {"data": [{"index": index, "embedding": vector} for index, vector in pairs]}
+    read = partial(wire_embeddings, [page], endpoint=Endpoint(tag="e", url="http://e"), count=2)
+    if indexes == (0, 0):
+        with pytest.raises(ServerError, match="one index"):
+            read()
+    else:
+        assert read().vectors.tolist() == (VECTORS if indexes[0] is None else VECTORS[::-1])
+
+
+def test_a_prompt_that_is_counted_without_its_cached_part_is_counted_whole():
+    counts = usage(prompt_tokens=12, cache_read_input_tokens=30, cache_creation_input_tokens=3)
+    completion, _ = ask(Reply(steps=(*TOKENS, FINISHED, chunk(choices=[], usage=counts), DONE)))
+    assert (completion.usage.input_tokens, completion.usage.cached_tokens) == (45, 30)
 
 
 def test_a_server_that_is_not_known_to_count_need_not():

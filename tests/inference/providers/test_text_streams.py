@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.providers.json_stream import json_values
-from harness.inference.providers.llama_cpp_python import StopTexts
+from harness.inference.reply_in_progress import StopTexts
 from harness.inference.request import ToolSpec
 
 
@@ -167,7 +167,7 @@ def test_a_closing_tag_alone_ends_what_the_prompt_has_opened(text, reasoning, an
 def test_a_stop_text_is_found_however_it_is_cut(stops, pieces, told, found):
     text = StopTexts(stops)
 
-    assert [*(text.feed(piece) for piece in pieces), text.rest()] == told
+    assert [*(text.feed(piece) for piece in pieces), text.held_back] == told
     assert text.has_ended is found
 
 
