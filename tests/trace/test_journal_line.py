@@ -42,6 +42,7 @@ OF_TYPE = {
     "SpanStatus": st.sampled_from(["ok", "error", "cancelled", "unfinished"]),
     "RunEnd": st.sampled_from(["ok", "error", "cancelled", "waiting", "stopped"]),
     "tuple[int, ...]": st.lists(st.integers(1, 9)).map(tuple),
+    "Sequence[Sequence[str]]": st.lists(st.lists(st.text())),
     "Mapping[str, str]": st.dictionaries(st.text(), st.text()),
     "Attributes": st.dictionaries(st.text(), JSON_VALUES),
 }
@@ -56,7 +57,9 @@ WHOLE = [
     Flow("draft", 1, 2),
     Flows("output", (1, 2), 3),
     Content("f00d", "a text"),
-    NodeOutput("plan", 1, None, {"task": "d16e"}, "c0de", "no task", "7e87", {}, is_default=True),
+    NodeOutput("plan", 1, None, {"task": "d16e"}, "c0de", "no task", "7e87", {})._replace(
+        is_default=True, unset=[["to"]]
+    ),
     RunEnded(1, "error", "X: y"),
 ]
 """Every field of every class, at no default."""
