@@ -146,7 +146,7 @@ class _Running:
             failures=tuple(self._failures),
             # Each once: a failure reaches all graphs around it whose callers fail of it.
             skips=tuple(dict.fromkeys(skips)),
-            questions=tuple(self._questions),
+            questions=tuple(dict.fromkeys(self._questions)),
             reused=tuple(log.reused),
             renamed=dict(log.renamed),
             reruns=tuple(log.reruns),
@@ -222,6 +222,8 @@ class _Running:
                 if stored is not None:
                     if self._parent is not None:
                         self._parent.use(call.uses)
+                        if call.is_of_run:
+                            self._parent.keep_from_cache()
                     return stored
                 output = await self._perform(call)
             except CallFailed as failed:
@@ -310,9 +312,11 @@ class _Running:
             self._stopped_by = self._stopped_by or error
         # `on_error` does not apply to a call that was cancelled, by the node itself perhaps.
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
-        if on_error not in (None, "fail") and self._parent is not None:
-            # What replaces the output is in that of the call around, which may have a `Cache`.
-            self._parent.keep_from_cache()
+        if on_error not in (None, "fail"):
+            call.is_of_run = True
+            if self._parent is not None:
+                # What replaces the output is in that of the call around, which may have a `Cache`.
+                self._parent.keep_from_cache()
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:

@@ -446,8 +446,10 @@ class NodeCall:
                 span.set(traceback=tracer.excerpt(_traceback(error)))
                 raise
             except Suspended as suspended:
-                # Questions that were asked side by side all wait, not the first alone.
-                raise Suspended(*self._unanswered) from suspended
+                # Questions that were asked side by side all wait, not the first alone; and one may
+                # have been asked by another call's code, whose task this one waited for.
+                questions = dict.fromkeys([*self._unanswered, *suspended.questions])
+                raise Suspended(*questions) from suspended
             finally:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.

@@ -88,6 +88,7 @@ class Earlier:
             restored = invalid or _restored(output, call.step.form)
             if not isinstance(restored, str):
                 call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
+                call.is_of_run = output.is_of_run
                 return restored
             reason = reason or restored
         return reason
@@ -356,6 +357,7 @@ def record_of(
         skipped=skipped,
         digest=None if data is None else digest(data),
         uses=_digests(call.uses) if call.step.node.takes_run or call.uses else None,
+        is_of_run=call.is_of_run,
     )
 
 

@@ -181,6 +181,7 @@ class NodeOutput(NamedTuple):
     # Name → digest of each model, rubric and setting that the call used; None if it can use none.
     uses: Mapping[str, str] | None = None
     is_default: bool = False  # whether the call failed, and the default of its node stands for it
+    is_of_run: bool = False  # whether a person, the memory, a limit or a policy had a part in it
     # For each model in the value, the fields that were left to their defaults; None if none were.
     unset: Sequence[Sequence[str]] | None = None
 

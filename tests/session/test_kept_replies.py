@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -646,8 +647,11 @@ def test_a_cache_gives_no_reply_that_a_limit_cut_short(settings):
     assert len(run(pipeline, settings, backends=says).result.split()) == 400
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
 @pytest.mark.parametrize("on_error", [Default("less"), "skip"])
-def test_a_cache_gives_no_output_in_which_a_policy_stands_for_a_failed_call(settings, on_error):
+def test_a_cache_gives_no_output_in_which_a_policy_stands_for_a_failed_call(
+    settings, monkeypatch, on_error, is_resumed
+):
     inner = Pipeline("inner")
 
     @inner.node(on_error=on_error)
@@ -655,11 +659,18 @@ def test_a_cache_gives_no_output_in_which_a_policy_stands_for_a_failed_call(sett
         return await run.chat("producer", "Write.")
 
     async def text(run: Run) -> str:
-        return str((await run.call(inner)).outputs.get("words"))
+        words = str((await run.call(inner)).outputs.get("words"))
+        if "DISK_FULL" in os.environ:
+            raise OSError("the disk is full")
+        return words
 
     pipeline = pipeline_of(text, cache=Cache())
-    down = ServerError("the model is gone", endpoint="producer", status=400)
-    run(pipeline, settings, backends={"producer": ScriptedBackend([down])})
+    down = {"producer": ScriptedBackend([ServerError("it is gone", endpoint="p", status=400)])}
+    if is_resumed:
+        monkeypatch.setenv("DISK_FULL", "1")
+        fail(pipeline, settings, backends=down)
+        monkeypatch.delenv("DISK_FULL")
+    run(pipeline, settings, backends=down, resume="latest" if is_resumed else None)
     assert run(pipeline, settings, backends={"producer": ScriptedBackend(["all"])}).result == "all"
 
 

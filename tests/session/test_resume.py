@@ -379,6 +379,20 @@ def test_the_answer_to_a_question_with_a_secret_is_found(settings, monkeypatch):
     assert resume(pipeline, settings, answers={"use": "yes"}).result == "yes"
 
 
+def test_a_question_of_a_task_waits_whoever_awaits_the_task(settings):
+    async def outer(run: Run) -> list[str]:
+        tasks = []
+
+        async def begin(item: str) -> None:
+            tasks.append(asyncio.create_task(run.ask(f"{item}?")))
+
+        await run.map(begin, ["a", "b"])
+        return list(await asyncio.gather(*tasks))
+
+    result = run(pipeline_of(outer), settings)
+    assert (result.status, result.questions[0].text) == ("waiting", "a?")
+
+
 def test_questions_asked_side_by_side_wait_together(settings):
     async def both(run: Run) -> str:
         return " ".join(await asyncio.gather(run.ask("One?"), run.ask("Two?")))
