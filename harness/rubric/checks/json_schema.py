@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from types import FunctionType, SimpleNamespace
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field, JsonValue, ValidationInfo, WithJsonSchema, field_validator
@@ -17,9 +18,7 @@ from harness.rubric.draft import Draft, Finding
 
 _MOST_FAULTS = 10
 _MOST_CHARS = 200
-_PATTERNS = "patterns"  # no keyword: where references find what was moved
-_BY_NAME = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-_LITERAL = {"const", "enum", "default", "examples"}
+_SEARCHING = ("pattern", "patternProperties", "unevaluatedProperties")
 
 _Schema = Annotated[dict[str, JsonValue], WithJsonSchema({"type": ["object", "string"]})]
 
@@ -117,17 +116,25 @@ class Json(Check):
         def matches(pattern: str, text: str) -> bool:
             return any(matches_in(text, pattern, deadline, timeout_s=self.timeout_s))
 
-        def pattern_faults(
-            _: object, pattern: str, instance: object, __: object
-        ) -> Iterator[ValidationError]:
-            if isinstance(instance, str) and not matches(pattern, instance):
-                yield ValidationError(f"{instance!r} does not match {pattern!r}")
+        validator_class = _validator_class(self.against)
+        keywords = _with_search(validator_class.VALIDATORS, matches)
+        additional_faults = validator_class.VALIDATORS["additionalProperties"]
 
+        def additional_properties_faults(
+            validator: object, schema: object, instance: object, around: dict[str, Any]
+        ) -> Iterator[ValidationError]:
+            # It would join the patterns, and so renumber their groups: it gets the names that match
+            # in their place.
+            patterns = around.get("patternProperties", {})
+            names = instance if isinstance(instance, dict) else ()
+            matching = {n: True for n in names if any(matches(p, n) for p in patterns)}
+            properties = {**around.get("properties", {}), **matching}
+            yield from additional_faults(validator, schema, instance, {"properties": properties})
+
+        keywords["additionalProperties"] = additional_properties_faults
         # Where a schema names its draft, jsonschema would take that draft's own keywords.
         schema = {key: value for key, value in self.against.items() if key != "$schema"}
-        schema = _without_patterns(schema, instance, matches)
-        keywords = {"pattern": pattern_faults}
-        timed = validators.extend(_validator_class(self.against), keywords)  # type: ignore[no-untyped-call]
+        timed = validators.extend(validator_class, keywords)  # type: ignore[no-untyped-call]
         validator = timed(schema, registry=_registry_with(schema, like=self.against))
         faults = []
         try:
@@ -143,33 +150,22 @@ class Json(Check):
         return faults
 
 
-def _without_patterns(schema: Any, instance: Any, matches: Callable[[str, str], bool]) -> Any:  # noqa: ANN401
-    """The schema with names that the instance has in place of patterns for names.
+def _with_search(keywords: Mapping[str, Any], search: Callable[[str, str], bool]) -> dict[str, Any]:
+    """The keywords of jsonschema that search for patterns, with `search` for their `re.search`.
 
-    jsonschema searches for these patterns in several keywords, and nowhere with a time limit.
+    `re` has no time limit. Some keywords search in functions they call: these are copied as well.
     """
-    if isinstance(schema, list):
-        return [_without_patterns(part, instance, matches) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts: dict[str, Any] = {}
-    for key, part in schema.items():
-        if key in _BY_NAME and isinstance(part, dict):
-            # A name such as `const` is no keyword here.
-            parts[key] = {n: _without_patterns(p, instance, matches) for n, p in part.items()}
-        elif key == "$ref":
-            parts[key] = str(part).replace("/patternProperties/", f"/{_PATTERNS}/")
-        else:
-            parts[key] = part if key in _LITERAL else _without_patterns(part, instance, matches)
-    if "patternProperties" in parts:
-        by_pattern = parts[_PATTERNS] = parts.pop("patternProperties")
-        properties = parts["properties"] = dict(parts.get("properties", {}))
-        for name in {key for key, _ in _members_of(instance)}:
-            if applicable := [part for p, part in by_pattern.items() if matches(p, name)]:
-                every = [properties.get(name, {}), *applicable]
-                # `extends` is what draft 3 has for `allOf`.
-                properties[name] = {"allOf": every, "extends": every}
-    return parts
+    copies: dict[FunctionType, FunctionType] = {}
+
+    def copy(function: FunctionType) -> FunctionType:
+        if function not in copies:
+            scope = {**function.__globals__, "re": SimpleNamespace(search=search)}
+            copies[function] = FunctionType(function.__code__, scope, None, function.__defaults__)
+            callees = {name: scope.get(name) for name in function.__code__.co_names}
+            scope.update({n: copy(f) for n, f in callees.items() if isinstance(f, FunctionType)})
+        return copies[function]
+
+    return {name: copy(keywords[name]) for name in _SEARCHING if name in keywords}
 
 
 def _json_in(draft: Draft) -> tuple[int | None, str]:
