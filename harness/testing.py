@@ -128,12 +128,14 @@ class _Person:
         self._answers = answers
         self._asker = asker
         self._questions: list[Question] = []
+        self._counts = Counter[str]()  # of the questions, by node
         self._unused = set(answers)
         self._mistake: ScriptMismatch | None = None
 
     def __call__(self, question: Question) -> object:
         """Answers a question; None if there is no answer."""
         self._questions.append(question)
+        self._counts[question.node] += 1
         outermost_node = re.split(r"[/\[]", question.node)[0]  # `answer` of `answer[3]/agent`
         names = (question.key, question.text, question.node, outermost_node)
         name = next((name for name in names if name in self._answers), None)
@@ -141,7 +143,7 @@ class _Person:
             return self._asker(question) if self._asker else None
         self._unused.discard(name)
         fault = question.problem
-        if sum(earlier.node == question.node for earlier in self._questions) > _MOST_QUESTIONS:
+        if self._counts[question.node] > _MOST_QUESTIONS:
             fault = f"the node has asked {_MOST_QUESTIONS} times; give an asker= in its place"
         if fault:
             # Not raised here, since an agent would pass the error to its model.
@@ -158,10 +160,9 @@ class _Person:
             raise self._mistake
         if self._unused:
             unused = ", ".join(map(repr, sorted(self._unused)))
-            asked = [f"{question.key}: {_short(question.text)}" for question in self._questions]
+            asked = "; ".join(f"{q.key}: {_short(q.text)}" for q in self._questions) or "none"
             raise ScriptMismatch(
-                f"no question was asked for the answers {unused}; asked were: "
-                f"{'; '.join(asked) or 'none'}",
+                f"no question was asked for the answers {unused}; asked were: {asked}",
                 code="script.unused-answers",
             )
 
@@ -421,9 +422,8 @@ def judgement_as_json(
         if isinstance(scores, Mapping):
             named = (name for name in re.findall(r"[\w-]+", prompt) if name in scores)
             dimension = next(named, dimension)
-        score = _score(scores, dimension)
         issues = [{"section": "whole text", "problem": reason}]
-        answer = {"reason": reason, "issues": issues, "score": score}
+        answer = {"reason": reason, "issues": issues, "score": _score(scores, dimension)}
         # The other fields are statements on which caps depend.
         return orjson.dumps({name: answer.get(name, False) for name in fields}).decode()
     judgements = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from enum import Enum
 from typing import Literal
 
@@ -20,6 +21,7 @@ from harness.testing import (
     ScriptedReply,
     ScriptMismatch,
     ToolCall,
+    _Person,
     run_pipeline,
     run_pipeline_async,
 )
@@ -290,6 +292,17 @@ def test_a_node_that_asks_until_it_is_content_does_not_ask_for_ever() -> None:
     choosy.node(title)
     with pytest.raises(ScriptMismatch, match="has asked 1000 times"):
         run_pipeline(choosy, Script({}), answers={"title": "Tea"})
+
+
+def test_the_time_for_answers_grows_as_the_number_of_questions() -> None:
+    def seconds(count: int) -> float:
+        person, start = _Person({"?": "Tea"}, None), time.process_time()
+        for number in range(count):
+            person(Question(key="", node=f"{number}", text="?", form="", schema=None, about=""))
+        return time.process_time() - start
+
+    few, many = (min(seconds(count) for _ in range(3)) for count in (1_000, 4_000))
+    assert many < 8 * few
 
 
 # --- the judge ------------------------------------------------------------------------------------

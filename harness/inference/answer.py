@@ -181,12 +181,12 @@ def check_whole(completion: Completion, *, endpoint: str, continuations: int = 0
     if reason == "content_filter":
         error_class = ReplyFiltered
         why = "was stopped by the provider's filter; reword the request"
-    elif not completion.text.strip():
+    elif not is_visible(completion.text):
         why = f"was cut before its answer: {why_no_text(completion)}; raise max_output_tokens"
     else:
         after = f", also after {continuations} calls for the rest" if continuations > 1 else ""
         why = f"was cut before its end{after}; raise max_output_tokens, ask for less"
-    if completion.text.strip():
+    if is_visible(completion.text):
         why += f", or take it as it is with on_cut='keep'. It begins: {completion.text[:160]!r}"
     cut = error_class(
         f"the reply {why}",

@@ -53,6 +53,8 @@ def explain(problem: ErrorDetails) -> Notice:
         case "union_tag_not_found":
             message = "'check' is missing, which says which check it is; "
             return Notice(code="rubric.check-unnamed", message=message + did_you_mean("", CHECKS))
+        case "union_tag_invalid" if problem["input"]["check"] in (None, EMPTY):
+            problem = {**problem, "loc": ("check",), "input": None}
         case "union_tag_invalid":
             tag = problem["ctx"]["tag"]
             nearest = did_you_mean(tag, [*CHECKS, *plugin_names("checks")])
@@ -85,7 +87,7 @@ def _wrong_value(problem: ErrorDetails) -> Notice:
     kind = problem["type"]
     name = problem["loc"][-1] if problem["loc"] else ""
     mistake = problem.get("ctx", {}).get("error")
-    usual = _MESSAGES.get(kind) or Notice(
+    notice = _MESSAGES.get(kind) or Notice(
         code="rubric.out-of-range", message=_in_our_words(problem)
     )
     if value in (None, EMPTY):
@@ -108,22 +110,20 @@ def _wrong_value(problem: ErrorDetails) -> Notice:
     elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
         notice = Notice(code="rubric.decimal-comma", message=message)
-    elif isinstance(value, str) and value in CHECKS and usual is _FIELDS:
+    elif isinstance(value, str) and value in CHECKS and notice is _FIELDS:
         message = f"write this as '{{ check: {value} }}'"
         notice = Notice(code="rubric.name-for-fields", message=message)
-    elif name == "when" and usual is _TEXT:
+    elif name == "when" and notice is _TEXT:
         message = "must be a statement in words; a check is put under 'unless'"
         notice = Notice(code="rubric.not-text", message=message)
-    elif usual is _TEXT and isinstance(value, list | dict):
+    elif notice is _TEXT and isinstance(value, list | dict):
         message = "must be one text, and has items or fields"
         notice = Notice(code="rubric.not-text", message=message)
-    elif name == "[key]" and usual is _NUMBER:
+    elif name == "[key]" and notice is _NUMBER:
         notice = Notice(
             code="rubric.anchor-without-score",
             message="an anchor begins with one score, such as '9: …'",
         )
-    else:
-        notice = usual
     return notice
 
 

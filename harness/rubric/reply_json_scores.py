@@ -51,13 +51,15 @@ _REVISED_KEY = re.compile(
     rf"(?:{CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{CHANGED})"
     r"|(?:total|overall)[\W_]*score"
 )
-# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`, `unit`.
+# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`.
 _SCALE_KEY = re.compile(
     r"max(?:imum)?(?:possible)?(?:score|points?|value|rating|grade|mark)?s?$"
     r"|(?:full|best)(?:score|points?|value|rating|grade|mark)s?$"
     r"|(?:^|score|points?|rating|scale)(?:range|bounds)$"
-    r"|(?:scale|possible|denominator|units?)$|^(?:out)?of(?:total)?$"
+    r"|(?:scale|possible|denominator)$|^(?:out)?of(?:total)?$"
 )
+# Any other unit may be one of the text: `3 modules`.
+_PERCENT_UNIT = re.compile(rf"\w*units? (?:in )?{reply_numbers.PERCENT}\W?", re.IGNORECASE)
 _TOTAL_KEYS = ("total", "totalpoints")
 # An answer to a rule.
 _ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
@@ -134,8 +136,7 @@ class JsonScores:
         for key, inner in members.items():
             self._take_answers(key, inner, subject)
             if names[key]:
-                ends_in_key = [end for _, end in reply_numbers.ends_named(key)]
-                statements = self._statements(inner, names[key], ends_in_key or ends)
+                statements = self._statements(inner, names[key], reply_numbers.ends_in(key) or ends)
             elif self._may_hold_scores(key, inner, subject):
                 statements = self._statements(inner, _name_within(inner, subject), ends)
             else:
@@ -189,7 +190,7 @@ class JsonScores:
         for key, inner in value.items() if isinstance(value, dict) else items:
             if self._asked.named_by(key):
                 continue
-            if _SCALE_KEY.search(joined(key)):
+            if _SCALE_KEY.search(joined(key)) or _PERCENT_UNIT.fullmatch(f"{joined(key)} {inner}"):
                 ends += reply_numbers.highest_in(str(inner))
             # Beside the scores of several dimensions, a total is their sum.
             elif joined(key) in _TOTAL_KEYS and (_has_score(value) or self._asked.single):
@@ -202,8 +203,7 @@ class JsonScores:
 
 
 def _labels_of(members: Mapping[str, Value]) -> list[str]:
-    labels = map(members.get, _NAME_KEYS)
-    return [label for label in labels if isinstance(label, str)]
+    return [label for key in _NAME_KEYS if isinstance(label := members.get(key), str)]
 
 
 def _name_within(value: Value, name: str) -> str:
@@ -231,10 +231,8 @@ def _answer_in(value: Value) -> bool | None:
 
 def _first_text(members: Mapping[str, Value], keys: Iterable[str]) -> str:
     """The first of these members that is a text and not blank, with single blanks; or empty."""
-    for value in map(members.get, keys):
-        if isinstance(value, str) and value.strip():
-            return " ".join(value.split())
-    return ""
+    texts = (value for value in map(members.get, keys) if isinstance(value, str))
+    return next(filter(None, (" ".join(text.split()) for text in texts)), "")
 
 
 def _issues(value: Value) -> Iterator[Finding]:

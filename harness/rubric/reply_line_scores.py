@@ -217,6 +217,6 @@ class LineScores:
         """The ends of a scale that stand beside a score: `(1-5): 4`, `4, where 5 is best`."""
         rest = _CLAUSE.match(self._text, number.end())
         aside = self._text[start : number.start("number")]
-        ends = reply_numbers.ends_beside(f"{aside} {rest[0] if rest else ''}")
+        ends = reply_numbers.ends_beside(aside, rest[0] if rest else "")
         # Numbers behind the first may count something: `4 (max. 5), 10 examples`.
         return [end for end in ends if end > score][:1]

@@ -10,7 +10,6 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import chain
 
 from harness.rubric.rubric import Scale
 
@@ -33,9 +32,7 @@ _FAIL = {"fail", "failed", "fails", "no", "false"}
 _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))"
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
-_PERCENT = r"(?:%|per[ ]?cent(?:age)?\b)"
-# `(%)`, `Scores in percent:`; anywhere else it may be what the text is about.
-_IN_PERCENT = rf"(?:[(\[]|\b(?:scores?|ratings?)[ ])(?:in[ ])?(?P<end>{_PERCENT})(?=[)\]:\n])"
+PERCENT = r"(?:%|per[ ]?cent(?:age)?\b)"
 _UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
 
 
@@ -50,19 +47,15 @@ def score_in(
         return None
     word = number["number"].casefold()
     if word in _PASS | _FAIL:
-        if not scale.is_pass_fail:
-            return None
-        return scale.at(float(word in _PASS)), [scale.max]
+        return (scale.at(float(word in _PASS)), [scale.max]) if scale.is_pass_fail else None
     if number["percent"]:
         # On a scale from 1 to 100, 80 % of the way is not a score of 80.
         return None if scale.min else (_value(word), [100.0])
-    if number["scale_end"]:
-        return _value(word), [_value(number["scale_end"])]
-    return _value(word), ends
+    return _value(word), [_value(number["scale_end"])] if number["scale_end"] else ends
 
 
 def _value(text: str) -> float:
-    text = re.sub(_PERCENT, "100", text, flags=re.IGNORECASE)
+    text = re.sub(PERCENT, "100", text, flags=re.IGNORECASE)
     if text.casefold() in _WORDS:
         return _WORDS.index(text.casefold()) + 1.0
     return float(text.replace(",", ".").replace("\u2212", "-"))
@@ -92,11 +85,12 @@ _NAMED_SCALES = (
         rf"|[ ]?=[ ]?\w|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST})",
         re.IGNORECASE,
     ),
-    re.compile(_IN_PERCENT, re.IGNORECASE),
 )
 _LINE_ON_SCALE = re.compile(
-    r"^.*(?:skala|échelle|escala|\bscala d|\bschaal van|шкал|балльн|段階評価"
-    r"|[一二三四五六七八九十百](?:分制|点満点)).*$",
+    r"^(?:.*(?:skala|échelle|escala|\bscala d|\bschaal van|шкал|балльн|段階評価"
+    r"|[一二三四五六七八九十百](?:分制|点満点)).*"
+    # `Scores in percent:` or `| Score (%) |` alone: among words, the text may be about it.
+    rf"|(?:.*\|)?[ *_#-]*(?:score|rating)s?[ ][(\[]?(?:in[ ])?{PERCENT}[ )\]*_:\r]*(?:\|.*)?)$",
     re.IGNORECASE | re.MULTILINE,
 )
 # At the end of a line or a cell, a number may be one in any language: `sur 20`.
@@ -120,21 +114,26 @@ def ends_of_lines(text: str) -> list[tuple[int, float]]:
 
 
 def _usual_ends(text: str, *patterns: re.Pattern[str]) -> list[tuple[int, float]]:
-    scales = chain.from_iterable(pattern.finditer(text) for pattern in patterns)
-    ends = [(scale.start(), _value(scale["end"])) for scale in scales]
+    ends = ((scale.start(), _value(scale["end"])) for p in patterns for scale in p.finditer(text))
     return [(position, end) for position, end in ends if end in USUAL_ENDS]
 
 
-def ends_beside(text: str) -> list[float]:
+def ends_beside(label: str, behind: str) -> list[float]:
     """The numbers right beside a score that may be the highest of its scale: `(5 is best)`."""
-    numbers = (re.finditer(pattern, text, re.IGNORECASE) for pattern in (_END, _IN_PERCENT))
-    ends = (_value(number["end"]) for number in chain.from_iterable(numbers))
+    numbers = re.finditer(_END, f"{label} {behind}", re.IGNORECASE)
+    ends = [*(_value(number["end"]) for number in numbers), *ends_in(label)]
     return [end for end in ends if end in USUAL_ENDS]
+
+
+def ends_in(label: str) -> list[float]:
+    """The highest scores of the scales that a label names: `clear (1-5)`, `clear (%)`."""
+    percent = re.findall(rf"[(\[](?:in[ ])?({PERCENT})[)\]]", label, re.IGNORECASE)
+    return [*(end for _, end in ends_named(label)), *map(_value, percent)]
 
 
 def highest_in(text: str) -> list[float]:
     """The highest number in the description of a scale: `1-5`, `percent`; empty if it has none."""
-    numbers = re.findall(rf"\d+(?:\.\d+)?|\b{_WORD}|{_PERCENT}", text, re.IGNORECASE)
+    numbers = re.findall(rf"\d+(?:\.\d+)?|\b{_WORD}|{PERCENT}", text, re.IGNORECASE)
     return [max(map(_value, numbers))] if numbers else []
 
 

@@ -85,8 +85,7 @@ def _sentence_ends(paragraph: str, language: Language | None) -> Iterator[int]:
     for candidate in sorted({*_sentencex_ends(paragraph, language), *stops}):
         if candidate < end:  # within the closing marks of the sentence before
             continue
-        tail = _TAIL.match(paragraph, candidate)
-        end = tail.end() if tail else candidate
+        end = tail.end() if (tail := _TAIL.match(paragraph, candidate)) else candidate
         if end == start or _NUMBERING.fullmatch(paragraph, start, end):
             continue
         before = paragraph[max(start, end - 20) : end]
@@ -104,12 +103,13 @@ def _sentencex_ends(paragraph: str, language: Language | None) -> Iterator[int]:
     text = re.sub(r"[\ud800-\udfff]", "?", paragraph)
     start = 0
     while window := text[start : start + _WINDOW_CHARS]:
+        if goes_on := start + len(window) < len(text):  # half a word may look like a whole one
+            window = window[: window.rfind(" ") + 1] or window
         ends = [*accumulate(map(len, sentencex.segment(code, window)))]
-        if start + len(window) < len(text):
-            # The last sentence may go on behind the window: it begins the next one.
-            del ends[-1:]
+        # The last sentence may go on behind the window: it, or its last word, begins the next.
+        ends = ends[:-1] if goes_on else ends
         yield from (start + end for end in ends)
-        start += ends[-1] if ends else len(window)
+        start += ends[-1] if ends else window.rstrip().rfind(" ") + 1 or len(window)
 
 
 def _is_end(before: str, following: str, language: Language | None) -> bool:

@@ -56,6 +56,7 @@ CHECKS = {
         checked("checks:", "- { check: finished }", "- { check: wrods, min: 3 }"), "6 unknown-check"
     ),
     "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed"),
+    "a name that is missing": row(checked("checks: [{ check: }]"), "4 nothing-given"),
     "only a name": row(checked("checks:", "- words"), "5 name-for-fields"),
     "and a judge": row(judged("checks: [{ check: finished }]"), "3 checks-or-judge"),
     "min above max": row(
@@ -153,17 +154,8 @@ YAML = {
     ),
     "indented too little": row(f"{JUDGED} weight: 2\n", "5 yaml-indentation"),
 }
-MISTAKES = {
-    f"{kind}: {name}": row
-    for kind, rows in {
-        "field": FIELDS,
-        "check": CHECKS,
-        "value": VALUES,
-        "file": FILES,
-        "YAML": YAML,
-    }.items()
-    for name, row in rows.items()
-}
+KINDS = {"field": FIELDS, "check": CHECKS, "value": VALUES, "file": FILES, "YAML": YAML}
+MISTAKES = {f"{kind}: {name}": row for kind, rows in KINDS.items() for name, row in rows.items()}
 
 
 def refused(path, content) -> RubricInvalid:

@@ -200,11 +200,8 @@ def test_the_model_is_told_before_its_last_step(tmp_path):
 
     assert (result.stop_reason, result.steps, len(result.calls)) == ("max_steps", 3, 2)
     told = [request.messages[-1].content for request in model.requests]
-    assert [one.endswith("Answer now, with what you know.]") for one in told] == [
-        False,
-        False,
-        True,
-    ]
+    is_last = [one.endswith("Answer now, with what you know.]") for one in told]
+    assert is_last == [False, False, True]
 
 
 def test_an_agent_that_never_answers_returns_the_last_that_it_said(tmp_path):
@@ -225,8 +222,9 @@ def test_a_cut_answer_is_an_error_unless_it_may_be_kept(tmp_path):
     assert (result.text, result.stop_reason) == ("It is", "answered")
 
 
-def test_a_thought_that_was_cut_is_no_answer_though_cut_replies_may_be_kept(tmp_path):
-    thought = ScriptedReply(text="", reasoning="I will", finish_reason="length")
+@pytest.mark.parametrize("text", ["", "\u200b"], ids=["no text", "nothing visible"])
+def test_a_thought_that_was_cut_is_no_answer_though_cut_replies_may_be_kept(tmp_path, text):
+    thought = ScriptedReply(text=text, reasoning="I will", finish_reason="length")
     with refused("call.reply-cut") as caught:
         agent_run(tmp_path, [asks(("add", {"a": 1})), thought], [add], on_cut="keep")
     assert str(caught.value).endswith("used up its room; raise max_output_tokens")

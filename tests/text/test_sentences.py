@@ -29,16 +29,18 @@ SENTENCES = {
     "French quotation marks": ["Il dit : « Oui. »", "Puis il part."],
     "units": ["It takes 0.2 s.", "And 3 km."],
     "initials": ["J. Smith came.", "He left."],
+    # A sentence is looked at in windows of 4,000 characters.
+    "a title at a window's end": ["lorem " * 666 + "a Dr. Smith came.", "He left."],
+    "initials at a window's end": ["lorem " * 664 + "from J. R. R. Tolkien.", "He left."],
+    "an end at a window's end": ["lorem " * 665 + "end.", "Therefore it ended."],
     "signs at the end": ["Come in! \N{PARTY POPPER}"],
 }
 
 
 @pytest.mark.parametrize("sentences", SENTENCES.values(), ids=SENTENCES)
 def test_a_text_is_cut_where_its_sentences_end(sentences):
-    assert sentence_pieces(" ".join(sentences)) == [
-        *(f"{sentence} " for sentence in sentences[:-1]),
-        sentences[-1],
-    ]
+    *others, last = sentences
+    assert sentence_pieces(" ".join(sentences)) == [*(f"{other} " for other in others), last]
 
 
 BLANKS_AND_ITEMS = {
