@@ -370,8 +370,10 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
     separator = re.fullmatch(r"sep=(.)\s*", header_line)
     if separator:
         header_line = next(lines, "")
-    # The comma comes first, so that it wins in a header of one column.
-    delimiter = separator[1] if separator else max(",;\t", key=header_line.count)
+    # The comma comes first, so that it wins in a header of one column. In quotes it separates
+    # nothing, and a name in quotes may go on in the next line.
+    names = re.sub(r'"[^"]*(?:"|$)', "", header_line)
+    delimiter = separator[1] if separator else max(",;\t", key=names.count)
     # `strict`, since otherwise a stray quotation mark would join everything after it to one cell.
     reader = csv.reader(chain([header_line], lines), delimiter=delimiter, strict=True)
     header: list[str] = []

@@ -24,6 +24,8 @@ TABLES = {
     "a.csv": 'id,draft\n1,One\n2,"Two,\nlines"\n',
     "a.tsv": 'id\tdraft\n1\tOne\n2\t"Two,\nlines"\n',
     "semicolons.csv": '\ufeffid;draft\r\n1;One\r\n2;"Two,\nlines"\r\n',
+    "quoted.csv": '"id";"draft"\n"1";One\n2;"Two,\nlines"\n',
+    "commas in a name.csv": 'id;"draft"; "a, b, c"\n1;One;\n2;"Two,\nlines";\n',
     "a.jsonl": '{"id": 1, "draft": "One"}\n\n{"id": 2, "draft": "Two,\\nlines"}\n',
 }
 

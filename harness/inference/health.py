@@ -79,7 +79,8 @@ def another_may_answer(error: HarnessError) -> bool:
         case EndpointUnreachable() | Overloaded() | StreamCut() | CallTimeout() | QueueFull():
             return True
         case ServerError():
-            return error.status is None or error.status >= 500
+            # A request that came too late, too early, or beside another is none that is wrong.
+            return error.status is None or error.status >= 500 or error.status in {408, 409, 425}
         # A person has to see and correct a mistake: another model's answer must not hide it.
         case _:
             return False

@@ -110,9 +110,7 @@ def respelled(
 
 def text_in(token: re.Match[str]) -> str:
     """The text in quotes that a token is; raises `ValueError` for an escape that JSON lacks."""
-    inner = token["text"][1:-1]
-    if token["text"][0] == "'":
-        inner = _QUOTES.sub(lambda match: _REQUOTED.get(match[0], match[0]), inner)
+    inner = _QUOTES.sub(lambda match: _REQUOTED.get(match[0], match[0]), token["text"][1:-1])
     return str(json.loads(f'"{inner}"', strict=False))
 
 

@@ -22,6 +22,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model thinks: `none` switches it off."""
 _EFFORTS: tuple[str, ...] = get_args(Effort)
 
+_LONG_NUMBER = re.compile(r"\d{19}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _MOST_NAME_CHARS = 64  # of a tool's name, at every server
 
@@ -60,7 +61,9 @@ def read_arguments(arguments: str) -> object:
     """The value in JSON, or in JSON in a string; `{}` for nothing; raises `JSONDecodeError`."""
     value = orjson.loads(arguments.strip() or "{}")
     if isinstance(value, str):
-        value = orjson.loads(value)
+        return read_arguments(value)
+    if _LONG_NUMBER.search(arguments):
+        value = json.loads(arguments)  # orjson rounds integers of more than 64 bits
     return {} if value is None else value
 
 

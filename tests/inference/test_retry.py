@@ -39,6 +39,7 @@ def delay_s(error, **how):
         (CUT, True, True),
         (ServerError("boom", endpoint="m", status=500), True, True),
         (ServerError("no such field", endpoint="m", status=400), False, False),
+        (ServerError("another request runs", endpoint="m", status=409), True, True),
         (ServerError("not loaded", endpoint="m"), False, True),
         (EndpointUnreachable("refused", endpoint="m"), True, True),
         (EndpointUnreachable("no", endpoint="m", code="call.certificate-refused"), False, True),

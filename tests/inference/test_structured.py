@@ -108,6 +108,10 @@ def test_the_only_object_of_the_type_counts_wherever_it_stands(text):
     assert parse(Finding, text) == Finding(line=1, text="a")
 
 
+def test_an_apostrophe_in_a_text_may_be_escaped_as_in_python():
+    assert parse(Finding, r'{"line": 1, "text": "it\'s"}').text == "it's"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

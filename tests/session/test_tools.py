@@ -272,6 +272,15 @@ def test_arguments_are_read(written: str, read: Mapping[str, object]) -> None:
     assert usable_tool(search).read(written) == read
 
 
+def test_a_large_number_has_the_digits_that_the_model_wrote() -> None:
+    def find(key: int, fields: dict[str, Any]) -> None: ...
+
+    read = usable_tool(find).read('{"key": 1234567890123456789012345, "fields": {"n": 2e1}}')
+    assert read == {"key": 1234567890123456789012345, "fields": {"n": 20}}
+    with_any = usable_tool(find).read('{"key": 1, "fields": {"n": 18446744073709551617}}')
+    assert with_any["fields"] == {"n": 18446744073709551617}
+
+
 def test_a_decimal_has_the_digits_that_the_model_wrote() -> None:
     def pay(price: decimal.Decimal, rates: dict[str, float]) -> None: ...
 

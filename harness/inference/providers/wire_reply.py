@@ -147,10 +147,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
 # `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM).
 _FINISH_WORDS: Mapping[FinishReason, str] = {
     "stop": "stop eos eos_token stop_sequence end_turn complete",  # Together, TGI, Claude, Cohere
-    # Anthropic, mlx-lm, FastFlowLM, and the older form.
-    "tool_calls": "tool_calls tool_use tool_call tool_calling function_call",
-    "length": "length max_tokens model_length model_context_window_exceeded",  # Mistral, Anthropic
-    "content_filter": "content_filter refusal safety sensitive",  # Anthropic, Gemini, GLM
+    # Anthropic, mlx-lm, FastFlowLM, QwQ, and the older form.
+    "tool_calls": "tool_calls tool_use tool_call tool_calling function_calls function_call",
+    # Mistral, OpenAI's responses, Anthropic.
+    "length": "length max_tokens model_length max_output_tokens model_context_window_exceeded",
+    # Anthropic, GLM, Gemini.
+    "content_filter": "content_filter refusal sensitive safety recitation prohibited_content "
+    "blocklist spii",
 }
 _REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in words.split()}
 

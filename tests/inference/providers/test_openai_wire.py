@@ -213,9 +213,9 @@ def test_a_reply_carries_text_usage_and_the_servers_name_for_the_model(stream, c
     ("meant", "words"),
     [
         ("stop", "stop eos eos_token stop_sequence end_turn STOP"),
-        ("length", "length max_tokens model_length"),
-        ("content_filter", "content_filter refusal"),
-        ("tool_calls", "tool_calls tool_use tool_call tool_calling function_call"),
+        ("length", "length max_tokens model_length max_output_tokens"),
+        ("content_filter", "content_filter refusal RECITATION PROHIBITED_CONTENT BLOCKLIST SPII"),
+        ("tool_calls", "tool_calls tool_use tool_call tool_calling function_calls function_call"),
     ],
 )
 def test_a_finish_reason_is_one_of_four(meant, words):
