@@ -427,7 +427,7 @@ class HttpBackend(ABC):
         if not (is_broken or isinstance(value, Mapping | list)):
             return None
         # The status was sent with the first output, before the error.
-        if at(value, "error") is not None:
+        if at(value, "error") is not None or _is_flat_error(value):
             raise self._connection.refusal(value)
         if not isinstance(value, Mapping):
             raise self._connection.unexpected(value)
@@ -436,6 +436,15 @@ class HttpBackend(ABC):
     @abstractmethod
     async def _read(self, values: AsyncIterator[Any], progress: ReplyInProgress) -> Completion:
         """Reads the JSON values of a reply up to its end."""
+
+
+def _is_flat_error(value: object) -> bool:
+    """Whether an object is an error without the key `error`, as gateways put it into a stream."""
+    if not isinstance(value, Mapping) or "choices" in value:
+        return False
+    # A message in a reply is an object: Ollama's.
+    is_told = isinstance(value.get("message"), str)
+    return is_told or not value.keys().isdisjoint({"error_message", "errors", "detail"})
 
 
 async def read_to_end(values: AsyncIterator[object]) -> None:

@@ -146,8 +146,8 @@ class OpenAIWire(HttpBackend):
         """
         choices = first_choices(chunk)
         error = at(choices[0], "error") if choices else None
-        if error or at(chunk, "object") == "error":
-            raise self._connection.refusal(error or chunk)
+        if error:
+            raise self._connection.refusal(error)
         part = self._part(chunk)
         return part is not None and reply.add(part, choices)
 

@@ -191,6 +191,19 @@ ERRORS = {
     ),
     "an event of text": (Reply(steps=(HELLO, b"event: error\ndata: gone\n\n", DONE)), ServerError),
     "text": (Reply(steps=(HELLO, b"data: Internal Server Error\n\n")), StreamCut),
+    "a type beside it": (
+        Reply(steps=(HELLO, event({"type": "error", **QUOTA}), DONE)),
+        RateLimited,
+    ),
+    "another key": (
+        Reply(steps=(HELLO, event({"error_message": "prompt is too long"}), DONE)),
+        ContextOverflow,
+    ),
+    "a detail": (Reply(steps=(HELLO, event({"detail": "the worker died"}), DONE)), ServerError),
+    "a list": (
+        Reply(steps=(event({"success": False, "errors": [{"message": "gone"}]}), DONE)),
+        ServerError,
+    ),
 }
 
 
