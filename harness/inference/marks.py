@@ -18,14 +18,7 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.inference.json_text import (
-    DECODER,
-    at,
-    json_values_in,
-    parsed,
-    rows,
-    without_slips,
-)
+from harness.inference.json_text import DECODER, at, json_values_in, parsed, rows, without_slips
 from harness.inference.request import ToolSpec
 
 _LIKE_A_MARK = re.compile(
@@ -61,6 +54,7 @@ _PYTHON_CALL = re.compile(r"\[?\s*[A-Za-z_]\w*\(\s*(?:[A-Za-z_]\w*\s*=|\))")
 _TEXT_OR_MARK = re.compile(
     r"""(?s)(\\.|("{3}|'{3}|"|')(?:[^\\]|\\.)*?\2)|```\w*|</?[|\uff5c]?[\w|\uff5c:]+[|\uff5c]?>"""
 )
+_OBJECT_NEXT = re.compile(r"\s*(?=\{)")
 _JSON = re.compile(r'\{(?=\s*["}])|\[(?=\s*\{)')
 _GEMMA_TEXT = re.compile(r'(<\|"\|>|<escape>)(.*?)\1', re.DOTALL)
 _ABOUT_A_CALL = {"name", "tool_name", "function", "tool", "type", "id", "index"}
@@ -86,9 +80,9 @@ def _thought_marks() -> Mapping[str, str]:
 
 @cache
 def _call_marks() -> tuple[str, ...]:
-    rows = (row for row in _table() if row["opening"] not in {"offered", "unsure"})
-    marks = dict.fromkeys(row["tool_open"] for row in rows if row["tool_open"])
-    return tuple(mark for mark in marks if mark not in _thought_marks())
+    left_out = {"", *_thought_marks(), *_marks_with_tools("offered"), *_marks_with_tools("unsure")}
+    marks = dict.fromkeys(row["tool_open"] for row in _table())
+    return tuple(mark for mark in marks if mark not in left_out)
 
 
 @cache
@@ -326,7 +320,7 @@ def _tagged_calls(text: str, types: Mapping[str, Any]) -> Calls:
     while call:
         name, end = call[1] or call[2], call.end()
         arguments: dict[str, object] = {}
-        if body := re.compile(r"\s*(?=\{)").match(text, end):
+        if body := _OBJECT_NEXT.match(text, end):
             arguments, end = DECODER.raw_decode(text, body.end())
         while argument := _ARGUMENT_TAG.match(text, end):
             key = (argument[2] or argument[3] or argument[4]).strip()
