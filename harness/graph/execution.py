@@ -443,7 +443,7 @@ class _Calls:
         """Removes the calls that are still running, and continues without them."""
         unfinished = [call for call in self._tasks if call.is_running]
         for call in unfinished:
-            leave_behind(self._tasks.pop(call), label=call.label, log=self._shared.log)
+            leave_behind(self._tasks.pop(call), label=call.label)
             self.give_back(call)
         return unfinished
 

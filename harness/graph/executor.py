@@ -20,7 +20,6 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext,
 from typing import Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut
-from harness.graph.outcome import Log
 from harness.graph.policies import Resources, Timeout
 from harness.log import log_debug, log_warning
 from harness.plugins import plugin_names
@@ -171,7 +170,7 @@ _POLL_S = 0.1  # how often it is looked whether a person has answered
 
 
 async def timed(
-    attempt: Coroutine[Any, Any, object], limits: Timeout, *, pulse: Pulse, label: str, log: Log
+    attempt: Coroutine[Any, Any, object], limits: Timeout, *, pulse: Pulse, label: str
 ) -> object:
     """Awaits an attempt, and returns its result.
 
@@ -182,17 +181,17 @@ async def timed(
     try:
         limit = await _wait_until_limit(limits, task, pulse)
     except asyncio.CancelledError:
-        await end([task], label=label, log=log)
+        await end([task], label=label)
         raise
     except LeftBehind:
-        leave_behind(task, label=label, log=log)
+        leave_behind(task, label=label)
         raise
     if limit is None:
         result = task.result()
         if isinstance(result, SystemExit):
             raise result
         return result
-    await end([task], label=label, log=log)
+    await end([task], label=label)
     if limit == "total_s":
         raise NodeTimedOut(f"took longer than total_s = {limits.total_s:g} s", limit="total_s")
     raise NodeTimedOut(f"showed no sign of life for idle_s = {limits.idle_s:g} s", limit="idle_s")
@@ -233,7 +232,7 @@ async def _wait_until_limit(
             return None
 
 
-async def end(tasks: Collection[asyncio.Task[Any]], *, label: str, log: Log) -> None:
+async def end(tasks: Collection[asyncio.Task[Any]], *, label: str) -> None:
     """Cancels tasks of a call, and abandons those that go on after a grace period."""
     for task in tasks:
         task.cancel()
@@ -242,7 +241,7 @@ async def end(tasks: Collection[asyncio.Task[Any]], *, label: str, log: Log) -> 
             await asyncio.wait(tasks, timeout=GRACE_S)
     finally:
         for task in tasks:
-            leave_behind(task, label=label, log=log)
+            leave_behind(task, label=label)
 
 
 Doing = Literal["rest", "call", "sent", "ask"]
@@ -313,7 +312,11 @@ class LeftBehind(BaseException):
         super().__init__("it went on although it was cancelled")
 
 
-def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
+# The event loop refers to its tasks only weakly.
+_LEFT_BEHIND: set[asyncio.Task[Any]] = set()
+
+
+def leave_behind(task: asyncio.Task[Any], *, label: str) -> None:
     """Abandons the task of a cancelled call, with a warning if it has not ended."""
     task.add_done_callback(forget)
     if task.done():
@@ -323,8 +326,8 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
         code="run.node-left-behind",
         node=label,
     )
-    log.left_behind.add(task)
-    task.add_done_callback(log.left_behind.discard)
+    _LEFT_BEHIND.add(task)
+    task.add_done_callback(_LEFT_BEHIND.discard)
     coroutine = task.get_coro()
     assert coroutine is not None  # an eager task has none once it is over
     try:

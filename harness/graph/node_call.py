@@ -407,7 +407,6 @@ class NodeCall:
         """Calls the node's function once, inside a span, and checks its output."""
         call = self._call
         step = call.step
-        log = self._shared.log
         tracer = self._shared.tracer
         # On a full disk no further call is made whose output would be lost; see `OnFailure`.
         tracer.check_written()
@@ -437,9 +436,7 @@ class NodeCall:
             value_of_work = self._shared.executor.call(work)
             limits = step.policies.timeout
             if limits is not None:
-                value_of_work = timed(
-                    value_of_work, limits, pulse=self.pulse, label=self.label, log=log
-                )
+                value_of_work = timed(value_of_work, limits, pulse=self.pulse, label=self.label)
             try:
                 value = await value_of_work
             except Exception as error:
@@ -453,7 +450,7 @@ class NodeCall:
             finally:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.
-                    await end([*self._nesting], label=self.label, log=log)
+                    await end([*self._nesting], label=self.label)
             if self._unanswered:
                 # The node caught `Suspended`, as `asyncio.gather` with `return_exceptions` does.
                 raise Suspended(*self._unanswered)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
@@ -165,8 +164,6 @@ class Log:
     """An ordered set."""
     codes: set[str] = field(default_factory=set)
     """Digests of the functions, models and rubrics whose parts are in the journal."""
-    left_behind: set[asyncio.Task[object]] = field(default_factory=set)
-    """Calls that did not end when they were cancelled."""
 
 
 # --- answers ------------------------------------------------------------------------------------
