@@ -24,7 +24,6 @@ from harness.graph.policies import Default
 from harness.graph.reuse import Outcome, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
-    INNERMOST,
     NO_DIGEST,
     PENDING,
     Blocked,
@@ -66,6 +65,7 @@ class _Running:
         *,
         prefix: str = "",  # goes before its nodes' names
         parent: NodeCall | None = None,  # the call that it is nested in
+        around: StepCall | None = None,  # the call that waits for it
         watcher: Watcher | None = None,
     ) -> None:
         self._fails_fast = graph.fail_fast
@@ -81,9 +81,8 @@ class _Running:
         self._outputs = Outputs(
             shared=shared, attempts=None if parent is None else parent.attempts, renamed=renamed
         )
-        # 2. The calls of this graph, nested in the call whose code runs now: not always `parent`'s,
-        #    since a node may hand its `run` to a function of another.
-        around = None if parent is None else INNERMOST.get()
+        # 2. The calls of this graph, nested in the call that waits: not always `parent`'s, since a
+        #    node may hand its `run` to a function of another.
         self._calls = _Calls(self._run_call, shared, around=around)
         self._schedule = Schedule(
             plan,
@@ -290,10 +289,16 @@ class _Running:
         self._end_if_over()
 
     async def _nest(
-        self, call: NodeCall, graph: Graph, inputs: Mapping[str, object], prefix: str
+        self,
+        call: NodeCall,
+        around: StepCall,
+        graph: Graph,
+        inputs: Mapping[str, object],
+        prefix: str,
     ) -> Execution:
-        nested = _Running(graph, inputs, self._shared, prefix=prefix, parent=call)
-        return await nested.run()
+        return await _Running(
+            graph, inputs, self._shared, prefix=prefix, parent=call, around=around
+        ).run()
 
     # --- calls without an output ------------------------------------------------------------------
 
@@ -464,8 +469,8 @@ class _Calls:
             # and its next inside it.
             self._loop.call_soon(self.give_back, call)
             return
-        context = self._context.copy()
-        context.run(INNERMOST.set, call)
         # Not in a task group, which would wait for ever for a call that ignores its cancellation.
         # Not by the loop's own factory either: an eager one would run the call's first steps here.
-        self._tasks[call] = asyncio.Task(self._run(call), loop=self._loop, context=context)
+        self._tasks[call] = asyncio.Task(
+            self._run(call), loop=self._loop, context=self._context.copy()
+        )

@@ -36,7 +36,7 @@ from harness.graph.outcome import (
 )
 from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
-from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
+from harness.graph.state import CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
 from harness.trace import Span, describe, events
 
@@ -63,6 +63,7 @@ class Watcher(Protocol):
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
 """Called with each item of a generating node: its index, its value, and the value as JSON."""
 
+# The call whose code runs in this context, even if it uses the `run` of another call.
 _RUNNING: ContextVar[NodeCall] = ContextVar("running")
 # After so many answers of another form, a person who is there now is not asked again.
 _MOST_ANSWERS = 10
@@ -88,8 +89,9 @@ class CallFailed(Exception):
         self.failure = failure
 
 
-RunNested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
-"""Runs a graph inside a call: the call, the graph, its inputs, the prefix of its nodes' names."""
+RunNested = Callable[["NodeCall", StepCall, Graph, Mapping[str, object], str], Awaitable[Execution]]
+"""Runs a graph inside a call: the call whose `run` does, the call that waits for it, the graph, its
+inputs, the prefix of its nodes' names."""
 
 
 class NodeCall:
@@ -302,13 +304,13 @@ class NodeCall:
         The call that waits for it lends its place to the graph's calls.
         """
         task = this_task()
-        if INNERMOST.get(None) is None:
-            # This code runs in a thread that left its call's context.
-            INNERMOST.set(self._stand_in_for_innermost())
+        running = _RUNNING.get(None)
+        # None in a thread that left its call's context.
+        waiting = self._stand_in() if running is None else running._call  # noqa: SLF001 - its own
         self._nesting.add(task)
         try:
-            with self._shared.places.lent_by(INNERMOST.get()):
-                execution = await self._run_nested(self, graph, values, prefix)
+            with self._shared.places.lent_by(waiting):
+                execution = await self._run_nested(self, waiting, graph, values, prefix)
         finally:
             self._nesting.discard(task)
         if execution.failures:
@@ -320,7 +322,7 @@ class NodeCall:
             raise Suspended(*execution.questions)
         return execution
 
-    def _stand_in_for_innermost(self) -> StepCall:
+    def _stand_in(self) -> StepCall:
         """The call whose place is lent if it is unknown which call inside this one waits."""
         if self._call.loan is None:
             return self._call

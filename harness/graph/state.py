@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -209,10 +208,6 @@ class Loan:
     borrower: StepCall | None = None  # the nested call that has the place now
     tasks: int = 0  # how many tasks of the lender wait for nested calls
     queue: deque[_QueuedCall] = field(default_factory=deque)  # nested calls that wait for a place
-
-
-INNERMOST: ContextVar[StepCall] = ContextVar("innermost")
-"""The call whose code runs in this context, even if it uses the `run` of another call."""
 
 
 class CallOutput(NamedTuple):
