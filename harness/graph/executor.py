@@ -97,7 +97,7 @@ class InProcess:
                 code="run.no-workers",
                 node=work.label,
             )
-        if _is_async(work.function):
+        if inspect.iscoroutinefunction(work.function):
             return await work.function(**work.arguments)
         value = await _call_in_thread(work)
         # A decorator may hide that the function under it is async.
@@ -134,14 +134,6 @@ class OnDemand(InProcess):
         if work.on is None:
             return await super().call(work)
         return await (await self.opened()).call(work)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    code = getattr(function, "__code__", None)
-    # Checked first, since this runs at each call and the flag is quicker to read than `inspect`.
-    if code is not None and code.co_flags & inspect.CO_COROUTINE:
-        return True
-    return inspect.iscoroutinefunction(function)
 
 
 async def _call_in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
