@@ -362,7 +362,13 @@ class NodeCall:
             try:
                 return await self._attempt(attempt, on_item)
             except BaseException as raised:
-                error, *others = _leaves(raised)
+                error, *others = leaves = _leaves(raised)
+                if isinstance(error, Suspended):
+                    # Questions that were asked side by side all wait, not the first alone; and some
+                    # may have been asked by another call's code, whose task this one waited for.
+                    suspended = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
+                    elsewhere = [question for leaf in suspended for question in leaf.questions]
+                    raise Suspended(*dict.fromkeys([*self._unanswered, *elsewhere])) from raised
                 if isinstance(error, asyncio.CancelledError):
                     # Let through, it would look as if the run had been cancelled.
                     subject = "its task" if task.cancelling() else "what it waited for"
@@ -444,11 +450,6 @@ class NodeCall:
             except Exception as error:
                 span.set(traceback=tracer.excerpt(_traceback(error)))
                 raise
-            except Suspended as suspended:
-                # Questions that were asked side by side all wait, not the first alone; and one may
-                # have been asked by another call's code, whose task this one waited for.
-                questions = dict.fromkeys([*self._unanswered, *suspended.questions])
-                raise Suspended(*questions) from suspended
             finally:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.
@@ -564,11 +565,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
         return [error]
     leaves = [leaf for nested in error.exceptions for leaf in _leaves(nested)]
     # A group cancels its other tasks when one raises: a cancellation is never the reason.
-    leaves.sort(key=_rank)
-    if isinstance(leaves[0], Suspended):
-        asking = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
-        return [Suspended(*(question for suspended in asking for question in suspended.questions))]
-    return leaves
+    return sorted(leaves, key=_rank)
 
 
 def _first_lines(errors: list[BaseException]) -> tuple[str, ...]:
