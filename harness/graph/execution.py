@@ -189,6 +189,10 @@ class _Running:
             outcome, outcome_digest = await self._outcome(call)
             if self._parent is not None:
                 self._parent.beat()
+                # What made this output, or stood in its place, is in that of the call around too.
+                self._parent.use(call.uses)
+                if call.is_of_run:
+                    self._parent.keep_from_cache()
             # An abandoned call was settled with the run's reason for stopping.
             if self._calls.remove(call):
                 self._settle(call, outcome, outcome_digest)
@@ -219,10 +223,6 @@ class _Running:
             try:
                 stored = await self._outcome_without_call(call)
                 if stored is not None:
-                    if self._parent is not None:
-                        self._parent.use(call.uses)
-                        if call.is_of_run:
-                            self._parent.keep_from_cache()
                     return stored
                 output = await self._perform(call)
             except CallFailed as failed:
@@ -319,9 +319,6 @@ class _Running:
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
         if on_error not in (None, "fail"):
             call.is_of_run = True
-            if self._parent is not None:
-                # What replaces the output is in that of the call around, which may have a `Cache`.
-                self._parent.keep_from_cache()
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
