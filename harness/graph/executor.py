@@ -57,7 +57,6 @@ class Executor(Protocol):
 
         If this is cancelled, it must end soon.
         """
-        ...
 
 
 class OpenExecutor(Protocol):
@@ -77,7 +76,6 @@ class OpenExecutor(Protocol):
         `content` is what workers record of texts. `give_again` is told the label of a call that is
         made from its beginning.
         """
-        ...
 
 
 class InProcess:

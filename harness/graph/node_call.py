@@ -49,15 +49,12 @@ class Watcher(Protocol):
 
     def begins(self, node: str, item: int | None) -> None:
         """A call is made, of an item or of a node that is not mapped."""
-        ...
 
     def ends(self, node: str, item: int | None) -> None:
         """An item, or a node as a whole, has an outcome, whether or not it was called."""
-        ...
 
     def counts(self, node: str, total: int) -> None:
         """The number of items of a mapped node is known."""
-        ...
 
 
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
