@@ -73,7 +73,6 @@ class StepState:
     # Limits how many of its calls are under way; None without a limit.
     places: Places | None = field(init=False)
     waits_for: int = field(init=False)  # how many nodes it still needs the whole output of
-    is_in_trouble: bool = False  # whether one of its sources is `Skipped` or `Blocked`
     # Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
     # skipped ones included.
     outcome: object = PENDING
@@ -172,7 +171,6 @@ class StepCall:
     decided_by: tuple[int | str, ...] = ()  # `producers` of what its node's `when=` was given
     around: StepCall | None = None  # the call whose code waits for this call's graph
     has_place: bool = False  # whether it counts as under way
-    lender: Loan | None = None  # the loan by which it has its place; None if the place is its own
     loan: Loan | None = None  # of its own place, while it waits for nested calls
     # Its waits, each for a place of its node or of the pipeline, and when each began.
     waits: tuple[tuple[Literal["node", "pipeline"], int], ...] = ()
@@ -253,14 +251,14 @@ class Places:
 
         When the call is over, `leave` gives the place back; without a `call`, `give_back` does.
         """
-        loan = None if call is None or call.around is None else call.around.loan
+        loan = _loan_around(call)
         # 1. No limit.
         if self._free is None:
             start()
         # 2. The place of the call that waits for this one's graph, if no other call has it. It goes
         #    to no other graph: so each nested one has a place, and can end, whatever others do.
         elif call is not None and loan is not None and loan.borrower is None:
-            _borrow(loan, call)
+            loan.borrower = call
             start()
         # 3. A free one, or one in excess while other calls wait for their models. `_free` may go
         #    below 0, and no further call begins until it is back.
@@ -299,23 +297,21 @@ class Places:
     def leave(self, call: StepCall) -> None:
         """Frees the place of a call that is over."""
         self._end_loan(call)
-        lender = call.lender
         call.has_place = False
-        call.lender = None
-        if lender is None:
+        loan = _loan_around(call)
+        if loan is None or loan.borrower is not call:
             self.give_back()
             return
-        lender.borrower = None
+        loan.borrower = None
         # A call that has begun with another place stays in this queue, and takes nothing from it.
-        while lender.borrower is None and lender.queue:
-            self._begin(lender.queue.popleft(), lender)
+        while loan.borrower is None and loan.queue:
+            self._begin(loan.queue.popleft(), loan)
 
     def _end_loan(self, call: StepCall) -> None:
         borrower = None if call.loan is None else call.loan.borrower
         call.loan = None
         if borrower is not None and self._free is not None:
             # The borrower was left behind, and goes on in excess of the limit.
-            borrower.lender = None
             self._free -= 1
 
     def give_back(self) -> None:
@@ -334,22 +330,22 @@ class Places:
             *_, queued = heappop(self._queue)
             self._begin(queued, None)
 
-    def _begin(self, queued: _QueuedCall, lender: Loan | None) -> None:
-        """Begins a call with the place of a lender, or a free one, unless it has begun already."""
+    def _begin(self, queued: _QueuedCall, loan: Loan | None) -> None:
+        """Begins a call with the place of a loan, or a free one, unless it has begun already."""
         start = queued.start
         queued.start = None
         if start is None or self._free is None:
             return
-        if lender is None or queued.call is None:
+        if loan is None:
             self._free -= 1
         else:
-            _borrow(lender, queued.call)
+            loan.borrower = queued.call
         start()
 
 
-def _borrow(loan: Loan, call: StepCall) -> None:
-    loan.borrower = call
-    call.lender = loan
+def _loan_around(call: StepCall | None) -> Loan | None:
+    """The loan of the call that waits for this call's graph; None if it lends nothing."""
+    return None if call is None or call.around is None else call.around.loan
 
 
 def _depth(call: StepCall | None) -> int:
