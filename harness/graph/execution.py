@@ -75,13 +75,10 @@ class _Running:
         self._around = around
         self._shared = shared
         plan = plan_of(graph)
-        renamed = {}
-        if shared.earlier is not None:
-            # The names that earlier parts of the run had for these nodes, if they differ.
-            codes = {prefix + step.node.name: step.code.digest for step in plan}
-            renamed = shared.earlier.renamed(codes)
         self._outputs = Outputs(
-            shared=shared, attempts=None if parent is None else parent.attempts, renamed=renamed
+            shared=shared,
+            attempts=None if parent is None else parent.attempts,
+            renamed={} if shared.earlier is None else shared.earlier.renamed(plan, prefix),
         )
         self._schedule = Schedule(
             plan,
@@ -135,7 +132,9 @@ class _Running:
                 timer.cancel()
             if self._parent is not None:
                 # The caller may catch the error; if not, the outermost run leaves these out.
-                self._shared.log.skips += map(_caught, self._failures)
+                for failure in self._failures:
+                    because = f"failed, and its caller did not: {describe(failure.error)}"
+                    self._shared.log.skips.append(NodeSkip(node=failure.node, reason=because))
         outputs: dict[str, object] = {}
         for name, state in self._schedule.states.items():
             output, _ = state.output(with_skipped=True)
@@ -430,9 +429,3 @@ class _Running:
             self._stop(Blocked(self._failures[0].node, "failed"))
         if self._schedule.is_over and not self._over.done():
             self._over.set_result(None)
-
-
-def _caught(failure: NodeFailure) -> NodeSkip:
-    """The skip that stands for a failure in a nested graph that the node around it caught."""
-    reason = f"failed, and its caller did not: {describe(failure.error)}"
-    return NodeSkip(node=failure.node, reason=reason)
