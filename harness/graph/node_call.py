@@ -32,7 +32,6 @@ from harness.graph.outcome import (
     form_of_answer,
     not_an_answer,
     parse_answer,
-    schema_of_answer,
 )
 from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
@@ -232,7 +231,7 @@ class NodeCall:
         shared = self._shared
         self.keep_from_cache()
         key = f"{self.label}/{self._numbered('ask')}"
-        form, schema = form_of_answer(returns), schema_of_answer(returns)
+        form, schema = form_of_answer(returns)
         inputs = sorted(self._call.inputs.digests.items())
         about = hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
         # Without secrets, as the journal has it, since its answer is found by the text.
