@@ -135,6 +135,9 @@ class _Running:
                 for failure in self._failures:
                     because = f"failed, and its caller did not: {describe(failure.error)}"
                     self._shared.log.skips.append(NodeSkip(node=failure.node, reason=because))
+        return self._execution()
+
+    def _execution(self) -> Execution:
         outputs: dict[str, object] = {}
         for name, state in self._schedule.states.items():
             output, _ = state.output(with_skipped=True)
