@@ -229,6 +229,7 @@ class NodeCall:
             Suspended: There is no answer yet; the node ends here, and is called again with one.
         """
         shared = self._shared
+        excerpt = shared.tracer.excerpt
         self.keep_from_cache()
         key = f"{self.label}/{self._numbered('ask')}"
         form, schema = form_of_answer(returns)
@@ -258,20 +259,16 @@ class NodeCall:
                 # For the next attempt of the node, which asks again.
                 shared.answers[asked] = reply
                 answered = events.AnswerEvent(
-                    key=key,
-                    text=shared.tracer.excerpt(text),
-                    answer=shared.tracer.excerpt(reply),
-                    about=shared.tracer.excerpt(about),
+                    key=key, text=excerpt(text), answer=excerpt(reply), about=excerpt(about)
                 )
                 shared.tracer.instant(answered)
                 # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
-        excerpt = shared.tracer.excerpt(text)
-        event = events.QuestionEvent(
-            key=key, text=excerpt, form=form, schema=schema, about=shared.tracer.excerpt(about)
+        asks = events.QuestionEvent(
+            key=key, text=excerpt(text), form=form, schema=schema, about=excerpt(about)
         )
-        shared.tracer.instant(event)
+        shared.tracer.instant(asks)
         self._unanswered.append(question)
         raise Suspended(question)
 
