@@ -38,6 +38,14 @@ def graph():
     ("make", "code"),
     [
         pytest.param(lambda: Retry(0), "pipeline.attempts-not-positive", id="no attempts"),
+        pytest.param(lambda: Retry("3"), "pipeline.attempts-not-positive", id="text of attempts"),
+        pytest.param(lambda: Retry(on=[OSError]), "pipeline.option-invalid", id="list of errors"),
+        pytest.param(lambda: Retry(on=(OSError, "x")), "pipeline.option-invalid", id="no error"),
+        pytest.param(lambda: Timeout(idle_s="3"), "pipeline.timeout-not-positive", id="text of s"),
+        pytest.param(
+            lambda: Timeout(total_s=math.nan), "pipeline.timeout-not-positive", id="nan s"
+        ),
+        pytest.param(lambda: Concurrency("2"), "pipeline.concurrency-not-positive", id="text"),
         pytest.param(lambda: Retry(first_delay_s=-1), "pipeline.policy-negative", id="delay"),
         pytest.param(lambda: Retry(longest_delay_s=math.nan), "pipeline.policy-negative", id="nan"),
         pytest.param(lambda: Timeout(total_s=0), "pipeline.timeout-not-positive", id="no time"),
