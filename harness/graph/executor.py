@@ -298,9 +298,6 @@ class Pulse:
 class LeftBehind(BaseException):
     """Raised inside a call that ignores its cancellation."""
 
-    def __init__(self) -> None:
-        super().__init__("it went on although it was cancelled")
-
 
 # The event loop refers to its tasks only weakly.
 _LEFT_BEHIND: set[asyncio.Task[Any]] = set()
@@ -323,7 +320,7 @@ def leave_behind(task: asyncio.Task[Any], *, label: str) -> None:
     try:
         # Raised where the call waits, so that its spans end; a call that ignores even that goes on.
         # Not close(): what it raises does not get through to an async generator.
-        coroutine.throw(LeftBehind())
+        coroutine.throw(LeftBehind("it went on although it was cancelled"))
     except (LeftBehind, StopIteration):
         pass
     except Exception as error:  # noqa: BLE001 - it may raise anything

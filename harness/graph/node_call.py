@@ -497,7 +497,7 @@ class NodeCall:
         # that it had in the first, and finished steps are found, as in a resumed run.
         self._repeats = attempt - 1
         self._unanswered.clear()
-        if self.repeats and self._shared.on_repeat is not None:
+        if self.repeats:
             self._shared.on_repeat(self.label)
         if self._counts:
             # Work that the attempt before left out is done again, or left out again.

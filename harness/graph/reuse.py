@@ -226,9 +226,9 @@ class Shared:
     asker: Asker | None = None
     asking: threading.Lock = field(default_factory=threading.Lock)  # held by a plain asker
     log: Log = field(default_factory=Log)
-    on_repeat: Callable[[str], object] | None = None
+    on_repeat: Callable[[str], object] = lambda _: None
     """Called with the label of each call that is repeated, by itself or within another."""
-    on_kept: Callable[[str], object] | None = None
+    on_kept: Callable[[str], object] = lambda _: None
     """Called with that of each whose output a further attempt of a call around it takes again."""
 
 
@@ -250,8 +250,7 @@ class Outputs:
             stored = self.attempts.find(call)
             if isinstance(stored, tuple):
                 # Not recorded as reused, since this part of the run made the call.
-                if self.shared.on_kept is not None:
-                    self.shared.on_kept(call.label)
+                self.shared.on_kept(call.label)
                 return stored
         # 2. An earlier part of the run, perhaps under another name.
         outcome = self._find_in_earlier_part(call)
