@@ -350,35 +350,8 @@ class NodeCall:
         while True:
             try:
                 return await self._attempt(attempt, on_item)
-            except BaseException as raised:
-                error, *others = leaves = _leaves(raised)
-                if isinstance(error, Suspended):
-                    # Questions that were asked side by side all wait, not the first alone; and some
-                    # may have been asked by another call's code, whose task this one waited for.
-                    suspended = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
-                    elsewhere = [question for leaf in suspended for question in leaf.questions]
-                    raise Suspended(*dict.fromkeys([*self._unanswered, *elsewhere])) from raised
-                if isinstance(error, asyncio.CancelledError):
-                    # Let through, it would look as if the run had been cancelled.
-                    subject = "its task" if task.cancelling() else "what it waited for"
-                    cancelled = asyncio.CancelledError(f"{subject} was cancelled")
-                    failure = NodeFailure(node=self.label, error=cancelled, attempts=attempt)
-                    raise CallFailed(failure) from raised
-                if not isinstance(error, Exception):
-                    if error is raised:
-                        raise
-                    raise error from raised
-                # No further attempt of a call that raises as it is cancelled, nor of one whose
-                # items other nodes may have used: the next attempt might give other items.
-                is_last = task.cancelling() or self._has_given_items
-                delay_s = None if is_last else self._delay_s(error, attempt)
-                if delay_s is None:
-                    failure = NodeFailure(
-                        node=self.label, error=error, attempts=attempt, beside=_first_lines(others)
-                    )
-                    raise CallFailed(failure) from error
-                if _may_be_due_to_a_reply(error):
-                    self._call.misled += 1
+            except BaseException as raised:  # noqa: BLE001 - raised again, or for a next attempt
+                error, delay_s = self._error_and_delay(raised, attempt=attempt, task=task)
             retry = events.RetryEvent(
                 node=self.label,
                 reason=type(error).__name__,
@@ -392,6 +365,43 @@ class NodeCall:
             # only within attempts.
             with self.pulse.doing("rest"):
                 await asyncio.sleep(delay_s)
+
+    def _error_and_delay(
+        self, raised: BaseException, *, attempt: int, task: asyncio.Task[Any]
+    ) -> tuple[Exception, float]:
+        """The error of an attempt, and the seconds until the next.
+
+        Raises as `perform` does if there is no next.
+        """
+        error, *others = leaves = _leaves(raised)
+        if isinstance(error, Suspended):
+            # Questions that were asked side by side all wait, not the first alone; and some
+            # may have been asked by another call's code, whose task this one waited for.
+            suspended = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
+            elsewhere = [question for leaf in suspended for question in leaf.questions]
+            raise Suspended(*dict.fromkeys([*self._unanswered, *elsewhere])) from raised
+        if isinstance(error, asyncio.CancelledError):
+            # Let through, it would look as if the run had been cancelled.
+            subject = "its task" if task.cancelling() else "what it waited for"
+            cancelled = asyncio.CancelledError(f"{subject} was cancelled")
+            failure = NodeFailure(node=self.label, error=cancelled, attempts=attempt)
+            raise CallFailed(failure) from raised
+        if not isinstance(error, Exception):
+            if error is raised:
+                raise error
+            raise error from raised
+        # No further attempt of a call that raises as it is cancelled, nor of one whose
+        # items other nodes may have used: the next attempt might give other items.
+        is_last = task.cancelling() or self._has_given_items
+        delay_s = None if is_last else self._delay_s(error, attempt)
+        if delay_s is None:
+            failure = NodeFailure(
+                node=self.label, error=error, attempts=attempt, beside=_first_lines(others)
+            )
+            raise CallFailed(failure) from error
+        if _may_be_due_to_a_reply(error):
+            self._call.misled += 1
+        return error, delay_s
 
     def _delay_s(self, error: Exception, attempt: int) -> float | None:
         """Seconds before the next attempt; None for no further attempt."""
