@@ -322,12 +322,12 @@ class _Running:
         state = call.state
         item_call = StepCall(state, item, call.inputs)
         item_call.uses = call.uses
-        # Before `add_item`, which may start followers: what they took has to be in the journal.
+        # Before `settle`, which may start followers: what they took has to be in the journal.
         unset = call.step.item_form.unset(value) if call.step.item_form else None
         await self._outputs.write(item_call, record_of(item_call, data)._replace(unset=unset))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # the call was left behind, and its followers went on
-        self._schedule.add_item(state, item, value, digest_of_value(value))
+        self._schedule.settle(state, item, value, digest_of_value(value))
         self._end_if_over()
 
     async def _nest(

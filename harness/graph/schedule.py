@@ -82,7 +82,7 @@ class Schedule:
         self._pass_on()
 
     def settle(self, state: StepState, item: int | None, outcome: object, digest: str) -> None:
-        """Records how a call ended, and starts all calls that can begin now.
+        """Records how a call ended, or an item of a generating node, and starts what can begin now.
 
         `outcome` is its output, `Skipped` or `Blocked`; `item` is None for a node that is not
         mapped.
@@ -91,11 +91,6 @@ class Schedule:
             self._settle_node(state, outcome, digest)
         else:
             self._settle_item(state, item, outcome, digest)
-        self._pass_on()
-
-    def add_item(self, state: StepState, item: int, value: object, digest: str) -> None:
-        """Records an item of a generating node, which goes on to generate more."""
-        self._settle_item(state, item, value, digest)
         self._pass_on()
 
     def call_inputs(
@@ -279,8 +274,8 @@ class Schedule:
 
     def _settle_node(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
         if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
-            # `add_item` has settled the items of a call that was made, but not those of a list that
-            # came from the journal, nor of a default.
+            # The items of a call that was made are settled, but not those of a list that came from
+            # the journal, nor of a default.
             for item in range(state.items.settled, len(outcome)):
                 self._settle_item(state, item, outcome[item], digest_of_value(outcome[item]))
             state.items.total = len(outcome)
