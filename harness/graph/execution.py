@@ -307,8 +307,7 @@ class _Running:
         if self._stopping is not None:
             raise asyncio.CancelledError
         handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
-        generates = call.step.item_form is not None and not call.step.mapped
-        on_item = partial(self._pass_item_on, call) if generates else None
+        on_item = partial(self._pass_item_on, call) if call.step.generates else None
         if self._watcher is not None:
             self._watcher.begins(call.state.path, call.item)
         call.is_running = True
@@ -368,7 +367,9 @@ class _Running:
             return Skipped(reason=detail), NO_DIGEST
         if isinstance(on_error, Default):
             self._skip_call(call, f"failed, and its default stands for it: {detail}")
-            value = call.state.default_after_items(on_error.value)
+            value = on_error.value
+            if call.step.generates and isinstance(value, list):
+                value = [*call.state.items.outcomes, *value]
             data = call.step.form.encode(value)
             if is_limit:
                 return value, digest(data)

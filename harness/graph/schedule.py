@@ -273,7 +273,7 @@ class Schedule:
             self._settle_node(state, outcome, digest_of_all(items.digests))
 
     def _settle_node(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
-        if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
+        if state.step.generates and isinstance(outcome, list):
             # The items of a call that was made are settled, but not those of a list that came from
             # the journal, nor of a default.
             for item in range(state.items.settled, len(outcome)):

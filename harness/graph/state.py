@@ -130,12 +130,6 @@ class StepState:
         indices = [index for index, outcome in enumerate(outcomes) if type(outcome) is not Skipped]
         return [outcomes[i] for i in indices], digest_of_all(digests[i] for i in indices)
 
-    def default_after_items(self, default: object) -> object:
-        """The output of a failed call: the items that a generating node gave, then its default."""
-        if self.step.item_form is None or self.step.mapped or not isinstance(default, list):
-            return default
-        return [*self.items.outcomes, *default]
-
 
 # --- calls --------------------------------------------------------------------------------------
 
