@@ -164,15 +164,8 @@ def _no_cluster(address: str, error: object) -> ConfigurationInvalid:
 class _OnRay(OnWorkers):
     pickler = "ray.cloudpickle"
 
-    def __init__(
-        self,
-        ray: Any,  # noqa: ANN401 - the library
-        *,
-        tracer: Tracer,
-        content: ContentPolicy,
-        give_again: Callable[[str], None],
-    ) -> None:
-        super().__init__(tracer=tracer, content=content, give_again=give_again)
+    def __init__(self, ray: Any, **run: Any) -> None:  # noqa: ANN401 - the library
+        super().__init__(**run)
         self.lost = (ray.exceptions.RayError,)
         self._ray = ray
         # (resources, whether it may ask the driver) → `_perform` as a remote function, which Ray
