@@ -27,7 +27,7 @@ from harness.session.batch_files import SCORED, SCORES, BatchResult, Line, Made,
 from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
-from harness.session.pipeline import Pipeline, check_batch
+from harness.session.pipeline import Pipeline, check_options
 from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
@@ -196,7 +196,7 @@ class Evaluation:
             InvalidInput: A row does not fit, a target is missing or cannot be compared, the output
                 is not of this evaluation, or an argument is invalid; nothing was run.
         """
-        check_batch(**options)
+        check_options(**options)
         batch = self.batch(settings_or_default(settings), **options)
         return cast("EvaluationResult", await batch.run())
 
