@@ -13,8 +13,15 @@ Who makes and closes what:
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -221,38 +228,44 @@ class SharedParts:
 # --- a part of a run ------------------------------------------------------------------------------
 
 
-class CallMoments:
-    """Numbers what happens to calls of nodes, to know what is of their last attempts."""
+@dataclass(slots=True)
+class _EndedLoop:
+    label: str
+    """Of the innermost call that it is in."""
+    result: WiggumResult
+    repeated: str = ""
+    """The label of the innermost call around it that was repeated since; empty if none was."""
+
+
+class EndedLoops:
+    """The revise loops that ended in a part of a run; knows which are of the last attempts."""
 
     def __init__(self) -> None:
-        self._moments = itertools.count(1)
-        # Label of a call → when it was last repeated; and when its output was last taken again, by
-        # an attempt of a call around it.
-        self._repeated: dict[str, int] = {}
-        self._kept: dict[str, int] = {}
+        self._loops: list[_EndedLoop] = []
 
-    def next(self) -> int:
-        """The number of this moment."""
-        return next(self._moments)
+    def add(self, label: str, loop: WiggumResult) -> None:
+        """Adds a loop that has ended, in this call of a node."""
+        self._loops.append(_EndedLoop(label, loop))
 
     def repeats(self, label: str) -> None:
         """Notes that a call is repeated."""
-        self._repeated[label] = self.next()
+        for loop in self._within(label):
+            loop.repeated = max(loop.repeated, label, key=len)
 
     def keeps(self, label: str) -> None:
         """Notes that a further attempt of a call around this one takes its output again."""
-        self._kept[label] = self.next()
+        for loop in self._within(label):
+            # What it did in earlier attempts of its own is not in that output.
+            if label.startswith(f"{loop.repeated}/"):
+                loop.repeated = ""
 
-    def is_still_so(self, label: str, moment: int) -> bool:
-        """Whether what a call did then is of the last attempt of it and of all calls around it."""
-        around = label
-        while around:
-            if self._repeated.get(around, 0) > moment:
-                return False
-            # What is inside a call whose output was taken again is as new as that.
-            moment = max(moment, self._kept.get(around, 0))
-            around = around.rpartition("/")[0]
-        return True
+    @property
+    def of_last_attempts(self) -> tuple[WiggumResult, ...]:
+        """In the order they ended, without those of attempts that were repeated."""
+        return tuple(loop.result for loop in self._loops if not loop.repeated)
+
+    def _within(self, label: str) -> Iterator[_EndedLoop]:
+        return (loop for loop in self._loops if f"{loop.label}/".startswith(f"{label}/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,11 +340,7 @@ class OpenRun:
     """What a node's call depends on, so that a resumed run repeats it if that changed."""
 
     warnings: list[Notice] = field(default_factory=list)
-    call_moments: CallMoments = field(default_factory=CallMoments)
-    """When calls of nodes were repeated, or their outputs taken again."""
-    ended_loops: list[tuple[str, int, WiggumResult]] = field(default_factory=list)
-    """In the order they ended, each with the label of the innermost call that it is in, and the
-    number of this moment."""
+    ended_loops: EndedLoops = field(default_factory=EndedLoops)
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; filled when all nodes
     have ended."""
@@ -343,16 +352,6 @@ class OpenRun:
     """The calls of each model; filled when the run has ended."""
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
     """The rubric's hash, the folder of its files and the evaluators → the evaluators' noise."""
-
-    @property
-    def loops(self) -> tuple[WiggumResult, ...]:
-        """The loops of this part of the run, without those of attempts that were repeated."""
-        is_still_so = self.call_moments.is_still_so
-        return tuple(loop for label, moment, loop in self.ended_loops if is_still_so(label, moment))
-
-    def add_loop(self, label: str, loop: WiggumResult) -> None:
-        """Adds a loop that has ended, in this call of a node."""
-        self.ended_loops.append((label, self.call_moments.next(), loop))
 
     def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""
@@ -557,6 +556,7 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
     started = journal.started
     ended = journal.ended
     use = call_group(calls)
+    loops = run.ended_loops.of_last_attempts
     entries: list[dict[str, Any]] = [
         {
             "rubric": loop.rubric,
@@ -575,10 +575,10 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
             "best_round": loop.best.number,
             "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
         }
-        for loop in run.loops
+        for loop in loops
     ]
     last = entries[-1] if entries else {}
-    passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *run.loops])
+    passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *loops])
     is_skipped = any(notice.code == "run.result-skipped" for notice in run.warnings)
     roles = run.casting.roles
     separation = run.casting.separation

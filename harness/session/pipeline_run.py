@@ -14,13 +14,7 @@ from typing import Any
 
 from harness.errors import NodeFailed, Notice
 from harness.files import path_text
-from harness.graph import (
-    Execution,
-    NodeCall,
-    bind_inputs,
-    execute,
-    graph_inputs,
-)
+from harness.graph import Execution, NodeCall, bind_inputs, execute, graph_inputs
 from harness.graph.executor import Executor, InProcess, OnDemand, OpenExecutor
 from harness.graph.graph import asks_for_workers
 from harness.graph.reuse import OUTPUT_CACHE, Shared
@@ -224,7 +218,7 @@ class PipelineRun(RunPlan):
                 )
 
             def repeats(label: str) -> None:
-                opened.call_moments.repeats(label)
+                opened.ended_loops.repeats(label)
                 opened.replies.give_again(label)
 
             ended = await execute(
@@ -233,7 +227,7 @@ class PipelineRun(RunPlan):
                 Shared(
                     run_of=run_of,
                     on_repeat=repeats,
-                    on_kept=opened.call_moments.keeps,
+                    on_kept=opened.ended_loops.keeps,
                     tracer=opened.trace,
                     executor=executor,
                     places=places,
@@ -324,7 +318,7 @@ class PipelineRun(RunPlan):
             retries=dict(self._retries),
             replies_used_again=opened.replies.used_again,
             parts=self.earlier.journal.parts + 1 if self.earlier else 1,
-            loops=opened.loops,
+            loops=opened.ended_loops.of_last_attempts,
             earlier_loops=tuple(opened.earlier_loops),
             models=tuple(opened.models),
             spent=opened.meter.of_run.spent,
