@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
+
+import orjson
 
 from harness.errors import InvalidInput, Notice, did_you_mean
 from harness.files import read_text
@@ -70,7 +72,7 @@ class EvaluationResult(BatchResult):
         return BatchResult.to_json(self) | {
             "epochs": self.epochs,
             "reduce": self.reduce,
-            "scores": [_json_of(score) for score in self.scores],
+            "scores": orjson.loads(orjson.dumps(self.scores)),
             "done": self.scored,
         }
 
@@ -478,15 +480,6 @@ def _fields_by_rubric(scored: Scored) -> dict[str, Any]:
             if s.source == "judged"  # the findings of a check are its reason already
             for f in s.own_findings
         ],
-    }
-
-
-def _json_of(score: ScoreSummary) -> dict[str, Any]:
-    figures = asdict(score)
-    # JSON has no NaN.
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in figures.items()
     }
 
 
