@@ -57,12 +57,12 @@ from harness.session.batch_rows import (
     target_of,
 )
 from harness.session.evaluation import evaluate
-from harness.session.models import known_endpoints
+from harness.session.models import with_backends
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
 from harness.session.result import RunResult
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
-from harness.session.roles import EVALUATOR, Roles, with_backends
+from harness.session.roles import EVALUATOR, Roles
 from harness.session.run import Run
 from harness.session.scorers import Scorer
 from harness.session.settings import Settings
@@ -176,8 +176,8 @@ class Batch:
             trace = trace.model_copy(update={"timelines": ()})
         seed = separation.pool_seed or pool_seed
         separation = separation.model_copy(update={"pool_seed": seed or None})
-        self._settings = settings.model_copy(update={"trace": trace, "separation": separation})
-        self._backends = backends
+        settings = settings.model_copy(update={"trace": trace, "separation": separation})
+        self._settings = with_backends(settings, backends)
         self._prepare()
         if rescore:
             # First the graph that makes outputs, by which those of earlier parts are recognized;
@@ -228,7 +228,6 @@ class Batch:
                 self._inputs,
                 self._earlier,
                 settings=self._settings,
-                backends=self._backends,
                 through=ROWS if self._rows.pipeline else None,
             )
             kept_by_node.update(map(node_of_all, foreseen.kept))
@@ -280,7 +279,7 @@ class Batch:
         earlier, form = self._earlier, self._form
         before: list[MadeBefore] = []
         if earlier is not None:
-            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            now = await Surroundings(self._settings).beside(earlier.outputs)
             before = [*self._made_before(earlier, now)]
 
         def reused(node: str, number: int, output: str) -> object:
@@ -490,9 +489,7 @@ class Batch:
         """Tags of the models that judge; empty if only checks decide."""
         if self._chosen is None or self._checks_only or not self._chosen.rubric.judged:
             return ()
-        backends = self._backends or {}
-        assigned = with_backends(self._settings.roles, backends)
-        return Roles(known_endpoints(self._settings, backends), assigned).tags(EVALUATOR)
+        return Roles(self._settings.endpoints, self._settings.roles).tags(EVALUATOR)
 
     def _is_given(self, label: str) -> bool:
         """Whether the row of a call is still in the table."""
@@ -506,7 +503,7 @@ class Batch:
         # `is_judged_enough` does not know the noise, which also decides how often to judge.
         if load_noise(chosen.rubric, "", directory=chosen.directory) != (None, ""):
             return set()
-        surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+        surroundings = await Surroundings(self._settings).beside(earlier.outputs)
         threshold_by_sha256 = at_any_threshold(chosen.rubric)
         state_by_sha256: dict[str, StepState] = {}
         labels = set()
@@ -651,7 +648,7 @@ class Batch:
         table = self._rows
         assert isinstance(table, BatchRows)
         if self._earlier is not None:
-            now = Surroundings(self._settings, self._backends)
+            now = Surroundings(self._settings)
             for row in self._made_before(self._earlier, now):
                 if ROWS in row.last:
                     name = self._order[row.number]

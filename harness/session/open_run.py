@@ -41,11 +41,11 @@ from harness.residency import KeepAliveBudget
 from harness.rubric import Noise
 from harness.session.demand import judges, needed_roles
 from harness.session.mcp_tools import McpServers
-from harness.session.models import OpenModels, describe_endpoints, known_endpoints, open_models
+from harness.session.models import OpenModels, describe_endpoints, open_models, with_backends
 from harness.session.passages import PassageLibrary, PassageStore
 from harness.session.result import all_passed
 from harness.session.resume import EarlierRun, Origin
-from harness.session.roles import Casting, Roles, cast_roles, check_evaluators, with_backends
+from harness.session.roles import Casting, Roles, cast_roles, check_evaluators
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
@@ -95,8 +95,7 @@ class Setup:
     """Settings and backends, as a run or all runs of a session use them."""
 
     settings: Settings
-    """Its roles include those that backends play."""
-    endpoints: Mapping[str, Endpoint]
+    """See `with_backends`."""
     compared: ComparedModels
     environment: Mapping[str, str]
     """Environment variables, among them the API keys that endpoints name."""
@@ -117,15 +116,14 @@ class Setup:
         Raises:
             NotTrusted: Credentials or passages may not be sent to the store of the memory.
         """
-        endpoints = known_endpoints(settings, backends)
+        settings = with_backends(settings, backends)
+        endpoints = settings.endpoints
         memory = settings.memory
         trace = settings.trace
         check_store(memory.path, written_in=memory.written_in, environment=environment)
         warn_of_secrets(endpoints.values(), environment=environment, named=trace.secrets)
-        roles = with_backends(settings.roles, backends or {})
         return cls(
-            settings=settings.model_copy(update={"roles": roles}),
-            endpoints=endpoints,
+            settings=settings,
             compared=ComparedModels(endpoints, same_family=settings.separation.same_family),
             environment=environment,
             backends=backends,
@@ -142,7 +140,7 @@ class Setup:
 
     def required(self, roles: Roles, needed_roles: Mapping[str, str]) -> frozenset[str]:
         """Tags of the endpoints that must be usable; for `needed_roles`, see `Roles.required`."""
-        models_of_memory = _models_of(self.settings.memory, self.endpoints)
+        models_of_memory = _models_of(self.settings.memory, self.settings.endpoints)
         return roles.in_use | roles.required(needed_roles) | models_of_memory
 
     def opened(
@@ -154,7 +152,7 @@ class Setup:
     ) -> AbstractAsyncContextManager[OpenModels]:
         """See `open_models`."""
         return open_models(
-            self.endpoints,
+            self.settings.endpoints,
             settings=self.settings,
             environment=self.environment,
             backends=self.backends,
@@ -397,7 +395,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             else plan.shared.setup
         )
     settings = setup.settings
-    roles = cast_roles(setup.endpoints, settings, produces=plan.produces)
+    roles = cast_roles(settings.endpoints, settings, produces=plan.produces)
     is_judged = judges(plan.graph)
     # If the graph does not show that it judges, mistakes in evaluators are raised at the judgement.
     if is_judged:
@@ -428,7 +426,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             stack.enter_context(warnings_heard_by(run.trace.warned))
             for message, details in early_warnings:
                 run.trace.warned(message, details)
-            describe_endpoints(setup.endpoints, run.trace)
+            describe_endpoints(settings.endpoints, run.trace)
             if is_judged:
                 await run.casting.seat()
             else:
@@ -443,7 +441,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             run.budget = models.budget
             run.meter = Meter(
                 limits=merged(plan.limits, plan.own_limits, settings.limits.limits),
-                endpoints=setup.endpoints,
+                endpoints=settings.endpoints,
                 before=spent,
                 began_ns=began_ns,
                 tracer=run.trace,
@@ -454,7 +452,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             # Called last, since parts that are registered later may still make calls as they close.
             stack.callback(run.warn_of_no_price, run.meter)
             run.replies = KeptReplies(
-                setup.endpoints,
+                settings.endpoints,
                 trace=run.trace,
                 is_wanted=settings.trace.is_resumable,
                 warn=run.warn,
@@ -484,11 +482,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             run.mcp = McpServers(run.trace)
             stack.push_async_callback(run.mcp.aclose)
             run.surroundings = plan.surroundings or Surroundings(
-                settings,
-                setup.backends,
-                endpoints=setup.endpoints,
-                environment=environment,
-                facts=setup.facts,
+                settings, environment=environment, facts=setup.facts
             )
             yield run
     finally:

@@ -24,6 +24,7 @@ from harness.inference import Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
 from harness.session.demand import Forecaster
+from harness.session.models import with_backends
 from harness.session.open_run import OpenRun, RunPlan, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -81,7 +82,8 @@ class PipelineRun(RunPlan):
             earlier = read_earlier_run(find_journal(run, lambda: self.settings.traces))
         values, given_inputs = inputs_now(graph, inputs, earlier)
         new_answers = match_answers(answers, earlier.questions)
-        surroundings = await Surroundings(self.settings, self.backends).beside(earlier.outputs)
+        settings = with_backends(self.settings, self.backends)
+        surroundings = await Surroundings(settings).beside(earlier.outputs)
         if earlier.is_finished:
             result = await result_if_nothing_to_do(graph, values, earlier, surroundings)
             if result is not None:

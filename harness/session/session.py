@@ -180,14 +180,15 @@ async def open(  # noqa: A001 - harness.open
     check_options(backends=backends, observers=observers)
     _check_session_limits(limits, tenants)
     setup = Setup.of(settings, backends, os.environ)
+    endpoints = setup.settings.endpoints
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
-    required = setup.required(cast_roles(setup.endpoints, setup.settings), {})
+    required = setup.required(cast_roles(endpoints, setup.settings), {})
     with warnings_heard_by(tracer.warned):
         async with setup.opened(tracer, required=required) as models:
             meter = Meter(
                 limits=limits or Limits(),
-                endpoints=setup.endpoints,
+                endpoints=endpoints,
                 tracer=tracer,
                 whose="session",
             )
