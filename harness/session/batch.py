@@ -36,12 +36,10 @@ from harness.session.batch_files import (
     ROWS,
     SCORED,
     SCORES,
-    USES,
     BatchFiles,
     BatchResult,
     MadeBefore,
     OutputForm,
-    add_output,
     manifest_of,
     only_writer,
     state_of,
@@ -604,7 +602,7 @@ class Batch:
         for number, name in enumerate(self._order):
             if name in self._rows.given:
                 row = self._row_made_before(number, earlier, now)
-                if row.last:
+                if row.last.outputs:
                     yield row
 
     def _row_made_before(self, number: int, earlier: EarlierRun, now: Surroundings) -> MadeBefore:
@@ -614,20 +612,20 @@ class Batch:
             call = self._call_of(state, number, output)
             reusable = None
             # A score holds only as long as the output that it is of.
-            if node == self.node or self.node in row.valid:
+            if node == self.node or self.node in row.valid.outputs:
                 reusable = earlier.outputs.find(call, changes=now.change_since)
             if isinstance(reusable, tuple):
                 value, digest = reusable
                 value = orjson.loads(state.step.form.encode(value))
                 uses = {name: use.digest for name, use in call.uses.items()}
-                add_output(row.valid, node, value, uses)
-                add_output(row.last, node, value, uses)
+                row.valid.add(node, value, uses)
+                row.last.add(node, value, uses)
                 if node == self.node:
                     output = {"output": digest}
                 continue
             before = earlier.outputs.last(node, number)
             if before is not None and before.value is not None:
-                add_output(row.last, node, before.value, before.uses or {})
+                row.last.add(node, before.value, before.uses)
                 row.reason = row.reason or reusable
         return row
 
@@ -650,13 +648,13 @@ class Batch:
         if self._earlier is not None:
             now = Surroundings(self._settings)
             for row in self._made_before(self._earlier, now):
-                if ROWS in row.last:
-                    name = self._order[row.number]
-                    recorded.values[name] = row.last[ROWS]
-                    recorded.digests[name] = digest_of_value(row.last[ROWS])
+                if ROWS in row.last.outputs:
+                    name, output = self._order[row.number], row.last.outputs[ROWS]
+                    recorded.values[name] = output
+                    recorded.digests[name] = digest_of_value(output)
                     recorded.uses[name] = {
                         use: Use(model)
-                        for use, model in row.last[USES].items()
+                        for use, model in row.last.uses.items()
                         if use.startswith("reply:")
                     }
         form = self._states[ROWS].step.form

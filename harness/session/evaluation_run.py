@@ -341,15 +341,15 @@ class EvaluationForm(OutputForm):
         models = line.pop("models")
         scores: dict[str, float] = {}
         by_rubric: dict[str, Any] = {}
-        if made.get(SCORES):
-            scored = SCORED.validate_python(made[SCORES])
+        if made.outputs.get(SCORES):
+            scored = SCORED.validate_python(made.outputs[SCORES])
             has_sources = any(map(str.strip, row.sources))
             self._unjudged |= _why_unjudged(self._rubric, scored, has_sources=has_sources)
             by_rubric = _fields_by_rubric(scored)
             scores |= by_rubric.pop("scores")
         no_score: list[str] = []
         for scorer in self._evaluation.scorers:
-            for part, score in (made[scorer.node] or {}).items():
+            for part, score in (made.outputs[scorer.node] or {}).items():
                 if score is None:
                     no_score.append(part)
                     continue
