@@ -143,6 +143,8 @@ class Batch:
             )
         if output is not None:
             check_output(output, {".csv", ".jsonl", ".parquet"})
+
+        # 1. What is made of the rows.
         self._name = name or f"batch {rows.pipeline.name if rows.pipeline else ''}"
         self.output = output
         self._rows = rows
@@ -160,6 +162,9 @@ class Batch:
         self._recorded: _Recorded | None = None
         self._manifest: dict[str, Any] = {}
         self.node = SCORES if rows.pipeline is None else ROWS
+
+        # 2. The run that made the output so far. Rows keep their numbers in it, which are parts of
+        #    the calls' labels.
         self._earlier: EarlierRun | None = None
         if output is not None and output.parent.is_dir():
             # Locked before the manifest is read: its writer may be about to change it.
@@ -168,8 +173,10 @@ class Batch:
                 self._earlier = self._unfinished(output, settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         names_before = orjson.loads(before.text) if before is not None and before.text else []
-        # Row number → row name. Rows keep their numbers, which are parts of the calls' labels.
+        # Row number → row name.
         self._order: list[str] = list(dict.fromkeys([*names_before, *rows.given]))
+
+        # 3. The graph, and this part of the run.
         if len(self._order) > _DRAWN_ROWS:
             trace = trace.model_copy(update={"timelines": ()})
         seed = separation.pool_seed or pool_seed

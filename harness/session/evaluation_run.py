@@ -323,7 +323,7 @@ class EvaluationForm(OutputForm):
         # Scorer → the names of its scores so far, in their order.
         self._parts: dict[str, dict[str, None]] = {s.name: {} for s in evaluation.scorers}
 
-    @cached_property
+    @property
     def columns(self) -> list[str]:
         """See `OutputForm.columns`. They grow when a scorer returns scores of new names."""
         names = [*self._success]
@@ -354,9 +354,7 @@ class EvaluationForm(OutputForm):
                     no_score.append(part)
                     continue
                 scores[part] = score
-                if part not in self._parts[scorer.name]:
-                    self._parts[scorer.name][part] = None
-                    vars(self).pop("columns", None)  # the cached value lacks this part
+                self._parts[scorer.name][part] = None
         return {
             **head,
             **line,
