@@ -23,7 +23,7 @@ import orjson
 
 from harness.errors import InvalidInput, NodeFailed, Notice
 from harness.files import write_whole
-from harness.graph import Graph, NodeSkip, Skipped
+from harness.graph import Graph, NodeSkip, Skipped, graph_inputs
 from harness.graph.graph import returned
 from harness.graph.plan import plan_of
 from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
@@ -478,12 +478,12 @@ class Batch:
         """The graph's inputs: name → a value for each row, by which its calls are recognized."""
         table, recorded = self._rows, self._recorded
         inputs = {"digests": self._order}
-        take_rows = ["row" in scorer.takes for scorer in self._scorers]
+        needed = graph_inputs(self._graph)
         if isinstance(table, BatchRows):
             names = [name if name in table.given else None for name in self._order]
-            if self._chosen or not all(take_rows):
+            if "references" in needed:
                 inputs["references"] = [table.reference(name) if name else "" for name in names]
-            if any(take_rows):
+            if "whole_rows" in needed:
                 fields = [dict(table.given[name].fields) if name else "" for name in names]
                 inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:

@@ -42,8 +42,9 @@ _UNKNOWN = "unknown"
 class Surroundings:
     """The uses of one run, or of the rehearsal of a run, as settings, files and servers have them.
 
-    A use that was read is not read again. Runs with the same settings may share the uses that they
-    read: `facts` maps a use's name to the use, or to None if it cannot be read.
+    Of a run with backends in code, `settings` are those of `with_backends`. A use that was read is
+    not read again. Runs with the same settings may share the uses that they read: `facts` maps a
+    use's name to the use, or to None if it cannot be read.
     """
 
     def __init__(
