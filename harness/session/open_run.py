@@ -13,6 +13,7 @@ Who makes and closes what:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -240,10 +241,14 @@ class EndedLoops:
 
     def __init__(self) -> None:
         self._loops: list[_EndedLoop] = []
+        # Label of an outermost call → the loops in it: a batch has a call for each of many rows.
+        self._loops_by_call = defaultdict[str, list[_EndedLoop]](list)
 
     def add(self, label: str, loop: WiggumResult) -> None:
         """Adds a loop that has ended, in this call of a node."""
-        self._loops.append(_EndedLoop(label, loop))
+        ended = _EndedLoop(label, loop)
+        self._loops.append(ended)
+        self._loops_by_call[label.partition("/")[0]].append(ended)
 
     def repeats(self, label: str) -> None:
         """Notes that a call is repeated."""
@@ -263,7 +268,8 @@ class EndedLoops:
         return tuple(loop.result for loop in self._loops if not loop.repeated)
 
     def _within(self, label: str) -> Iterator[_EndedLoop]:
-        return (loop for loop in self._loops if f"{loop.label}/".startswith(f"{label}/"))
+        loops = self._loops_by_call.get(label.partition("/")[0], ())
+        return (loop for loop in loops if f"{loop.label}/".startswith(f"{label}/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
