@@ -240,6 +240,8 @@ class BatchRows(NoCode):
                 f"{did_you_mean(unknown[0], self._names)}",
                 code="pipeline.unknown-input",
             )
+
+        # 1. The rows of the table, or a sample of them.
         rows = [*_rows_of(inputs, columns or {}, self._names)]
         if not rows:
             raise InvalidInput("there is no row below the names of the columns", code="row.no-rows")
@@ -250,6 +252,8 @@ class BatchRows(NoCode):
         if "epoch" not in self._names:
             rows = _with_ids_by_epoch(rows)
         self._columns = {name for row in rows if isinstance(row, Row) for name in row.fields}
+
+        # 2. Those that fit, and those that do not.
         # Row name → row that fits. A name is a digest of the row's inputs, with the contents of
         # files that they name, and ends with the epoch.
         self.given: dict[str, Row] = {}
@@ -269,6 +273,8 @@ class BatchRows(NoCode):
         for name, value in self._every.items():
             if isinstance(value, str):
                 self._warn_of_doubled_braces(name, value)
+
+        # 3. The identity of the table, and the rows of the shard.
         names = [f"{name} {row.id}" for name, row in self.given.items()]
         names += map(_name_of, self.refused)
         # For the manifest. Sorted, since the same table in another order has the same shards.

@@ -28,7 +28,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -46,7 +45,7 @@ from harness.hardware.machine import (
     read_gpus,
 )
 from harness.inference import MACHINE, Endpoint
-from harness.inference.providers.counters import Reading
+from harness.inference.providers.counters import MetricsSource, Reading
 from harness.log import log_warning
 from harness.trace import Clock, Interval, Tracer, describe, events
 from harness.trace.clock import boot_id
@@ -230,28 +229,11 @@ def _user_code(innermost: FrameType) -> tuple[str | None, str | None]:
 # --- counters of servers and devices --------------------------------------------------------------
 
 
-class Source(Protocol):
-    """A server or device whose counters one task reads again and again."""
-
-    @property
-    def pause_s(self) -> float:
-        """The least time between the end of a read and the next."""
-        ...
-
-    async def read(self) -> tuple[Reading, ...]:
-        """The quantities now."""
-        ...
-
-    async def aclose(self) -> None:
-        """Closes its connection, if it has one."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
     """A server or device to sample."""
 
-    source: Source
+    source: MetricsSource | LocalSource
     track: str
     """The track of its counters: `server <tag>`, `machine`, `gpu0`, …"""
     called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -332,7 +314,7 @@ class LocalSource:
         self._readings = readings
 
     async def read(self) -> tuple[Reading, ...]:
-        """See `Source`."""
+        """The quantities now."""
         return next(self._readings)
 
     async def aclose(self) -> None:
@@ -343,7 +325,7 @@ class GpuSource(LocalSource):
     """Readings of a GPU, whose driver may take long to answer."""
 
     async def read(self) -> tuple[Reading, ...]:
-        """See `Source`."""
+        """The quantities now."""
         return await asyncio.to_thread(next, self._readings)
 
 
