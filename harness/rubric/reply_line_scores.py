@@ -12,7 +12,7 @@ from harness.rubric.reply_statements import SCORE_LABEL, AskedDimensions, Statem
 
 # What may stand before a label at the start of a line: list marks, ticks, stars.
 _OPENING = re.compile(
-    r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
+    r"(?>(?:(?!\[result\])[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
     r"|\(?(?:\d{1,2}|[a-z])[.)](?=[\s*]))*)"
     r"(?:(?:dimension|criterion|category|aspect|metric|name)[ \t]*+\d{0,2}[ \t:*_.-]*+"
     r"|(?:score|rating)[ \t](?:for|of|on)[ \t]|(?:the|my)[ \t])?",
@@ -124,7 +124,7 @@ class LineScores:
         if not number or not self._subject:
             return
         # Words behind a number without a scale may say what it counts.
-        is_count = not number["scale_end"] and self._text[number.end() : end].strip(" \t\r*_`.")
+        is_count = not number["scale_end"] and self._text[number.end() : end].strip(" \t\r*_`.]")
         is_below_name = _MARKS_ONLY.fullmatch(self._text, self._subject_changes[-1], start)
         if is_below_name and not is_count:
             self._state(self._subject, number, start)

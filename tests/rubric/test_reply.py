@@ -125,7 +125,7 @@ UNSTATED = {
     "true": json.dumps({R: {"score": True}, D: False}),
     "NaN": '{"relevance": {"score": NaN}, "depth": {"score": Infinity}}',
     "JSON off the scale": json.dumps({R: {"score": 10.1}, D: {"score": -0.5}}),
-    "an exponent": '{"relevance": {"score": 1e1}}',
+    "an exponent off the scale": '{"relevance": {"score": 1e2}}',
     "a list of scores": json.dumps({R: {"score": [7, 8]}}),
     "other tables": json.dumps({"weights": {R: 1, D: 2}, "example": GOOD}),
     "a round before": json.dumps({"previous": GOOD}),
