@@ -44,7 +44,7 @@ class Words(InRange):
         """Falls off with the distance from the range."""
         if not has_blanks(draft.visible):
             return NO_WORDS
-        return self._grade(len(words(draft.visible)), "words in all")
+        return self._grade(len(words(shown_text(draft.visible))), "words in all")
 
 
 class Characters(InRange):
@@ -56,7 +56,7 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        visible = " ".join(_NO_WIDTH.sub("", draft.visible).split())
+        visible = " ".join(_NO_WIDTH.sub("", shown_text(draft.visible)).split())
         count = len(visible)
         if not visible.isascii():
             import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for such texts alone
@@ -92,7 +92,9 @@ class SectionWords(InRange):
         if not has_blanks(draft.visible):
             return NO_WORDS
         return self._grade_each(
-            draft, lambda part: len(words(visible_text(part.blocks))), "words in this section"
+            draft,
+            lambda part: len(words(shown_text(visible_text(part.blocks)))),
+            "words in this section",
         )
 
 

@@ -14,6 +14,8 @@ from harness.rubric.checks import (
     Items,
     Language,
     NoRepetition,
+    SectionWords,
+    Words,
 )
 from harness.rubric.draft import Draft
 
@@ -76,7 +78,16 @@ CLUSTERS = {
     "Devanagari": ("क्षि", 1),
     "marks apart": ("e\u0301", 1),
     "letters": ("abc", 3),
+    "a link": ("[a c](https://example.org/guide 'The guide')", 3),
+    "a link by reference": ("[abc][g]\n\n[g]: x.md", 3),
+    "a tag": ('<span class="of a word">abc</span>', 3),
+    "a block of tags": ('<div align="center">\nabc\n</div>', 3),
+    "marks": ("a**b**`c`", 3),
 }
+NO_WORDS_BESIDE_IT = [
+    *("See the [full guide](https://example.org/a-b 'of ours').", "See the <b id='x'>full</b> guide."),
+    *("<p class='a b'>See the full guide.</p>", "See the [full guide][g].\n\n[g]: https://example.org"),
+]
 BROKEN = [
     *("We met Dr.", "See e.g.", "See Fig.", "It takes approx.", "Wir trafen Prof."),
     *("Ask Mrs.", "It holds, i.e.", "Das gilt z.B.", "Das gilt z. B.", "It was Spain vs."),
@@ -131,6 +142,12 @@ def test_a_script_tells_a_language_in_any_length(code, text, share):
 @pytest.mark.parametrize(("text", "count"), CLUSTERS.values(), ids=CLUSTERS)
 def test_characters_are_what_a_reader_takes_for_one(text, count):
     assert Characters(min=count, max=count).grade(draft(text)).share == 1
+
+
+@pytest.mark.parametrize("text", NO_WORDS_BESIDE_IT)
+def test_an_address_behind_a_text_and_a_tag_are_no_words(text):
+    assert Words(min=4, max=4).grade(draft(text)).share == 1
+    assert SectionWords(min=4, max=4).grade(draft(f"# It\n\n{text}")).share == 1
 
 
 @pytest.mark.parametrize("text", BROKEN)
