@@ -85,11 +85,11 @@ class LineScores:
         is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
         if is_heading and not _INNER_HEADING.match(self._text, first, end):
             self._change_subject("", start)
-        self._read_labels(first, end)
+        self._read_labels(start, first, end)
         self._read_leading_number(start, end)
 
-    def _read_labels(self, first: int, end: int) -> None:
-        """Takes in the labels of a line, with scores behind them or not."""
+    def _read_labels(self, start: int, first: int, end: int) -> None:
+        """Takes in the labels of a line, the `first` behind list marks, with scores or without."""
         text = self._text
         find_label = self._asked.label.match
         opens_with_label = find_label(text, first, end) or _ENTRY.match(text, first, end)
@@ -111,6 +111,8 @@ class LineScores:
             behind = _BEHIND_NAME.match(text, label.end(), end)
             opens_text = label_start == first and behind is not None
             if is_name and (number or opens_text):
+                # The text about the last dimension ends before the name and its list marks.
+                self._change_subject("", start if label_start == first else label_start)
                 self._change_subject(name, label.end())
             # In `clear, useful: 7`, it is unknown whose score the 7 is.
             is_unclear = is_name and follows_open_name

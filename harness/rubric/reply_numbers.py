@@ -34,7 +34,7 @@ _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
 PERCENT = r"(?:%|per[ ]?cent(?:age)?\b)"
-_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
+_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|p[uo]n(?:t[io]s?|ten)|балл\w{0,2})\b|[点分점]))"
 
 
 def score_in(

@@ -297,6 +297,13 @@ def test_that_there_are_no_issues_is_none(said):
         ),
         pytest.param("| Depth | 7 | no figures |\nThat is all.", "no figures", id="a row"),
         pytest.param("Depth: 7", "", id="none"),
+        pytest.param(
+            "1. **Depth** \u2013 7/10: no figures\n2. **Relevance** \u2013 8/10",
+            "no figures",
+            id="an item",
+        ),
+        pytest.param("Depth (7)\nRelevance (8)", "", id="in brackets"),
+        pytest.param("Depth 7, relevance 8", "", id="in a line"),
     ],
 )
 def test_the_reason_of_a_score_in_lines_is_what_stands_around_it(text, reason):

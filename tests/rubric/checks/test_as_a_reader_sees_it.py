@@ -85,8 +85,14 @@ CLUSTERS = {
     "marks": ("a**b**`c`", 3),
 }
 NO_WORDS_BESIDE_IT = [
-    *("See the [full guide](https://example.org/a-b 'of ours').", "See the <b id='x'>full</b> guide."),
-    *("<p class='a b'>See the full guide.</p>", "See the [full guide][g].\n\n[g]: https://example.org"),
+    *(
+        "See the [full guide](https://example.org/a-b 'of ours').",
+        "See the <b id='x'>full</b> guide.",
+    ),
+    *(
+        "<p class='a b'>See the full guide.</p>",
+        "See the [full guide][g].\n\n[g]: https://example.org",
+    ),
 ]
 BROKEN = [
     *("We met Dr.", "See e.g.", "See Fig.", "It takes approx.", "Wir trafen Prof."),
