@@ -49,7 +49,8 @@ _NO_STATEMENT = re.compile(
 _MARKS_ONLY = re.compile(r"[\s*_#:=-]{0,40}")
 # What is no part of a reason.
 _MARKUP = re.compile(
-    r"[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:", re.IGNORECASE | re.MULTILINE
+    r"</?[a-z]\w*>|<(?=\s*(?:</|\Z))|[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:",
+    re.IGNORECASE | re.MULTILINE,
 )
 
 
@@ -83,7 +84,8 @@ class LineScores:
         first = opening.end() if opening else start
         # A heading that names no dimension of the rubric ends the text about the last one.
         is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
-        if is_heading and not _INNER_HEADING.match(self._text, first, end):
+        is_score = reply_numbers.ALONE.fullmatch(self._text, start, end)  # `**PASS**`
+        if is_heading and not is_score and not _INNER_HEADING.match(self._text, first, end):
             self._change_subject("", start)
         self._read_labels(start, first, end)
         self._read_leading_number(start, end)

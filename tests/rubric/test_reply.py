@@ -303,6 +303,9 @@ def test_that_there_are_no_issues_is_none(said):
             id="an item",
         ),
         pytest.param("Depth (7)\nRelevance (8)", "", id="in brackets"),
+        pytest.param(
+            "## Depth\n<reason>No figures.</reason>\n<score>7</score>", "No figures.", id="tags"
+        ),
         pytest.param("Depth 7, relevance 8", "", id="in a line"),
     ],
 )
