@@ -76,7 +76,7 @@ def read_rubric(
 
 
 def _read(chain: tuple[Path, ...], folders: tuple[Path, ...], refuse: Refuse | None) -> RubricFile:
-    """The rubric in the last file of `chain`, whose files extend each other, the first the second.
+    """The rubric in the last file of `chain`, each file of which extends the next one.
 
     Names of rubrics are looked up in `folders`.
     """
@@ -104,9 +104,9 @@ def _read(chain: tuple[Path, ...], folders: tuple[Path, ...], refuse: Refuse | N
         )
     # 2. The rubric of these values, or all mistakes at once.
     values = {name: v for name, v in written.plain().items() if name not in FILLED_IN}
-    directories_of_files = (path.parent, *(base.folders if base else ()))
-    context = {"directories": directories_of_files, "refuse": refuse}
+    beside = (path.parent, *(base.folders if base else ()))
     try:
+        context = {"directories": beside, "refuse": refuse}
         rubric = Rubric.model_validate(values, context=context)
     except ValidationError as error:
         mistakes = [_problem(e, written, path) for e in worth_saying(error.errors())]
@@ -115,7 +115,7 @@ def _read(chain: tuple[Path, ...], folders: tuple[Path, ...], refuse: Refuse | N
         problems += _scores_of_another_scale(rubric, base.rubric, written)
     if problems:
         raise refusal(problems)
-    return RubricFile(rubric.model_copy(update={"id": path.stem}), written, directories_of_files)
+    return RubricFile(rubric.model_copy(update={"id": path.stem}), written, beside)
 
 
 def _base_of(file: Written, chain: tuple[Path, ...], folders: tuple[Path, ...]) -> Path | None:

@@ -83,6 +83,8 @@ CLUSTERS = {
     "a tag": ('<span class="of a word">abc</span>', 3),
     "a block of tags": ('<div align="center">\nabc\n</div>', 3),
     "marks": ("a**b**`c`", 3),
+    "a heading": ("# abc", 3),
+    "items": ("1. a\n2. b", 3),
 }
 NO_WORDS_BESIDE_IT = [
     *(
