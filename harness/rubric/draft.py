@@ -210,6 +210,19 @@ def visible_text(blocks: Iterable[Block]) -> str:
     )
 
 
+# Behind the text of a link or in a line of its own, and around any text.
+_ADDRESS_OR_TAG = re.compile(
+    r"(?<=\])\([^()\s]*+(?:\s+(?:\"[^\"\n]*\"|'[^'\n]*'))?\)|^ {0,3}\[[^\^\]\n][^\]\n]*\]:\s*\S.*"
+    r"|</?[A-Za-z][\w-]*+(?:\s[^<>]*+)?/?>",
+    re.MULTILINE,
+)
+
+
+def without_addresses(markdown: str) -> str:
+    """A text without the addresses of its links and without tags, which no reader sees."""
+    return _ADDRESS_OR_TAG.sub("", markdown)
+
+
 ENOUGH_BYTES = 100
 """Bytes of letters in UTF-8: about 17 words of English, or 33 characters of Chinese."""
 # Languages that may be taken for each other in a text of any length.

@@ -10,7 +10,9 @@ from harness.rubric.checks import (
     ContainsAll,
     Excludes,
     Finished,
+    GroundedNames,
     GroundedNumbers,
+    GroundedSentences,
     Items,
     Language,
     NoRepetition,
@@ -102,7 +104,13 @@ BROKEN = [
 ]
 WHOLE = [
     *("We sell apples, pears, etc.", "Äpfel, Birnen usw.", "See [the docs.](x.md)", "We say no."),
-    *("It is **done.**", "He said “no.”", "Made by Acme Inc.", 'See [it.](x.md "Title")'),
+    *(
+        "It is **done.**",
+        "It is <b>done.</b>",
+        "He said “no.”",
+        "Made by Acme Inc.",
+        'See [it.](x.md "Title")',
+    ),
 ]
 ORDINALS = {
     "3rd": ("The 3rd try.", "It was the third try.", None, True),
@@ -150,6 +158,27 @@ def test_a_script_tells_a_language_in_any_length(code, text, share):
 @pytest.mark.parametrize(("text", "count"), CLUSTERS.values(), ids=CLUSTERS)
 def test_characters_are_what_a_reader_takes_for_one(text, count):
     assert Characters(min=count, max=count).grade(draft(text)).share == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[The free guide](https://example.org/v3/of-other-words/2024 'No 5') is by Ada.",
+        "[The free guide][g] is by Ada.\n\n[g]: https://example.org/v3/of-other-words/2024",
+        '<span class="Other Words" style="width: 30px">The free guide</span> is by Ada.',
+        "The free guide is by Ada. ![Guide](Other/Words-17.png)",
+    ],
+)
+def test_no_source_is_asked_for_an_address_or_a_tag(text):
+    graded = Draft(text=text, task="", sources=("The guide is free. It is by Ada.",))
+    for check in (GroundedNumbers(), GroundedNames(), GroundedSentences()):
+        assert check.grade(graded).share == 1
+
+
+def test_an_address_repeats_nothing():
+    url = "(https://example.org/guide/install/linux)"
+    text = f"See [one thing]{url}. See [another one]{url}."
+    assert NoRepetition().grade(draft(text)).share == 1
 
 
 @pytest.mark.parametrize("text", NO_WORDS_BESIDE_IT)
