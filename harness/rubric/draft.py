@@ -121,9 +121,10 @@ class Draft:
         """Whether it has any source that is not blank."""
         return any(source.strip() for source in self.sources)
 
-    def finding(self, message: str, index: int, *, code: str) -> Finding:
-        """A finding about the section with this index in `sections`."""
-        return Finding(message, self.sections[index].title, index, code=code)
+    def finding(self, message: str, index: int | None, *, code: str) -> Finding:
+        """A finding about the section with this index in `sections`; None for the whole draft."""
+        title = None if index is None else self.sections[index].title
+        return Finding(message, title, index, code=code)
 
     def has_subsections(self, index: int) -> bool:
         """Whether the section is followed by one with a deeper heading."""

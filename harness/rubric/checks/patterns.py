@@ -111,8 +111,7 @@ class Regex(Check):
             message = f"{count} of this: {self._meaning}; at least {self._least} are needed"
             # A finding about the whole draft names no section.
             index = next(iter(by_section)) if self.scope == "section" else None
-            title = None if index is None else draft.sections[index].title
-            findings = (Finding(message, title, index, code="check.too-few"),)
+            findings = (draft.finding(message, index, code="check.too-few"),)
         elif self.max is not None and count > self.max:
             # A surplus match is in some section: each such section gets a finding.
             findings = tuple(

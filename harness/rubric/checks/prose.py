@@ -328,7 +328,7 @@ def _repeated(
         # with all would take quadratic time.
         prefix = rarest_first[: len(words) - needed + 1]
         near = chain.from_iterable(by_word[word] for word in prefix)
-        if any(is_same(new, earlier) for earlier in chain({new} & earlier_texts, near)):
+        if any(is_same(new, earlier) for earlier in near):
             yield new
         if new not in earlier_texts:
             earlier_texts.add(new)
