@@ -211,9 +211,11 @@ def visible_text(blocks: Iterable[Block]) -> str:
     )
 
 
+_TITLE = r"(?:\s+(?:\"[^\"\n]*\"|'[^'\n]*'))?"
 # Behind the text of a link or in a line of its own, and around any text.
 _ADDRESS_OR_TAG = re.compile(
-    r"(?<=\])\([^()\s]*+(?:\s+(?:\"[^\"\n]*\"|'[^'\n]*'))?\)|^ {0,3}\[[^\^\]\n][^\]\n]*\]:\s*\S.*"
+    rf"(?<=\])\((?>(?:[^()\s]|\([^()\s]*\))*){_TITLE}\)"
+    rf"|^ {{0,3}}\[[^\^\]\n][^\]\n]*\]:[ \t]*\S++{_TITLE}[ \t]*$"
     r"|</?[A-Za-z][\w-]*+(?:\s[^<>]*+)?/?>",
     re.MULTILINE,
 )

@@ -286,29 +286,18 @@ def test_that_there_are_no_issues_is_none(said):
     assert read_reply(text, RUBRIC, (DEPTH,), draft=NOTHING)[D].issues == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        pytest.param(
-            "**Depth**: 7/10 - no figures\n  are given.", "no figures are given.", id="a line"
-        ),
-        pytest.param(
-            "## Depth\nNo figures.\n\n**Score:** 7\n## Tone\nBad.", "No figures.", id="section"
-        ),
-        pytest.param("| Depth | 7 | no figures |\nThat is all.", "no figures", id="a row"),
-        pytest.param("Depth: 7", "", id="none"),
-        pytest.param(
-            "1. **Depth** \u2013 7/10: no figures\n2. **Relevance** \u2013 8/10",
-            "no figures",
-            id="an item",
-        ),
-        pytest.param("Depth (7)\nRelevance (8)", "", id="in brackets"),
-        pytest.param(
-            "## Depth\n<reason>No figures.</reason>\n<score>7</score>", "No figures.", id="tags"
-        ),
-        pytest.param("Depth 7, relevance 8", "", id="in a line"),
-    ],
-)
+REASONS = {
+    "a line": ("**Depth**: 7/10 - no figures\n  are given.", "no figures are given."),
+    "section": ("## Depth\nNo figures.\n\n**Score:** 7\n## Tone\nBad.", "No figures."),
+    "a row": ("| Depth | 7 | no figures |\nThat is all.", "no figures"),
+    "an item": ("1. **Depth** - 7/10: no figures\n2. **Relevance** - 8/10", "no figures"),
+    "tags": ("## Depth\n<reason>No figures.</reason>\n<score>7</score>", "No figures."),
+    "none": ("Depth: 7", ""),
+    "none in brackets": ("Depth (7)\nRelevance (8)", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), REASONS.values(), ids=REASONS)
 def test_the_reason_of_a_score_in_lines_is_what_stands_around_it(text, reason):
     assert read_reply(text, RUBRIC, RUBRIC.judged, draft=NOTHING)[D].reason == reason
 
