@@ -181,7 +181,7 @@ def without_marks(block: str) -> str:
     return "" if _MODULE.match(block) else _UNSEEN.sub("", block)
 
 
-_MARKUP = re.compile(r"[*_~`\[<>&\\]")
+_MARKUP = re.compile(r"[*_~`\[<>&\\|]|^[ \t]*(?:[#=+-]|\d+[.)])", re.MULTILINE)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 
 

@@ -31,7 +31,7 @@ from harness.inference import Backend, Limits, Spent
 from harness.log import log_warning
 from harness.rows import check_output, rows_saved
 from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise
-from harness.rubric.evaluator import is_judged_enough
+from harness.rubric.noise import is_judged_enough
 from harness.session.batch_files import (
     ROWS,
     SCORED,
