@@ -250,22 +250,18 @@ def matches_of(
         (_alike, False),
     )
     for likeness, only_one in likenesses:
-        indices_by_likeness: dict[Hashable, list[int]] = {}
-        for index, section in enumerate(sections):
-            if section.level:
-                indices_by_likeness.setdefault(likeness(section), []).append(index)
+        keys = [likeness(section) if section.level else None for section in sections]
         previous = -1  # the index in `sections` of the match before
-        for returned_index, section in enumerate(returned):
-            if returned_index not in matches and section.level:
-                indices = indices_by_likeness.get(likeness(section), ())
-                matched = set(matches.values())
-                unmatched = [index for index in indices if index not in matched]
+        for number, section in enumerate(returned):
+            if section.level and number not in matches:
+                key, matched = likeness(section), set(matches.values())
+                unmatched = [i for i, k in enumerate(keys) if k == key and i not in matched]
                 candidates = [index for index in unmatched if index in preferred] or unmatched
                 if len(candidates) == 1 or (candidates and not only_one):
                     # Sections of one title come back in their order.
                     later = (index for index in candidates if index > previous)
-                    matches[returned_index] = next(later, candidates[0])
-            previous = matches.get(returned_index, previous)
+                    matches[number] = next(later, candidates[0])
+            previous = matches.get(number, previous)
     return matches
 
 

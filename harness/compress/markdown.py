@@ -41,25 +41,35 @@ _KINDS: dict[str, BlockKind] = {
     "blockquote_open": "quote",
 }
 
-# Marks around keys, items, comments, lines that go on; pandoc's title; JSON with a text behind it.
+# Front matter of site generators: YAML or TOML between marks; pandoc's title; JSON with a text
+# behind it.
 _FRONT_MATTER = re.compile(
-    r"\ufeff?(?:(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'\[#-])"
-    r"(?:(?:[\w\"'.][^\n:=]*[:=][^\n]*|[ \t][^\n]*|-[ \t][^\n]*|[#\[\]{}][^\n]*|\r?)\n)+?"
-    r"(?:(?P=marks)|\.\.\.)[ \t]*(?:\r?\n|\Z)|%[ \t][^\n]*\n(?:%[^\n]*\n){0,2}(?=\r?\n)"
-    r"|\{(?=[^{}]*\"(?:title|date)\":)[ \t]*\r?\n(?:[ \t][^\n]*\n)+\}[ \t]*\r?\n(?=\s*\S))"
+    r"""(?x) \ufeff? (?:
+    (?P<marks> --- | \+\+\+ ) [ \t]*\r?\n (?=[\w"'\[#-])
+    (?: (?: [\w"'.][^\n:=]*[:=][^\n]*             # a key and its value
+        | [ \t][^\n]* | -[ \t][^\n]*              # a line that goes on, an item
+        | [#\[\]{}][^\n]* | \r? ) \n )+?          # a comment, a table, brackets, a blank line
+    (?: (?P=marks) | \.\.\. ) [ \t]* (?: \r?\n | \Z )
+    | %[ \t][^\n]*\n (?: %[^\n]*\n ){0,2} (?=\r?\n)
+    | \{ (?=[^{}]*"(?:title|date)":) [ \t]*\r?\n (?: [ \t][^\n]*\n )+ \} [ \t]*\r?\n (?=\s*\S)
+    )"""
 )
 # What MDX imports and exports, unless it ends as a sentence or may be a program's own code.
 _MODULE = re.compile(
     r"(?s)\s*(?:import (?:[^.'\"]+ from )?(['\"])[^'\"\n]+\1;?\s*)*"
     r"(?:\Z|export (?:[*{]|(?:const|let|default) (?!function|class|async))(?!.*[.!?]\s*\Z))"
 )
-# Marks without a text, but in code spans: comments, includes, attributes, fences of containers such
-# as `:::note`, abbreviations, names of blocks. With one class at its front, `re` is quick.
+# Marks without a text, but not in code spans. With one class at its front, `re` is quick.
 _UNSEEN = re.compile(
-    r"(?ms)[<{%:*^](?<!`.)(?:(?<=<)!--.*?(?:-->|\Z)|(?<=%)(?<!\S%)%[^%]+%%(?!\S)"
-    r"|(?<=\{)(?:(?:/\*|%|\{[%<])[^{}]*\}\}?|(?::|[ \t]*[#.][\w-])[^{}\n]*\}(?=[ \t\r]*$))"
-    r"|(?<=:)(?<!\S:)::+[ \t]*(?:\{[^{}\n]*\}|[\w-]*)|(?<=\*)(?<![^\n]\*)\[[^]\n]+\]:[^\n]*"
-    r"|(?<=\^)(?<!\S\^)(?=[\w-]*[a-z])[\w-]{3,}(?=[ \t\r]*$))"
+    r"""(?msx) [<{%:*^] (?<!`.) (?:
+    (?<=<) !--.*? (?:-->|\Z)                                        # a comment of HTML
+    | (?<=%) (?<!\S%) %[^%]+%% (?!\S)                               # a comment of Obsidian
+    | (?<=\{) (?: /\* | % | \{[%<] ) [^{}]* \}\}?                   # an include, a comment of MDX
+    | (?<=\{) (?: : | [ \t]*[#.][\w-] ) [^{}\n]* \} (?=[ \t\r]*$)   # attributes
+    | (?<=:) (?<!\S:) ::+[ \t]* (?: \{[^{}\n]*\} | [\w-]* )         # a container's fence: `:::note`
+    | (?<=\*) (?<![^\n]\*) \[[^]\n]+\]:[^\n]*                       # an abbreviation
+    | (?<=\^) (?<!\S\^) (?=[\w-]*[a-z]) [\w-]{3,} (?=[ \t\r]*$)     # the name of a block
+    )"""
 )
 _WIKI_LINK = re.compile(r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]+)\]\]")
 # The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
