@@ -66,50 +66,51 @@ def condense_toward(
     sections = split_sections(
         [_in_pieces(section) for document in by_document for section in document]
     )
-    kept_texts: dict[int, str] = {}
+    kept: dict[Part, str] = {}
     shown_sections: set[int] = set()
     shown_documents: set[int] = set()
     room = budget_chars
 
-    def opening_chars(index: int) -> int:
-        """The most that a section takes with nothing kept."""
-        if index in shown_sections:
-            return 0
-        frame = 0 if document_of[index] in shown_documents else frame_chars
-        return len(sections[index].heading) + 3 * len(_GAP) + frame
+    def show(index: int, chars: int, *, leaving: float) -> bool:
+        """Shows a section, with so many more characters of it, if that leaves enough room."""
+        nonlocal room
+        document = document_of[index]
+        if index not in shown_sections:
+            chars += len(sections[index].heading) + 3 * len(_GAP)
+        if document not in shown_documents:
+            chars += frame_chars
+        if chars > room - leaving:
+            return False
+        shown_sections.add(index)
+        shown_documents.add(document)
+        room -= chars
+        return True
 
     # 1. Evidence.
     reserve = (1 - _NEAR_SHARE) * budget_chars
     parts = [part for section in sections for part in section.parts]
     for part, is_quoted in _evidence(draft, parts):
-        takes = opening_chars(part.section) + added_chars(part, part.text, kept_texts)
-        if takes <= (room if is_quoted else room - reserve):
-            kept_texts[part.start] = part.text
-            shown_sections.add(part.section)
-            shown_documents.add(document_of[part.section])
-            room -= takes
+        part_chars = added_chars(part, part.text, kept)
+        if show(part.section, part_chars, leaving=0 if is_quoted else reserve):
+            kept[part] = part.text
 
     # 2. Headings of other sections, those of the same documents first.
     least_room = room * (1 - _OUTLINE_SHARE)
     with_evidence = frozenset(shown_documents)
     for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in with_evidence):
-        takes = opening_chars(index)
-        if takes <= room - least_room:
-            shown_sections.add(index)
-            shown_documents.add(document_of[index])
-            room -= takes
+        show(index, 0, leaving=least_room)
 
     # 3. The parts that add most, in the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
-    shown = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
-    texts = [section.shown(kept_texts) for section in shown]
-    views = [_joined(texts[span]) for span in spans]
-    views_chars = sum(len(view) + frame_chars for view in views if view)
-    gaps_chars = views_chars - sum(map(len, texts))
-    texts = filled(shown, kept_texts, budget_chars=budget_chars - gaps_chars, focus=focus)
+    visible = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
+    texts = [section.shown(kept) for section in visible]
+    joined = [_joined(texts[span]) for span in spans]
+    joined_chars = sum(len(text) + frame_chars for text in joined if text)
+    gaps_chars = joined_chars - sum(map(len, texts))
+    texts = filled(visible, kept, budget_chars=budget_chars - gaps_chars, focus=focus)
     # A section that ends with a mark needs no mark for the sections left out after it.
-    views = [_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans]
-    return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))
+    joined = [_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans]
+    return tuple(min(pair, key=len) for pair in zip(documents, joined, strict=True))
 
 
 def _in_pieces(section: Section) -> Section:
@@ -141,6 +142,7 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
     blocks = [block.text for block in blocks_of(draft) if block.kind != "heading"]
     sentences = (sentence for text in blocks for sentence in sentences_of(text))
     claims = [words_in(claim) for claim in dict.fromkeys([*sentences, *QUOTED.findall(draft)])]
+    # A feature of a part is a word, or a run of words as long as a claim can quote.
     lengths = sorted({min(_RUN_WORDS, len(words)) for words in claims} - {0, 1})
     features = [
         {*words, *(run for length in lengths for run in _runs(words, length))}
@@ -177,11 +179,15 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
             lacks = {feature: w for feature, w in lacks.items() if feature not in features[best]}
             turn += 1
 
-    def order(number: int) -> tuple[bool, float, int]:
-        value = served[number] / (len(parts[number].text) + _MARK_CHARS)
-        return served[number] < _QUOTED_WEIGHT, -value, number
-
-    return [(parts[n], served[n] >= _QUOTED_WEIGHT) for n in sorted(served, key=order)]
+    quoted_first = sorted(
+        served,
+        key=lambda number: (
+            served[number] < _QUOTED_WEIGHT,
+            -served[number] / (len(parts[number].text) + _MARK_CHARS),
+            number,
+        ),
+    )
+    return [(parts[number], served[number] >= _QUOTED_WEIGHT) for number in quoted_first]
 
 
 def _runs(words: Sequence[str], length: int) -> list[str]:
