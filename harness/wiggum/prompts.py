@@ -7,7 +7,7 @@ them: sources, task, requirements; then the draft; then its findings.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.compress import Section, condense, matter_of, passages_of, sections_of
 from harness.inference import Message
@@ -34,20 +34,15 @@ class FailedDraft:
     focus: Sequence[DimensionScore]
     rounds: Sequence[Round]
 
-    @property
-    def by_section(self) -> dict[int, tuple[str, ...]] | None:
-        """Section index → the findings about it, from `located`."""
-        return located(self.focus, self.draft.sections)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionPrompts:
     """The prompts of one loop's revisions."""
 
-    prompts: Prompts
-    requirements: tuple[str, ...]
+    prompts: Prompts = field(default_factory=Prompts)
+    requirements: tuple[str, ...] = ()
     # A draft of more characters is shown as its outline, with the sections to change in full.
-    shorten_over: int
+    shorten_over: int = 5_000
 
     def first(self, draft: Draft) -> str:
         """A prompt for the first draft, with all sources."""
