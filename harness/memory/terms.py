@@ -32,7 +32,7 @@ _WITH_STOP_WORDS = frozenset(LANGUAGES) - {
 
 # Part of the schema on disk: an index of another schema does not open, and is made again. So this
 # number has to be raised with every change to documents or words.
-_FORMAT = 7
+_FORMAT = 8
 
 K1, B = 1.2, 0.75  # BM25's parameters, which tantivy fixes
 
@@ -309,9 +309,15 @@ _UNMARKED = dict.fromkeys(range(0x300, 0x370), "") | {
 }
 
 
+# Names that end in signs, which the tokenizer drops, get a second word: C++, Notepad++, C#.
+_PLUS_PLUS = re.compile(r"\b([^\W\d_]\w*)\+\+")
+_SHARP = re.compile(r"\b([A-Za-z])[#♯](?!\w)")
+
+
 def spaced(text: str) -> str:
     """The text as an analyzer needs it: folded, with blanks where words may end."""
-    return in_twos(folded(text).translate(_UNMARKED))
+    words = in_twos(folded(text).translate(_UNMARKED))
+    return _SHARP.sub(r"\1 \1sharp ", _PLUS_PLUS.sub(r"\1 \1plusplus ", words))
 
 
 # --- the text of a query ---------------------------------------------------------------------
