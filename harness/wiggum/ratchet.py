@@ -127,6 +127,7 @@ class Contest:
 
     def gains(self, trial: Trial, *, text: str, checked: Checked) -> bool:
         """Whether a candidate may be taken into a draft of this text: see `select`."""
+        # An unchanged text has the same rank too, but is no gain.
         if trial.candidate.section in self.undecided and trial.draft.text != text:
             return trial.checked.rank >= checked.rank
         return trial.checked.rank > checked.rank
@@ -250,10 +251,12 @@ def _climb(
         for candidate in candidates:
             # The candidates of earlier sections stay: the rank is that of the draft as a whole.
             trial = contest.trial(candidate, chosen) if candidate.section == section else None
-            if trial is not None:
-                is_better = contest.gains(trial, text=text, checked=checked)
-                fates[candidate] = "outdone" if is_better else "no_gain", trial.checked.mean
-                better += [trial] if is_better else []
+            if trial is None:
+                continue
+            fates[candidate] = "no_gain", trial.checked.mean
+            if contest.gains(trial, text=text, checked=checked):
+                fates[candidate] = "outdone", trial.checked.mean
+                better.append(trial)
         if better:
             better.sort(key=lambda t: (t.checked.rank, -t.candidate.number), reverse=True)
             # If a section has too few gains for this place, its last one is taken.

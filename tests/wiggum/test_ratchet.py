@@ -345,6 +345,22 @@ def test_a_candidate_is_enough_if_nothing_is_left_to_gain_in_its_section(reply, 
     assert len(requests) == asked
 
 
+def test_a_whole_candidate_that_scores_as_a_cut_draft_is_enough():
+    asked = []
+
+    async def ask(request: ChatRequest) -> Completion:
+        asked.append(request)
+        return completion("All of it, to the end.")
+
+    def check(draft: Draft) -> Checked:
+        return Checked(rank=(not draft.cut, True, 5.0))
+
+    draft = Draft(text="All of it, to the", task="Write.", cut=True)
+    revised_once(draft, DULL, ask=ask, candidates=3, check=check)
+
+    assert len(asked) == 1
+
+
 POOR = "Servers load models. Bakers bake bread. Bread is eaten."
 
 
