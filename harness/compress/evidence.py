@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, count, groupby, pairwise
 
 from harness.compress.condense import (
     LEFT_OUT,
@@ -155,39 +155,45 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
 
     served: dict[int, float] = defaultdict(float)  # part → weight of what it has of the claims
     for words in claims:
-        # Inverse document frequency, parts being the documents: Spärck Jones, "A statistical
-        # interpretation of term specificity and its application in retrieval", 1972.
-        # Feature of the claim that no part has served so far → weight.
-        lacks = {
-            word: math.log(1 + len(parts) / len(parts_by_feature[word]))
-            for word in words
-            if word in parts_by_feature
-        }
-        # A list, not a set: the order of the sums below must not differ between processes.
-        quoted_runs = [run for run in _runs(words, _RUN_WORDS) if run in parts_by_feature]
-        lacks |= dict.fromkeys(quoted_runs, _QUOTED_WEIGHT)
-        turn = 0
-        # Up to three parts for the claim's words, and as many as it takes for its quotations.
-        while lacks and (turn < _NEAREST or lacks.keys() & quoted_runs):
-            weights: dict[int, float] = defaultdict(float)
-            for feature, weight in lacks.items():
-                for number in parts_by_feature[feature]:
-                    weights[number] += weight
-            # Of equal parts, the first in the documents is taken: the result is always the same.
-            best = min(weights, key=lambda n: (-weights[n], n))
-            served[best] += weights[best]
-            lacks = {feature: w for feature, w in lacks.items() if feature not in features[best]}
-            turn += 1
+        for number, weight in _serving(words, features, parts_by_feature):
+            served[number] += weight
 
-    quoted_first = sorted(
-        served,
-        key=lambda number: (
-            served[number] < _QUOTED_WEIGHT,
-            -served[number] / (len(parts[number].text) + _MARK_CHARS),
-            number,
-        ),
-    )
-    return [(parts[number], served[number] >= _QUOTED_WEIGHT) for number in quoted_first]
+    def order(number: int) -> tuple[bool, float, int]:
+        value = served[number] / (len(parts[number].text) + _MARK_CHARS)
+        return served[number] < _QUOTED_WEIGHT, -value, number
+
+    return [(parts[n], served[n] >= _QUOTED_WEIGHT) for n in sorted(served, key=order)]
+
+
+def _serving(
+    claim: Sequence[str], features: Sequence[Set[str]], parts_by_feature: Mapping[str, list[int]]
+) -> Iterator[tuple[int, float]]:
+    """The parts that together have what can be found of a claim, each with its share's weight.
+
+    In turn, the part that has most of what the parts before it lack.
+    """
+    # Inverse document frequency, parts being the documents: Spärck Jones, "A statistical
+    # interpretation of term specificity and its application in retrieval", 1972.
+    lacks = {
+        word: math.log(1 + len(features) / len(parts_by_feature[word]))
+        for word in claim
+        if word in parts_by_feature
+    }
+    # A list, not a set: the order of the sums below must not differ between processes.
+    quoted_runs = [run for run in _runs(claim, _RUN_WORDS) if run in parts_by_feature]
+    lacks |= dict.fromkeys(quoted_runs, _QUOTED_WEIGHT)
+    for turn in count():
+        # Up to three parts for the claim's words, and as many as it takes for its quotations.
+        if not lacks or (turn >= _NEAREST and not lacks.keys() & quoted_runs):
+            return
+        weights: dict[int, float] = defaultdict(float)
+        for feature, weight in lacks.items():
+            for number in parts_by_feature[feature]:
+                weights[number] += weight
+        # Of equal parts, the first in the documents is taken: the result is always the same.
+        best = min(weights, key=lambda n: (-weights[n], n))
+        yield best, weights[best]
+        lacks = {feature: w for feature, w in lacks.items() if feature not in features[best]}
 
 
 def _runs(words: Sequence[str], length: int) -> list[str]:

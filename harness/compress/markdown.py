@@ -106,11 +106,14 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
         line = len(lines_of(front[0]))
         # Blank lines in its place keep the parser's line numbers true.
         markdown = "\n" * line + markdown[front.end() :]
-    for start, end, block in _parsed(markdown):
-        blocks |= _unparsed(lines, line, start)
-        blocks[start] = block
+    for start, end, block in [*_parsed(markdown), (len(lines), len(lines), None)]:
+        # The parser is silent about link definitions: a block from the first line with a text on.
+        unparsed = (number for number in range(line, start) if lines[number].strip(BLANK))
+        if (first := next(unparsed, None)) is not None:
+            blocks[first] = Block(kind="other", text="")
+        if block is not None:
+            blocks[start] = block
         line = end
-    blocks |= _unparsed(lines, line, len(lines))
     if lines and not blocks:
         blocks[0] = Block(kind="other", text="")
     # Each block reaches to the next; the first also takes the blank lines before it.
@@ -158,15 +161,6 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
         elif content and not seen:
             block = replace(block, kind="metadata")
         yield token.map[0], token.map[1], block
-
-
-def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
-    """One block, by its first line, for all lines between two blocks; none if they are blank."""
-    for number in range(start, end):
-        # The parser is silent about link definitions.
-        if lines[number].strip(BLANK):
-            return {number: Block(kind="other", text="")}
-    return {}
 
 
 def tokens_of(markdown: str) -> list[Token]:
