@@ -85,31 +85,31 @@ def filled(
     for part, text in kept.items():
         if text == part.text:
             values.note_kept(part)
-    # A heap, the most valuable part first, then by place. The value of a part falls when a part of
-    # the same content is kept, and never rises: only the first has to be checked.
-    queue = [
+    # The most valuable part first, then by place. The value of a part falls when a part of the same
+    # content is kept, and never rises: only the first has to be checked.
+    heap = [
         (-values.of(part), part.start, part)
         for section in sections
         for part in section.parts
         if kept.get(part) != part.text
     ]
-    heapq.heapify(queue)
+    heapq.heapify(heap)
     texts = [section.shown(kept) for section in sections]
     while True:
         # 1. Choose parts that surely fit into the room that is left.
         room = budget_chars - sum(map(len, texts))
         chosen: list[Part] = []
         too_long = []
-        while queue and room > 0:
-            entry = heapq.heappop(queue)
+        while heap and room > 0:
+            entry = heapq.heappop(heap)
             _, start, part = entry
             if added_chars(part, part.text, kept) > room:
                 too_long.append(entry)
                 continue
             value = values.of(part)
-            # The value has fallen below that of the next part.
-            if queue and value < -queue[0][0]:
-                heapq.heappush(queue, (-value, start, part))
+            # Its value has fallen below that of the next part: it goes back to its new place.
+            if heap and value < -heap[0][0]:
+                heapq.heappush(heap, (-value, start, part))
                 continue
             room -= added_chars(part, part.text, kept)
             chosen.append(part)
@@ -122,7 +122,7 @@ def filled(
         for index in {part.section for part in chosen}:
             texts[index] = sections[index].shown(kept)
         for entry in too_long:
-            heapq.heappush(queue, entry)
+            heapq.heappush(heap, entry)
 
 
 # --- what a part is worth ---
