@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from harness.compress.markdown import BLANK, Block, Section, lines_of, sections_of
+from harness.compress.markdown import BLANK, PAIR, Block, Section, lines_of, sections_of
 from harness.text.sentences import sentence_pieces
+from harness.text.words import in_twos
 
 
 def condense(
@@ -142,9 +143,9 @@ _NOTHING_NEW = 0.01
 # The share of a mark that a part costs beside its own characters, on average.
 _MARK_CHARS = 30
 
-_WORD = re.compile(r"[^\W\d]\w{2,}|[0-9]+(?:[.,][0-9]+)*")
+_WORD = re.compile(rf"[^\W\d]\w{{2,}}|{PAIR}|[0-9]+(?:[.,][0-9]+)*")
 # The words of a focus that matter: not `the`, but `API`.
-_MATTER = re.compile(r"\w{4,}|\b[A-Z]{3}\b")
+_MATTER = re.compile(rf"\w{{4,}}|\b[A-Z]{{3}}\b|{PAIR}")
 QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”]{8,}[“”]")
 
 
@@ -157,7 +158,7 @@ class _Values:
 
     def __init__(self, sections: Sequence[SplitSection], *, focus: str) -> None:
         contents = [[_content_of(part) for part in section.parts] for section in sections]
-        focus_words = frozenset(words_in(" ".join(_MATTER.findall(focus))))
+        focus_words = frozenset(words_in(" ".join(_MATTER.findall(in_twos(focus)))))
         # For each section, the weight of the content that no kept part of it has.
         self._new_weights = _weights(contents, focus_words)
         self._content: dict[Part, frozenset[str]] = {}
@@ -226,8 +227,8 @@ def _content_of(part: Part) -> list[str]:
 
 
 def words_in(text: str) -> list[str]:
-    """The words of three letters and more, and the numbers, case-folded."""
-    return _WORD.findall(text.casefold())
+    """The words of three letters and more, such pairs, and the numbers, case-folded."""
+    return _WORD.findall(in_twos(text.casefold()))
 
 
 # --- parts ---

@@ -44,10 +44,11 @@ def condense_toward(
     """The documents, shortened together to `budget_chars` if they are longer.
 
     First stays what `draft` quotes: parts that share five words in a row with one of its sentences
-    or quotations, or all words of a shorter one; words of one or two letters do not count. Up to
-    two thirds of the room then go to the parts nearest to its sentences, the rest to headings and
-    to what `condense` would keep. Where there is not room for all, parts that serve most for their
-    length go first. Marks stand for what is left out, a whole section with its heading among it.
+    or quotations, or all words of a shorter one; words of one or two letters do not count, except
+    pairs of letters in scripts without blanks. Up to two thirds of the room then go to the parts
+    nearest to its sentences, the rest to headings and to what `condense` would keep. Where there is
+    not room for all, parts that serve most for their length go first. Marks stand for what is left
+    out, a whole section with its heading among it.
 
     Args:
         documents: In Markdown.

@@ -15,18 +15,22 @@ from html import unescape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from harness.text.languages import HANGUL, UNSPACED
 from harness.text.sentences import sentence_pieces
+from harness.text.words import in_twos
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-_WORD = re.compile(r"\w{4,}")
+PAIR = f"[{UNSPACED}{HANGUL}]{{2}}"
+"""A word of a script without blanks, as `in_twos` makes them."""
+_MATTER = re.compile(rf"\w{{4,}}|{PAIR}")
 
 
 def matter_of(text: str) -> frozenset[str]:
-    """The words of a text that matter: four letters and more, case-folded."""
-    return frozenset(_WORD.findall(text.casefold()))
+    """The words of a text that matter: four letters and more, or such pairs, case-folded."""
+    return frozenset(_MATTER.findall(in_twos(text.casefold())))
 
 
 BlockKind = Literal["heading", "paragraph", "item", "code", "table", "quote", "metadata", "other"]

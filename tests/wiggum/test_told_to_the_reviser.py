@@ -83,6 +83,8 @@ def test_everything_is_listed_with_the_reason_of_each_dimension_and_its_sections
 
 CLOCK = "A clock has a spring and an escapement."
 SPRING = "A spring drives a clock with its escapement and pendulum."
+TOKEI = "この時計はばねと振り子で動く。"
+ABOUT = "clock spring pendulum 時計の振り子"
 BREAD = "Bread is made from flour, water, salt and yeast."
 
 
@@ -94,10 +96,11 @@ BREAD = "Bread is made from flour, water, salt and yeast."
         pytest.param([BREAD, CLOCK], 80, CLOCK, id="only those that fit"),
         pytest.param([CLOCK, "x" * 90, BREAD], 100, f"{CLOCK}\n\n{BREAD}", id="not one too long"),
         pytest.param(["Same.", "Same."], 100, "Same.", id="each once"),
+        pytest.param([BREAD, TOKEI], 60, TOKEI, id="no blanks between words"),
     ],
 )
 def test_sources_are_shown_whole_and_of_too_many_the_nearest_first(sources, limit_chars, shown):
-    assert nearest_sources(sources, to=["clock spring pendulum"], limit_chars=limit_chars) == shown
+    assert nearest_sources(sources, to=[ABOUT], limit_chars=limit_chars) == shown
 
 
 def test_of_a_nearest_source_that_is_too_long_the_nearest_passages_are_shown():
