@@ -26,10 +26,13 @@ from harness.compress.markdown import (
 from harness.errors import InvalidInput
 from harness.text.folding import folded
 
-# `Sure! Here is the revised text:` on a line of its own.
-_COURTESY = re.compile(
-    r"\s*(?:sure|certainly|of course|okay|absolutely|below|here|the (?:revised|updated))\b"
-    r"[^\r\n]*:[*_]*[ \t]*(?:\r?\n\s*\n|\r\r)",
+# `Sure! ...:` or `Here is the revised text:` on a line of its own. Not `Here are the steps:`.
+COURTESY = re.compile(
+    r"\A\s*(?:(?:sure|certainly|of course|okay|absolutely)![^\r\n]*"
+    r"|(?:\w+(?: course)?[,.] )?(?:here (?:it is|you go|they are)|(?:here|below|the)\b[^\r\n]*"
+    r"\b(?:revised|rewritten|updated|improved) (?:\S+ ){0,3}"
+    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b[^\r\n]*))"
+    r":[*_]*[ \t]*[\r\n]+",
     re.IGNORECASE,
 )
 
@@ -72,7 +75,7 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
         section = sections[index]
         body = returned[number].body
         if not section.level:
-            body = _COURTESY.sub("", body, count=1)
+            body = COURTESY.sub("", body, count=1)
         is_allowed = allowed is None or index in allowed
         is_changed = _lines(body) != _lines(section.body)
         if is_allowed and is_changed and _is_usable(body, instead_of=section.body):
@@ -275,6 +278,7 @@ def plain_title(title: str) -> str:
 
 
 # --- a fence around a reply ---
+
 
 _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \t\r\n]*")
 

@@ -146,11 +146,7 @@ async def run_loop(
         model=producer,
         max_output_tokens=max_output_tokens,
         mode=revise,
-        prompts=RevisionPrompts(
-            prompts=rubric.prompts,
-            requirements=rubric.requirements,
-            shorten_over=rubric.shorten.revise_over,
-        ),
+        prompts=RevisionPrompts.of(rubric),
         candidates=candidates,
         finalists=finalists,
         # More candidates at once would only queue, and an earlier one may be good enough.

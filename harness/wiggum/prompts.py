@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from harness.compress import Section, condense, matter_of, passages_of, sections_of
 from harness.inference import Message
-from harness.rubric import DimensionScore, Draft, Finding, Prompts
+from harness.rubric import DimensionScore, Draft, Finding, Prompts, Rubric
 from harness.rubric.templates import FIELD, OF_WRITING
 from harness.text.sentences import sentence_pieces
 from harness.wiggum.policy import Round
@@ -43,6 +44,12 @@ class RevisionPrompts:
     requirements: tuple[str, ...] = ()
     # A draft of more characters is shown as its outline, with the sections to change in full.
     shorten_over: int = 5_000
+
+    @classmethod
+    def of(cls, rubric: Rubric) -> Self:
+        """The prompts of loops by a rubric."""
+        over = rubric.shorten.revise_over
+        return cls(prompts=rubric.prompts, requirements=rubric.requirements, shorten_over=over)
 
     def first(self, draft: Draft) -> str:
         """A prompt for the first draft, with all sources."""

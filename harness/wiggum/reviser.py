@@ -13,7 +13,6 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,13 +20,12 @@ from typing import Literal
 
 from harness.compress import edits_in, splice
 from harness.compress.condense import LEFT_OUT
-from harness.compress.markdown import blocks_of, closes_fence
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
 from harness.inference.answer import check_whole
 from harness.inference.request import most_tokens_of
 from harness.rubric import Ask, Checked, Draft
-from harness.text.sentences import ends_sentence, sentences_of
+from harness.text.sentences import ends_sentence
 from harness.trace import Tracer
 from harness.wiggum.policy import check_choice, check_count
 from harness.wiggum.prompts import (
@@ -47,6 +45,7 @@ from harness.wiggum.ratchet import (
     put_sections,
     select,
 )
+from harness.wiggum.reply_text import text_in, without_broken_end
 from harness.wiggum.sampling import SampledPlace, sample
 
 RevisionMode = Literal["sections", "whole"]
@@ -145,7 +144,7 @@ class Reviser:
     ) -> _Plan:
         """A call for each section with findings."""
         draft = failed.draft
-        bodies = {index: draft.sections[index].body for index in findings}
+        sections = draft.sections
         judged = [score for score in failed.focus if score.source == "judged"]
         return _Plan(
             how="sections",
@@ -154,8 +153,8 @@ class Reviser:
                     failed,
                     prompt,
                     # No more than it needs: a small model fills all the room there is.
-                    room=self._enough(bodies[index]),
-                    text_of=partial(_fitting, before=bodies[index]),
+                    room=self._enough(sections[index].body),
+                    text_of=partial(_fitting, before=sections[index].text),
                     section=index,
                 )
                 for index, prompt in self.prompts.sections(failed, findings).items()
@@ -164,9 +163,9 @@ class Reviser:
                 base=draft,
                 check=self.check,
                 put=partial(put_sections, draft.text),
-                undecided=cited(judged, draft.sections),
+                undecided=cited(judged, sections),
             ),
-            criticized={index: (bodies[index], findings[index]) for index in findings},
+            criticized={index: (sections[index].body, findings[index]) for index in findings},
         )
 
     def _by_edits(self, failed: FailedDraft) -> _Plan:
@@ -321,49 +320,6 @@ def _shortened(plan: _Plan) -> Iterator[Candidate]:
 
 
 def _fitting(reply: str, *, before: str) -> str:
-    """The reply; empty if it copied a mark of omitted text, which the prompt may have."""
+    """The text of a reply; empty if it copied a mark of omitted text, which the prompt may have."""
     # A mark that was in the draft before is a part of its text.
-    return "" if LEFT_OUT in reply and LEFT_OUT not in before else reply
-
-
-# What opens or closes code; behind backticks, a line with more of them is prose.
-_FENCE = re.compile(r"[ \t]*(?:`{3,}(?!.*`)|~{3,})")
-_PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
-
-
-def without_broken_end(text: str) -> str:
-    """A cut reply without the sentence, table row or line of code that it was cut in.
-
-    An open code fence is closed. If that would leave nothing, the reply stays as it is.
-    """
-    if not text.strip():
-        return text
-    last = blocks_of(text)[-1]
-    before = text[: len(text) - len(last.text)]
-    lines = last.text.rstrip().splitlines(keepends=True)
-    # An item of a list is one block, with the code in it.
-    start, fence = _open_fence(lines) if last.kind == "item" else (0, last.fence)
-    *whole_lines, end = lines[start:]
-    if fence and not (whole_lines and closes_fence(end, fence.strip())):
-        # The last line stays if the code has no other.
-        code = whole_lines if len(whole_lines) > 1 else [*whole_lines, end]
-        return f"{before}{''.join([*lines[:start], *code]).rstrip()}\n{fence}"
-    if ends_sentence(text):
-        return text
-    if last.kind == "table":
-        return (before + "".join(whole_lines)).rstrip()
-    if last.kind not in _PROSE or _FENCE.match(end):
-        return text
-    broken_sentence = sentences_of(last.text)[-1]
-    return text[: text.rindex(broken_sentence)].rstrip() or text
-
-
-def _open_fence(lines: Sequence[str]) -> tuple[int, str]:
-    """Where code begins that no line closes, and the line that would close it; else `(0, "")`."""
-    start, fence = 0, ""
-    for number, line in enumerate(lines):
-        if fence:
-            fence = "" if closes_fence(line, fence.strip()) else fence
-        elif match := _FENCE.match(line):
-            start, fence = number, match[0]
-    return (start, fence) if fence else (0, "")
+    return "" if LEFT_OUT in reply and LEFT_OUT not in before else text_in(reply, before=before)

@@ -130,7 +130,7 @@ async def revised(shim: Client, draft: Draft, *, candidates: int) -> Revised:
         ask=ask,
         model=PRODUCER,
         max_output_tokens=REPLY_TOKENS,
-        prompts=RevisionPrompts(requirements=RUBRIC.requirements),
+        prompts=RevisionPrompts.of(RUBRIC),
         candidates=candidates,
         check=lambda _: Checked(),
     )

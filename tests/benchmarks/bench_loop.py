@@ -227,9 +227,7 @@ class Arms:
             ask=ask,
             model=self._model,
             max_output_tokens=ROOM_TOKENS,
-            prompts=RevisionPrompts(
-                prompts=self._rubric.prompts, requirements=self._rubric.requirements
-            ),
+            prompts=RevisionPrompts.of(self._rubric),
             candidates=candidates,
             at_once=1,
             first_seed=self._seed * 1_000_000,

@@ -105,7 +105,7 @@ def test_only_the_criticized_section_is_written_again(reply, section, after):
 
 
 def test_every_finding_reaches_the_call_for_its_section_and_no_other():
-    backend = always("It runs.")
+    backend = always("Here is the revised section:\n\n```markdown\nIt runs.\n```")
 
     text = revise(
         backend,
