@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -92,6 +93,39 @@ def test_columns_may_have_other_names_and_empty_cells_are_none(tmp_path):
     assert row.fields == {"draft": "One"}
 
 
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ('"a\nb";c\n1,5;2\n', {"a\nb": "1,5", "c": "2"}),
+        ("text;name, first\nYes, no;Al\nNo;Bo\n", {"text": "Yes, no", "name, first": "Al"}),
+        ('"a";"b, c, d"\n"x"";y";z\n', {"a": 'x";y', "b, c, d": "z"}),
+        ("a\tb\n\n1, 2; 3\t4\n", {"a": "1, 2; 3", "b": "4"}),
+        ("name, first; last\nAl; Bo\n", {"name, first": "Al", "last": " Bo"}),
+        ("a\n1;2\n", {"a": "1;2"}),
+    ],
+)
+def test_the_separator_is_what_divides_header_and_rows_alike(tmp_path, text, fields):
+    (tmp_path / "a.csv").write_text(text)
+
+    row, *_ = read_rows([str(tmp_path / "a.csv")])
+
+    assert row.fields == fields
+
+
+@pytest.mark.parametrize("text", ['{{"a": [{}]}}', '[{{"a": [{}]}}]'])
+@pytest.mark.parametrize(
+    "digits", [*map(str, (2**64 - 1, -(2**63), 2**64, -(2**63) - 1)), "9" * 300]
+)
+def test_no_digit_of_a_long_number_is_lost(tmp_path, text, digits):
+    path = tmp_path / ("a.json" if text.startswith("[") else "a.jsonl")
+    path.write_text(text.format(digits))
+
+    (row,) = read_rows([str(path)])
+
+    assert [str(cell) for cell in row.fields["a"]] == [digits]
+    assert orjson.dumps(dict(row.fields))
+
+
 def test_a_table_may_name_its_delimiter_as_excel_does(tmp_path):
     (tmp_path / "a.csv").write_bytes("\ufeffsep=;\r\na;b\r\n1,5;2\r\n".encode())
 
@@ -157,6 +191,9 @@ def test_a_column_may_name_an_object_its_field_or_both(tmp_path, columns, fields
         pytest.param("a.jsonl", '{"a": -Infinity}\n', ("row.nan", 1, 0), id="infinite"),
         pytest.param("a.jsonl", '{"a": "NaN, b}\n', ("row.not-json", 1, 0), id="no number"),
         pytest.param("a.jsonl", '[1]\n{"a": 3}\n', ("row.not-object", 1, 1), id="a list"),
+        pytest.param("a.jsonl", '{"a": {"b": 1, "b": 2}}', ("row.field-twice", 1, 0), id="twice"),
+        pytest.param("a.jsonl", '{"a": "\\ud800"}', ("row.not-json", 1, 0), id="half a pair"),
+        pytest.param("a.jsonl", "[" * 9999, ("row.not-json", 1, 0), id="depth"),
         pytest.param("a.csv", "a,b\n1,2\n1,2,3\n4,5\n", ("row.cells", 3, 2), id="cells"),
         pytest.param("a.csv", 'a,b\n1,2\n"1,2\n4,5\n', ("row.not-csv", 3, 1), id="a quote"),
         pytest.param("a.csv", "a,b\n1\n\n3,4\n", ("row.cells", 2, 1), id="too few"),
@@ -173,6 +210,18 @@ def test_what_is_no_row_is_told_by_its_line_and_the_others_are_read(tmp_path, na
     (wrong,) = (one for one in found if isinstance(one, InvalidInput))
     assert (wrong.code, wrong.path, wrong.line) == (code, tmp_path / name, line)
     assert sum(isinstance(one, Row) for one in found) == others
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [('[{"a": 1, "a": 2}]', "row.field-twice"), (' [\n {"a": 1},\n', "row.not-json")],
+)
+def test_a_list_of_objects_with_a_mistake_is_no_text(tmp_path, text, code):
+    (tmp_path / "a.json").write_text(text)
+
+    with pytest.raises(InvalidInput) as caught:
+        list(read_rows([str(tmp_path / "a.json")]))
+    assert (caught.value.code, caught.value.path) == (code, tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
