@@ -94,7 +94,7 @@ class Shown(Console):
     """
 
     def __init__(self, *, of_result: bool = False, **how: Any) -> None:  # noqa: ANN401 - see `Console`
-        super().__init__(**{"markup": False, "highlight": False, **how})
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **how})
         self._redactor = _redactor()
         self._keeps_controls = of_result and not self.is_terminal
 

@@ -156,7 +156,7 @@ def _print_output(output: object, console: Console) -> None:
     elif console.is_terminal:
         console.print(Markdown(output))
     else:
-        console.print(output, markup=False, highlight=False, soft_wrap=True)
+        console.print(output, soft_wrap=True)
 
 
 def _as_json(output: object) -> object:
@@ -202,13 +202,12 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     console.print(
         f"Stopped: {loop.stop_reason} ({STOPPED_SINCE[loop.stop_reason]}). Round "
         f"{loop.best.number}* is returned: {verdict.composite}, {decision(verdict, loop.rubric)}, "
-        f"by rubric '{loop.rubric.id}'.",
-        highlight=False,
+        f"by rubric '{loop.rubric.id}'."
     )
     if loop.stop_detail:
-        console.print(loop.stop_detail, style="yellow", markup=False)
+        console.print(loop.stop_detail, style="yellow")
     for line in remarks(verdict, loop.rubric):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     console.print()
 
 
@@ -221,7 +220,7 @@ def _print_changes(loop: WiggumResult, console: Console) -> None:
     sections = changes(loop.rounds[0].draft, loop.text)
     rest = len(sections) - _CHANGES_SHOWN
     more = f" (and {rest} more)" if rest > 0 else ""
-    console.print(f"What the revisions changed{more}:", style="italic", highlight=False)
+    console.print(f"What the revisions changed{more}:", style="italic")
     for change in sections[:_CHANGES_SHOWN]:
         console.print(change.shown(chars=_CHANGE_CHARS))
     console.print()

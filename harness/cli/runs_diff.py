@@ -38,35 +38,35 @@ _MOST_NODES = 40
 def print_comparison(comparison: RunComparison, console: Console) -> None:
     """Prints what differs, the biggest differences first; what is equal is counted."""
     a, b = comparison.a, comparison.b
-    console.print(Text(_bottleneck_line(comparison), style="bold"))
-    console.print(Text(f"A is {a.run_id}, B is {b.run_id}", style="bold"))
+    console.print(_bottleneck_line(comparison), style="bold")
+    console.print(f"A is {a.run_id}, B is {b.run_id}", style="bold")
     if a.pipeline != b.pipeline:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
-        console.print(Text(sentence, style="yellow"))
+        console.print(sentence, style="yellow")
     for side, run in (("A", a), ("B", b)):
         # Not in the table, whose first column a long message would leave no room.
         if run.error:
-            console.print(Text(f"{side} ended in {run.error}"))
+            console.print(f"{side} ended in {run.error}")
     console.print(_figure_table(comparison))
     for name, (of_a, of_b) in comparison.settings.items():
-        console.print(Text(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}"))
+        console.print(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}")
     for change, words in _FINDINGS.items():
         findings = [_finding(f) for f in comparison.findings if f.change == change]
         if findings:
-            console.print(Text(f"{words} {', '.join(findings)}."))
+            console.print(f"{words} {', '.join(findings)}.")
     if names := ", ".join(comparison.changed_inputs):
-        console.print(Text(f"Inputs that were given differently: {names}."))
+        console.print(f"Inputs that were given differently: {names}.")
     differing = [node for node in comparison.nodes if node.differs_in]
     if differing:
         console.print(_node_table(differing))
     equal = len(comparison.nodes) - len(differing)
-    console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.", highlight=False)
+    console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.")
     if any(not loop.is_equal for loop in comparison.loops):
         console.print(_loop_table(comparison.loops))
     for role, models in comparison.roles.items():
         if models[0] != models[1]:
             of_a, of_b = (", ".join(names) or "no model" for names in models)
-            console.print(Text(f"Role {role}: {of_a} in A, {of_b} in B."), soft_wrap=True)
+            console.print(f"Role {role}: {of_a} in A, {of_b} in B.", soft_wrap=True)
 
 
 def _bottleneck_line(comparison: RunComparison) -> str:
@@ -151,7 +151,7 @@ def _add_change(
     table: Table, title: str, a: float | None, b: float | None, form: Callable[[float], str]
 ) -> None:
     change = "" if a is None or b is None else _change(a, b)
-    table.add_row(Text(title), known(a, form), known(b, form), change)
+    table.add_row(title, known(a, form), known(b, form), change)
 
 
 _NODE_FIGURES: Mapping[str, Callable[[NodeRecord], str]] = {
@@ -176,7 +176,7 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
     for node in nodes[:_MOST_NODES]:
         cells = (_both(known(node.a, form), known(node.b, form)) for form in figures.values())
         differences = ", ".join(_difference(kind, node) for kind in node.differs_in)
-        table.add_row(Text(node.node), Text(differences), *cells)
+        table.add_row(node.node, differences, *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
     return table
@@ -211,17 +211,17 @@ def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
             continue
         number = f", loop {loop.number}" if loop.number > 1 else ""
         table.add_row(
-            Text(f"{loop.node or UNKNOWN}{number}"), *(_loop(side) for side in (loop.a, loop.b))
+            f"{loop.node or UNKNOWN}{number}", *(_loop(side) for side in (loop.a, loop.b))
         )
     if equal:
         table.add_row(f"and {equal:,} equal")
     return table
 
 
-def _loop(loop: RecordedLoop | None) -> Text:
+def _loop(loop: RecordedLoop | None) -> str:
     if loop is None:
-        return Text(UNKNOWN)
-    return Text(f"{composites(loop)} {loop.stop_reason or loop.status}")
+        return UNKNOWN
+    return f"{composites(loop)} {loop.stop_reason or loop.status}"
 
 
 def _both(a: str, b: str) -> str:

@@ -19,7 +19,7 @@ CLIPBOARD = "owl\x1b]52;c;ZXZpbA==\x07\x9b2Jowl"
 def in_a_table(text):
     table = Table()
     table.add_column("one")
-    table.add_row(Text(text))
+    table.add_row(text)
     return table
 
 
@@ -31,6 +31,14 @@ def test_a_terminal_is_shown_what_it_would_have_obeyed(made):
     assert "\x1b]" not in out.getvalue()
     assert not {"\x07", "\x9b"} & {*out.getvalue()}
     assert "owl?" in out.getvalue()
+
+
+@pytest.mark.parametrize("made", [str, Text, in_a_table], ids=["s", "t", "table"])
+def test_what_a_text_says_is_no_markup(made):
+    text = "[b]x[/b] :x: [/y] 10:00:01"
+    out = io.StringIO()
+    Shown(file=out, width=200, of_result=True).print(made(text))
+    assert text in out.getvalue()
 
 
 def test_a_file_gets_no_escape_sequences_either():
