@@ -408,12 +408,11 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             )
 
 
-def _separated(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """The separator of a CSV file, and all of its lines."""
-    *copies, lines = tee(lines, 4)
+def _separated(lines: Iterator[str], separators: str) -> tuple[str, Iterator[str]]:
+    """Which of the separators a table has, the first if none; and all of its lines."""
+    *copies, lines = tee(lines, len(separators) + 1)
     fits: dict[str, tuple[int, int]] = {}
-    # The comma comes first, so that it wins in a header of one column.
-    for separator, copy in zip(",;\t", copies, strict=True):
+    for separator, copy in zip(separators, copies, strict=True):
         lengths: list[int] = []
         # By a wrong separator, the first rows may not be CSV.
         with suppress(csv.Error):
@@ -432,7 +431,8 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
     if sep_line := re.fullmatch(r"sep=(.)\s*", first_line):
         delimiter = sep_line[1]
     else:
-        delimiter, lines = _separated(chain([first_line], lines))
+        separators = "\t,;" if path.suffix.lower() == ".tsv" else ",;\t"
+        delimiter, lines = _separated(chain([first_line], lines), separators)
     # `strict`, since otherwise a stray quotation mark would join everything after it to one cell.
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
@@ -447,19 +447,18 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             return
         if cells is None:
             return
-        # The header is a `Row` here too, so that an error about it has a line.
-        row = Row(fields=dict(zip(header, cells, strict=False)), path=path, line=line)
         if not header:
             header = [name.strip() for name in cells]
             named = [name for name in header if name]
             if len(set(named)) < len(named):
-                yield row.refusal("two columns have the same name", code="row.columns-alike")
+                problem = "two columns have the same name"
+                yield InvalidInput(problem, code="row.columns-alike", path=path, line=line)
         elif cells and len(cells) != len(header):
             problem = (
                 f"it has {len(cells)} cells under {len(header)} columns; put a text with "
                 f"{delimiter!r} in it between double quotes"
             )
-            yield row.refusal(problem, code="row.cells")
+            yield InvalidInput(problem, code="row.cells", path=path, line=line)
         elif cells:
             cells = [_without_apostrophe(cell) for cell in cells]
             yield Row(fields=dict(zip(header, cells, strict=True)), path=path, line=line)

@@ -33,18 +33,11 @@ def test_a_terminal_is_shown_what_it_would_have_obeyed(made):
     assert "owl?" in out.getvalue()
 
 
-@pytest.mark.parametrize("made", [str, Text, in_a_table], ids=["s", "t", "table"])
-def test_what_a_text_says_is_no_markup(made):
-    text = "[b]x[/b] :x: [/y] 10:00:01"
+def test_a_file_gets_no_escape_sequences_either_and_no_markup_is_obeyed():
     out = io.StringIO()
-    Shown(file=out, width=200, of_result=True).print(made(text))
-    assert text in out.getvalue()
-
-
-def test_a_file_gets_no_escape_sequences_either():
-    out = io.StringIO()
-    Shown(file=out, width=200).print(Text(CLIPBOARD))
+    Shown(file=out, width=200).print(CLIPBOARD, "[b]:x:[/y]", in_a_table("[b]:x:[/y]"))
     assert "\x1b]52" not in out.getvalue()
+    assert out.getvalue().count("[b]:x:[/y]") == 2
 
 
 @pytest.mark.parametrize("overflow", ["fold", "crop", "ellipsis"])
