@@ -348,9 +348,10 @@ def _objects_in(path: Path) -> list[dict[str, Any]] | None:
         return None
     try:
         items = _decoder().decode(data.decode(json.detect_encoding(data)))
+        orjson.dumps(items)  # no output could hold half of a surrogate pair
     except Mistake as mistake:
         raise InvalidInput(str(mistake), code=mistake.code, path=path) from mistake
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         problem = f"not JSON ({error}); it begins as a list of objects, which are rows"
         raise InvalidInput(problem, code="row.not-json", path=path) from error
     return items if all(isinstance(item, dict) for item in items) else None

@@ -98,16 +98,18 @@ class Shown(Console):
         self._redactor = _redactor()
         self._keeps_controls = of_result and not self.is_terminal
 
+    def render_str(self, text: str, **how: Any) -> Text:  # noqa: ANN401 - see `Console`
+        """See `Console.render_str`."""
+        # Before a table measures its cells: those with control characters would be cut.
+        return super().render_str(text if self._keeps_controls else _harmless(text), **how)
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         """See `Console.render`."""
         # Every text passes here before it is folded or cut, which could cut a secret in two.
         if isinstance(renderable, str):
-            chosen = options or self.options
-            renderable = self.render_str(
-                renderable, highlight=chosen.highlight, markup=chosen.markup
-            )
+            renderable = self.render_str(renderable)
         if isinstance(renderable, Text):
             cleaned = self._redactor.clean(renderable.plain)
             if cleaned != renderable.plain:

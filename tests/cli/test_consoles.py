@@ -35,7 +35,7 @@ def test_a_terminal_is_shown_what_it_would_have_obeyed(made):
 
 def test_a_file_gets_no_escape_sequences_either_and_no_markup_is_obeyed():
     out = io.StringIO()
-    Shown(file=out, width=200).print(CLIPBOARD, "[b]:x:[/y]", in_a_table("[b]:x:[/y]"))
+    Shown(file=out, width=200).print(CLIPBOARD, "[b]:x:[/y]", in_a_table("\a\b[b]:x:[/y]"))
     assert "\x1b]52" not in out.getvalue()
     assert out.getvalue().count("[b]:x:[/y]") == 2
 
