@@ -16,7 +16,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
@@ -347,7 +347,7 @@ def _objects_in(path: Path) -> list[dict[str, Any]] | None:
     if not _LIST_OF_OBJECTS.match(data):
         return None
     try:
-        items = _decoder().decode(data.decode(json.detect_encoding(data)))
+        items = _LIST.decode(data.decode(json.detect_encoding(data)))
         orjson.dumps(items)  # no output could hold half of a surrogate pair
     except Mistake as mistake:
         raise InvalidInput(str(mistake), code=mistake.code, path=path) from mistake
@@ -355,14 +355,6 @@ def _objects_in(path: Path) -> list[dict[str, Any]] | None:
         problem = f"not JSON ({error}); it begins as a list of objects, which are rows"
         raise InvalidInput(problem, code="row.not-json", path=path) from error
     return items if all(isinstance(item, dict) for item in items) else None
-
-
-def _decoder(*, constant: Callable[[str], float] = float) -> json.JSONDecoder:
-    """Reads JSON so that nothing is lost: `orjson` rounds long numbers, and drops a repeated field.
-
-    Raises `Mistake` for a repeated field. `constant` reads `NaN` and the like, which Python writes.
-    """
-    return json.JSONDecoder(parse_int=_integer, object_pairs_hook=_object, parse_constant=constant)
 
 
 def _integer(digits: str) -> int | str:
@@ -379,17 +371,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _refused_constant(name: str) -> NoReturn:
+def _constant(name: str) -> NoReturn:
     raise Mistake(f"{name} is no value of JSON; write null", code="row.nan")
 
 
+# Not `orjson`, which rounds long numbers and drops a field that an object has twice.
+_LIST = json.JSONDecoder(parse_int=_integer, object_pairs_hook=_object)
+_LINE = json.JSONDecoder(parse_int=_integer, object_pairs_hook=_object, parse_constant=_constant)
+
+
 def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]:
-    decoder = _decoder(constant=_refused_constant)
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            fields = decoder.decode(line)
+            fields = _LINE.decode(line)
             # It refuses more than `json` does, such as half of a surrogate pair.
             orjson.loads(line)
         except (ValueError, RecursionError) as error:
@@ -634,7 +630,11 @@ class RowFile:
         self._file.seek(0)
         data = self._file.read()
         last_line_start = data.rfind(b"\n") + 1
-        lines = data if _is_json(data[last_line_start:]) else data[:last_line_start]
+        lines = data
+        try:
+            orjson.loads(data[last_line_start:])
+        except orjson.JSONDecodeError:
+            lines = data[:last_line_start]
         items = list(_json_rows(lines.decode(errors="replace").split("\n"), self.path))
         rows = [row.fields for row in items if isinstance(row, Row)]
         # 2. Check that all rows are of this command: nothing may be removed from a file that
@@ -663,14 +663,6 @@ class RowFile:
         if lines and not lines.endswith(b"\n"):
             self._write(b"\n")
         return rows
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _csv_line(values: Iterable[object]) -> bytes:

@@ -299,7 +299,7 @@ def test_what_is_no_text_is_json_in_a_csv_file(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "# Title\n\nTwo  blanks,\ta tab.\n",
+        "# T\n\nTwo  blanks,\ta tab.\n",
         "a\r\nb",
         "a\rb",
         ' "c"\nd ',
