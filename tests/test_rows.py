@@ -27,6 +27,7 @@ TABLES = {
     "semicolons.csv": '\ufeffid;draft\r\n1;One\r\n2;"Two,\nlines"\r\n',
     "quoted.csv": '"id";"draft"\n"1";One\n2;"Two,\nlines"\n',
     "commas in a name.csv": 'id;"draft"; "a, b, c"\n1;One;\n2;"Two,\nlines";\n',
+    "named as Excel does.csv": '\ufeffsep=;\r\nid;draft\r\n1;One\r\n2;"Two,\nlines"\r\n',
     "a comma in a name.csv": 'id;draft;a, b\n1;One;\n2;"Two,\nlines";\n',
     "a line in a name.csv": '"a\nb";id;draft\n;1;One\n;2;"Two,\nlines"\n',
     "commas in names.tsv": 'id\tdraft\ta, b, c, d\n1\tOne\t\n2\t"Two,\nlines"\t\n',
@@ -105,14 +106,6 @@ def test_no_digit_of_a_long_number_is_lost(tmp_path, number):
         assert orjson.dumps(dict(row.fields))
 
 
-def test_a_table_may_name_its_delimiter_as_excel_does(tmp_path):
-    (tmp_path / "a.csv").write_bytes("\ufeffsep=;\r\na;b\r\n1,5;2\r\n".encode())
-
-    (row,) = read_rows([str(tmp_path / "a.csv")])
-
-    assert (row.fields, row.line) == ({"a": "1,5", "b": "2"}, 3)
-
-
 def test_a_list_of_objects_is_a_table_and_another_json_a_text(tmp_path):
     (tmp_path / "a.json").write_text('[{"a": 1}, {"a": {"b": 2}}]')
     (tmp_path / "b.json").write_text('[{"a": 1}, 2]')
@@ -176,6 +169,7 @@ def test_a_column_may_name_an_object_its_field_or_both(tmp_path, columns, fields
         pytest.param("a.csv", "a,b\n1,2\n1,2,3\n4,5\n", ("row.cells", 3, 2), id="cells"),
         pytest.param("a.csv", 'a,b\n1,2\n"1,2\n4,5\n', ("row.not-csv", 3, 1), id="a quote"),
         pytest.param("a.csv", "a,b\n1\n\n3,4\n", ("row.cells", 2, 1), id="too few"),
+        pytest.param("a.csv", "sep=,\na,b\n1\n3,4\n", ("row.cells", 3, 1), id="a separator"),
         pytest.param("a.csv", "a,a\n1,2\n", ("row.columns-alike", 1, 1), id="columns alike"),
         pytest.param("a.csv", "a,\0\n", ("file.binary", None, 0), id="no text"),
     ],
