@@ -22,6 +22,7 @@ import orjson
 import structlog
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.status import Status
 from rich.text import Text
 from structlog.typing import EventDict
 
@@ -102,6 +103,10 @@ class Shown(Console):
         """See `Console.render_str`."""
         # Before a table measures its cells: those with control characters would be cut.
         return super().render_str(text if self._keeps_controls else _harmless(text), **how)
+
+    def status(self, status: RenderableType, **how: Any) -> Status:  # noqa: ANN401 - see `Console`
+        """See `Console.status`, which takes every text for markup."""
+        return super().status(Text(status) if isinstance(status, str) else status, **how)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

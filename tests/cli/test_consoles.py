@@ -38,6 +38,8 @@ def test_a_file_gets_no_escape_sequences_either_and_no_markup_is_obeyed():
     Shown(file=out, width=200).print(CLIPBOARD, "[b]:x:[/y]", in_a_table("\a\b[b]:x:[/y]"))
     assert "\x1b]52" not in out.getvalue()
     assert out.getvalue().count("[b]:x:[/y]") == 2
+    with Shown(file=out).status("Writing a[/b].json"):
+        assert "[/b]" not in out.getvalue()
 
 
 @pytest.mark.parametrize("overflow", ["fold", "crop", "ellipsis"])
