@@ -34,7 +34,7 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
         return _archive_samples(path)
     try:
         data = _json(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     match data:
         case {"eval": dict(run), "version": _, **rest} if "plan" in rest or "samples" in rest:

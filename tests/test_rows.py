@@ -219,6 +219,7 @@ def test_long_texts_are_as_they_were(tmp_path, text):
         ("a.json", '[{"a": 1, "a": 2}]', "row.field-twice"),
         ("a.json", ' [\n {"a": 1},\n', "row.not-json"),
         ("a.json", '[{"a": "\\ud800"}]', "row.not-json"),
+        ("a.json", '[{"a": ' + "[" * 9999, "row.not-json"),
     ],
 )
 def test_what_cannot_be_read_at_all_is_refused_at_once(tmp_path, monkeypatch, name, text, code):
