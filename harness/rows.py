@@ -205,6 +205,7 @@ def read_rows(
     *,
     columns: Mapping[str, str] | None = None,
     whole: AbstractSet[str] = _WHOLE,
+    named: AbstractSet[str] = frozenset(),
     empty: AbstractSet[str] = frozenset(),
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
@@ -217,6 +218,8 @@ def read_rows(
         names: As for `files_named`.
         columns: Name of a column here → its name in the files.
         whole: Columns whose objects stay objects, and do not become columns with points.
+        named: Columns as they stand in the files that stay objects where they are objects; a
+            column with points may stand beside its object.
         empty: Columns whose empty cells are kept, by the part of a name before its first point.
 
     Raises:
@@ -229,7 +232,7 @@ def read_rows(
             if isinstance(row, InvalidInput):
                 yield row
                 continue
-            fields = dict(_flat(row.fields, whole, new_names))
+            fields = dict(_flat(row.fields, whole, new_names.keys() | named))
             columns_seen |= fields.keys()
             cells = _renamed(fields, new_names)
             filled = {name for name, cell in cells.items() if name and not _is_empty(cell)}
@@ -268,21 +271,21 @@ def _is_empty(cell: object) -> bool:
 
 
 def _flat(
-    fields: Mapping[str, Any], whole: AbstractSet[str], renamed: Iterable[str], prefix: str = ""
+    fields: Mapping[str, Any], whole: AbstractSet[str], named: AbstractSet[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
     """Columns and cells, where the fields of an object are columns with points: `human.clear`.
 
-    The object of a column in `renamed` stays whole, as do those of `whole`; it is flat too if one
-    of its fields is in `renamed`.
+    The object of a column in `named` stays whole, as do those of `whole`; it is flat too if one
+    of its fields is in `named`.
     """
     for name, value in fields.items():
         column = prefix + name
         is_object = isinstance(value, dict)
-        is_whole = column in whole or column in renamed
+        is_whole = column in whole or column in named
         if not is_object or is_whole:
             yield column, value
-        if is_object and (not is_whole or any(new.startswith(f"{column}.") for new in renamed)):
-            yield from _flat(value, whole, renamed, f"{column}.")
+        if is_object and (not is_whole or any(name.startswith(f"{column}.") for name in named)):
+            yield from _flat(value, whole, named, f"{column}.")
 
 
 def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | InvalidInput]:

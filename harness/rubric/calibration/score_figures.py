@@ -133,7 +133,7 @@ class ScoreSummary(MeanFigure):
     and have no groups; else by a bootstrap over the groups. NaN for fewer than three groups, and
     for equal scores."""
     high: float
-    bootstrap_stderr: float
+    bootstrap_stderr: float | None
     accuracy: float
     """The mean of successes, 1 or 0, reduced as the scores are."""
     success: float
@@ -206,15 +206,19 @@ def summaries(
         values = scores[has_score, number]
         clusters_of_values = clusters[has_score]
         groups = len(set(clusters_of_values)) if has_groups else None
+        mean = mean_figure(values, clusters_of_values)
         low, high = _interval(values, groups, resamples, means[:, number])
         result.append(
             ScoreSummary(
                 name=name,
-                **asdict(mean_figure(values, clusters_of_values)),
+                **asdict(mean),
                 groups=groups,
                 low=low,
                 high=high,
-                bootstrap_stderr=float(np.nanstd(means[1:, number])),
+                # Of one row or group, all resamples are equal, and no error is known.
+                bootstrap_stderr=None
+                if mean.stderr is None
+                else float(np.nanstd(means[1:, number])),
                 accuracy=float(np.nanmean(accuracies[has_score, number])),
                 success=success[name] if reducer.at is None else reducer.at,
                 # A scorer that returned None gave none of its parts either.
