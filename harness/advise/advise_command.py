@@ -15,10 +15,11 @@ from harness.advise import data_tables as tables
 from harness.advise import layout_table
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
-from harness.advise.layout_table import ONLY, command_of, endpoint_of
+from harness.advise.layout_table import ONLY
 from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
+from harness.advise.serving import command_of, endpoint_of, servings
 from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import JournalCommand, Shown, json_object, results, write_json
 from harness.cli.process import FAILED
@@ -138,7 +139,7 @@ def advise(
 
 def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
     row, goal = place.marked, place.goal
-    servings = layout_table.servings(place, row, device) if row else {}
+    by_backend = servings(place, row, device) if row else {}
     return {
         "role": goal.role,
         "title": goal.shape.title,
@@ -149,9 +150,9 @@ def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
         "chosen": row,
         "commands": {
             name: " ".join(text for text, _ in command_of(name, serving))
-            for name, serving in servings.items()
+            for name, serving in by_backend.items()
         },
-        "endpoints": {name: endpoint_of(name, serving) for name, serving in servings.items()},
+        "endpoints": {name: endpoint_of(name, serving) for name, serving in by_backend.items()},
     }
 
 

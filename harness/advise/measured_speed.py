@@ -179,13 +179,9 @@ class LearnedRates(BaseModel):
     device: str
     runtime: str
     family: str
-    weights_bytes_per_s: (
-        PositiveFloat | None
-    )  # with all overhead of a step, which counts as reading
+    weights_bytes_per_s: PositiveFloat | None  # all overhead of a step counts as reading, too
     cache_bytes_per_s: PositiveFloat | None
-    flops_per_s: (
-        PositiveFloat | None
-    )  # the rate that the device would reach with weights of 16 bits
+    flops_per_s: PositiveFloat | None  # that the device would reach with weights of 16 bits
     model: str
     run_id: str
 
