@@ -17,8 +17,8 @@ from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
-from harness.trace.node_records import critical_path
-from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
+from harness.trace.node_records import RecordedNodes, critical_path
+from harness.trace.records import CounterSet, Instant, Interval, NodeOutput, SpanRecord
 
 # A fault that cost less time is no finding: a fifth of a second goes unnoticed.
 LEAST_LOST_NS = 200_000_000
@@ -90,9 +90,12 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
 
 
 class Observed:
-    """What a run's journal shows. Lists are in the order of time. Two kilobytes for each call."""
+    """What a run's journal shows. Lists are in the order of time. Two kilobytes for each call.
 
-    def __init__(self, journal: Journal) -> None:
+    `nodes`, if given, collects the calls of nodes in the same reading of the journal.
+    """
+
+    def __init__(self, journal: Journal, *, nodes: RecordedNodes | None = None) -> None:
         self.journal = journal
         self.run = run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
         # (tag of the server, else `machine` or `process harness`; name of the counter) → values.
@@ -102,7 +105,10 @@ class Observed:
         self.unfinished: list[SpanRecord] = []
         self.recorded = recorded = events.Events()
         # The journal is read once: each reader in the chain keeps what it needs, and passes all on.
-        spans = recorded.noted(self._noted(journal.items(SpanRecord, Instant, CounterSet)))
+        items = journal.items(SpanRecord, Instant, CounterSet)
+        if nodes is not None:
+            items = nodes.noted(journal.items(SpanRecord, Instant, CounterSet, NodeOutput))
+        spans = recorded.noted(self._noted(items))
         self.every_call = calls_of(spans)
         # Calls that no limit refused; those answered from the cache are among them.
         self.calls = [call for call in self.every_call if not call.was_refused]
