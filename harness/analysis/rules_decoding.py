@@ -68,15 +68,15 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
     usual_ns = statistics.median(map(_usual_itl_ns, timed))
     least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
-    stalls_ns = [call.itl_max_ns or 0 for call in stalled]
-    replies_at_once = concurrency_of(calls) if stalled else {}
-    lost_ns = sum(
-        # Replies that stand still together lose the same time, so each counts a part of it.
-        (call.itl_max_ns or 0) / max(1.0, replies_at_once.get(call.id, 1.0))
-        for call in stalled
-    )
     if not stalled:
         return
+    stalls_ns = [call.itl_max_ns or 0 for call in stalled]
+    replies_at_once = concurrency_of(calls)
+    lost_ns = sum(
+        # Replies that stand still together lose the same time, so each counts a part of it.
+        stall_ns / max(1.0, replies_at_once.get(call.id, 1.0))
+        for call, stall_ns in zip(stalled, stalls_ns, strict=True)
+    )
     yield Observation(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
         f"{ns_text(statistics.median(stalls_ns))} in the median and {ns_text(max(stalls_ns))} at "
@@ -204,17 +204,16 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     tokens = sum(call.output_tokens or 0 for call in calls)
     hidden = sum(map(observed.hidden_tokens, thinking))
     share = hidden / max(1, tokens)
-    taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
-    lost_ns = taken_ns * share
     if share < MOSTLY:
         return
-    is_counted = any(call.reasoning_tokens for call in thinking)
+    lost_ns = length_ns(times_in("prefill", thinking) + times_in("decode", thinking)) * share
+    seen = f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
+    seen += f"{observed.share(lost_ns)}."
+    if not any(call.reasoning_tokens for call in thinking):
+        seen = f"At least {seen} Not counted apart: replies have fewer bytes than tokens."
     yield Observation(
         severity="hint",
-        seen=("" if is_counted else "At least ")
-        + f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
-        f"{observed.share(lost_ns)}."
-        + ("" if is_counted else " Not counted apart: replies have fewer bytes than tokens."),
+        seen=seen,
         spans=span_ids(thinking),
         lost_ns=lost_ns,
     )
@@ -303,7 +302,6 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     limits = [cap for cap in observed.limits if cap.model == model and cap.bound != "unknown"]
     limit = limits[0] if limits else None
     case = ""
-    first_moves: tuple[str, ...] = ()
     # 1. Calls that ran alone show the machine's limits.
     examples = [call for call in timed if replies_at_once[call.id] <= ALONE]
     # A call alone that is far from both limits is slow for another reason than the machine.
@@ -317,15 +315,13 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     itl_ns = statistics.median(call.itl_mean_ns or 0 for call in examples)
     at_once = statistics.median(replies_at_once[call.id] for call in examples)
     lost_ns = length_ns(times_in("decode", examples)) * (1 - TARGET_ITL_NS / itl_ns)
-    if at_once > ALONE:
-        first_moves = (FEWER_CALLS,)
     yield Observation(
         case=case,
         seen=f"Tokens of '{model}' came {ns_text(itl_ns)} apart in {len(examples)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
         f"{ns_text(TARGET_ITL_NS)} would have saved {observed.share(lost_ns)}.",
         spans=span_ids(examples),
-        first_moves=first_moves,
+        first_moves=(FEWER_CALLS,) if at_once > ALONE else (),
         lost_ns=lost_ns,
     )
 

@@ -155,26 +155,25 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         )
     ]
     for case, rereads in ("", drifted), ("uncached", uncached):
-        lost_ns = scale * _reread_ns(calls, rereads)
         if len(rereads) < SEVERAL:
             continue
+        lost_ns = scale * _reread_ns(calls, rereads)
         is_counted = _counts_cached(rereads)
         lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
         prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
         shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
+        if case == "uncached":
+            fault = f"began with the same {prefix} of their text as the one answered just before, "
+            fault += f"and by its {'count' if is_counted else 'pace'} the server kept next to "
+            fault += f"nothing of it. Reading it again took {lost}"
+        else:
+            fault = f"shared {shared} of their text with the one before, but differed after the "
+            fault += f"first {prefix}. Reading the rest again took {lost}. The first difference: "
+            fault += rereads[0].likeness.difference
         yield Observation(
             case=case,
             severity="warning" if case == "uncached" or is_counted else "hint",
-            seen=f"{len(rereads)} prompts to '{model}' "
-            + (
-                f"began with the same {prefix} of their text as the one answered just before, and "
-                f"by its {'count' if is_counted else 'pace'} the server kept next to nothing of "
-                f"it. Reading it again took {lost}."
-                if case == "uncached"
-                else f"shared {shared} of their text with the one before, but differed after the "
-                f"first {prefix}. Reading the rest again took {lost}. The first difference: "
-                f"{rereads[0].likeness.difference}."
-            ),
+            seen=f"{len(rereads)} prompts to '{model}' {fault}.",
             spans=span_ids(reread.call for reread in rereads),
             lost_ns=lost_ns,
         )
@@ -220,8 +219,6 @@ def _was_read_before(before: Call, call: Call) -> bool:
 
 def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
     """How long the server read what it had read before; `calls` are all to the model."""
-    if not rereads:
-        return 0
     reading = times_in("prefill", [reread.call for reread in rereads])
     read_ns = length_ns(reading) * statistics.fmean(reread.share for reread in rereads)
     if _counts_cached(rereads):
