@@ -12,10 +12,9 @@ from typing import Any
 import click
 
 from harness.advise import data_tables as tables
-from harness.advise import layout_table
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
-from harness.advise.layout_table import ONLY
+from harness.advise.layout_table import ONLY, print_places, print_rows
 from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
@@ -132,7 +131,7 @@ def advise(
         for role, rates in learned.items():
             line = f"{role}: as quick as {rates.model} with {rates.runtime} in run {rates.run_id}"
             print_line(line, results())
-        layout_table.print_places(places, spec, results(), explain=explain)
+        print_places(places, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
 
@@ -196,7 +195,7 @@ def _measure(
         # The server has fewer places than the burst has calls: its figures are of a smaller burst.
         if burst.at_once < burst.burst.sequences / 2:
             rows.append((f"{calls}only {burst.at_once:.1f} were written together", "", "", ""))
-    layout_table.print_rows(rows, results())
+    print_rows(rows, results())
     line = f"{endpoint.tag}: {len(bursts)} of {len(planned)} bursts ended in {_MEASURING_S:g} s; "
     print_line(f"{line}advice goes by them. harness trace open {run_id} shows the calls", results())
 

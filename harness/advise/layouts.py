@@ -377,20 +377,15 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
     """
     sizes: list[int] = []
     for halvings in range(max(goal.load.users for goal in group).bit_length()):
-        sizes = [
-            _bytes_of_smallest(goal, device, users=max(goal.load.users >> halvings, 1))
-            for goal in group
-        ]
+        sizes = []
+        for goal in group:
+            users = max(goal.load.users >> halvings, 1)
+            rates = [Rates(shape, device, goal.kv_bits) for shape in precisions(goal, device)]
+            needs = [_needs(rate, goal.load) for rate in rates]
+            sizes.append(min(fixed + users * sequence for fixed, sequence, _ in needs))
         if sum(sizes) <= device.room:
             break
     return sizes
-
-
-def _bytes_of_smallest(goal: ServingGoal, device: DeviceSpec, *, users: int) -> int:
-    """The bytes that a model takes in its smallest precision, whole on one device."""
-    rates = (Rates(shape, device, goal.kv_bits) for shape in precisions(goal, device))
-    needs = (_needs(rate, goal.load) for rate in rates)
-    return min(fixed + users * sequence for fixed, sequence, _ in needs)
 
 
 def enough_devices(

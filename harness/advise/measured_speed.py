@@ -259,10 +259,7 @@ def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float
     step_s = rates.step_s(tokens=round(measured.context_tokens), sequences=at_once)
     figures = {}
     if measured.step_s:
-        figures["decode, tokens/s"] = (
-            measured.at_once / step_s,
-            measured.at_once / measured.step_s,
-        )
+        figures["decode, tokens/s"] = measured.at_once / step_s, measured.at_once / measured.step_s
     prefill_per_s = rates.prefill_tokens_per_s(tokens)
     prefill_s = rates.prefill_s(tokens)
     if prefill_per_s and prefill_s and measured.prefill_tokens_per_s:

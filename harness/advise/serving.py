@@ -1,7 +1,4 @@
-"""How to serve a layout: the command line of each server, and the endpoint that calls it.
-
-What servers differ in stands in the table `flags`.
-"""
+"""How to serve a layout: each server's command line, by the table `flags`, and its endpoint."""
 
 from __future__ import annotations
 
