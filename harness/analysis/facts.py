@@ -10,7 +10,12 @@ from sys import intern
 from typing import Any
 
 from harness.analysis.finding import Observation, Observations, ns_text
-from harness.analysis.speed_limits import MACHINE, concurrency_of, speed_limits_of
+from harness.analysis.speed_limits import (
+    LEAST_OUTPUT_TOKENS,
+    MACHINE,
+    concurrency_of,
+    speed_limits_of,
+)
 from harness.analysis.time_budget import time_shares, times_in
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
@@ -40,8 +45,6 @@ LONG_NS = 500_000_000
 GAIN = 1.1
 # No model writes faster: if one seems to, something held its reply back.
 QUICKEST_TOKENS_PER_S = 5_000
-# Shorter replies have no pace worth the name.
-LEAST_OF_PACE = 16
 # A Python process that takes so much of a core cannot compute more.
 CORE_FULL = 0.85
 # The process is slow if lags take this share of the critical path, or more.
@@ -227,7 +230,7 @@ class Observed:
         """Whether a reply came faster than any model writes, so that something held it back."""
         tokens = (call.output_tokens or 0) - self.hidden_tokens(call)
         quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
-        return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
+        return tokens >= LEAST_OUTPUT_TOKENS and call.phase_ns("decode") < quickest_ns
 
     def highest(self, tag: str, name: str) -> float | None:
         """The highest value of a server's counter; None if the run has no such counter."""

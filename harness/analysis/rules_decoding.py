@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from harness.analysis.facts import (
     ALONE,
     LEAST_COMPARED,
-    LEAST_OF_PACE,
     LONG_NS,
     MOSTLY,
     SEVERAL,
@@ -22,7 +21,7 @@ from harness.analysis.facts import (
 )
 from harness.analysis.finding import Observation, Observations, counted, ns_text, span_ids
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
-from harness.analysis.speed_limits import concurrency_of
+from harness.analysis.speed_limits import LEAST_OUTPUT_TOKENS, concurrency_of
 from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace.calls import Call, grouped
@@ -233,7 +232,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
 @per_model
 def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Streams whose tokens all came together, long after the call was sent."""
-    long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
+    long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS]
     held_back = [call for call in long if _came_whole(observed, call)]
     waited_ns = length_ns(times_in("prefill", held_back))
     if len(held_back) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
@@ -297,7 +296,7 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         for call in calls
         if call.id in replies_at_once
         and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OF_PACE
+        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
     ]
     limits = [cap for cap in observed.limits if cap.model == model and cap.bound != "unknown"]
     limit = limits[0] if limits else None
