@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from harness.analysis.diagnosis import findings_of
-from harness.analysis.facts import Observed
 from harness.analysis.finding import RunFinding
+from harness.analysis.observed import Observed
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.analysis.time_budget import TimeKind
 from harness.trace import events

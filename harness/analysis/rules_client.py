@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
+from harness.analysis.observed import (
     LEAST_LOST_NS,
     MOSTLY,
     SEVERAL,
@@ -19,7 +20,6 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, server_had_places

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, counted, ns_text, span_ids
+from harness.analysis.observed import (
     ALONE,
     LEAST_COMPARED,
     LONG_NS,
@@ -19,7 +20,6 @@ from harness.analysis.facts import (
     queues_in_server,
     ttft,
 )
-from harness.analysis.finding import Observation, Observations, counted, ns_text, span_ids
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import LEAST_OUTPUT_TOKENS, concurrency_of
 from harness.analysis.time_budget import times_in

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model
 from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
+from harness.analysis.observed import LEAST_COMPARED, SEVERAL, Observed, per_model
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, ns_text, span_ids
+from harness.analysis.observed import (
     ALONE,
     LEAST_COMPARED,
     LEAST_LOST_NS,
@@ -22,7 +23,6 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Observation, Observations, ns_text, span_ids
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in

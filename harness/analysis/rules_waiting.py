@@ -7,7 +7,8 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
+from harness.analysis.observed import (
     LEAST_COMPARED,
     LEAST_LOST_NS,
     LONG_NS,
@@ -20,7 +21,6 @@ from harness.analysis.facts import (
     reports_queue,
     ttft,
 )
-from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,

@@ -17,8 +17,8 @@ from typing import Literal
 
 import orjson
 
-from harness.analysis.facts import Observed
 from harness.analysis.html_page import object_json
+from harness.analysis.observed import Observed
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
