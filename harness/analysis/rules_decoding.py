@@ -206,13 +206,14 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     if share < MOSTLY:
         return
     lost_ns = length_ns(times_in("prefill", thinking) + times_in("decode", thinking)) * share
-    seen = f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
-    seen += f"{observed.share(lost_ns)}."
+    least = doubt = ""
     if not any(call.reasoning_tokens for call in thinking):
-        seen = f"At least {seen} Not counted apart: replies have fewer bytes than tokens."
+        least = "At least "
+        doubt = " Not counted apart: replies have fewer bytes than tokens."
     yield Observation(
         severity="hint",
-        seen=seen,
+        seen=f"{least}{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), "
+        f"about {observed.share(lost_ns)}.{doubt}",
         spans=span_ids(thinking),
         lost_ns=lost_ns,
     )

@@ -168,17 +168,16 @@ def out_of_memory(observed: Observed) -> Observations:
     answered = observed.by_model.get(server.model, ())
     # If the model ever replied, it fitted into memory at start, and what it needs grew later.
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
-    if before:
-        seen = f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
-        seen += f"memory {counted(len(failed), 'time')}: {failed[0].error}"
-    else:
-        seen = f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
-        seen += _OR_DAMAGED if failed[0].error_class == "ModelFileInvalid" else ""
+    doubt = _OR_DAMAGED if failed[0].error_class == "ModelFileInvalid" else ""
     yield Observation(
         severity="error",
         model=server.model,
         case="later" if before else "",
-        seen=seen,
+        seen=f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
+        f"memory {counted(len(failed), 'time')}: {failed[0].error}"
+        if before
+        else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
+        f"{doubt}",
         spans=span_ids(failed),
         first_moves=(_MORE_BUDGET,) if server.is_in_process and not before else (),
         lost_ns=length_ns(failed),
