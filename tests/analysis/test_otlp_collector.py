@@ -9,8 +9,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from sample_runs import span, write_journal
 
-from harness.analysis.otlp import retry_delay_s, send_otlp
+from harness.analysis.otlp import export_otlp, retry_delay_s, send_otlp
 from harness.errors import ExportFailed, InvalidInput
+from harness.trace import ExportTarget
 from harness.version import __version__
 
 PROTOBUF = "application/x-protobuf"
@@ -173,6 +174,21 @@ def test_what_cannot_be_sent_is_said_before_anything_is_read_and_without_secrets
         send_otlp(journal, endpoint=address, headers=headers)
 
     assert caught.value.code == f"export.{code}-invalid"
+    assert KEY not in str(caught.value)
+
+
+def test_headers_of_opentelemetrys_variable_are_decoded_and_not_quoted(journal, monkeypatch):
+    variable = "OTEL_EXPORTER_OTLP_HEADERS"
+    with Receiver() as receiver:
+        target = ExportTarget(endpoint=receiver.url)
+        monkeypatch.setenv(variable, f"Authorization=Basic%20{KEY}=, x-scope = a%2Cb ,")
+        export_otlp(journal, target)
+    headers = receiver.posted[0].headers
+    assert (headers["authorization"], headers["x-scope"]) == (f"Basic {KEY}=", "a,b")
+
+    monkeypatch.setenv(variable, KEY)
+    with pytest.raises(InvalidInput, match=variable) as caught:
+        export_otlp(journal, target)
     assert KEY not in str(caught.value)
 
 
