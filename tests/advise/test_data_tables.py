@@ -34,8 +34,7 @@ def test_a_published_size_follows_from_the_bits_of_its_weights(name, gb_7b, gb_1
 
 def test_a_gpu_is_known_by_what_its_driver_calls_it():
     assert product("NVIDIA H100 80GB HBM3") == known_device("h100")
-    for name in ("L40S", "NVIDIA L40S"):
-        assert known_device(name).name == "l40s"
+    assert known_device("L40S") == known_device("NVIDIA L40S") == known_device("l40s")
     for name in ("RTX 4090", "rtx4090", "NVIDIA GeForce RTX 4090"):
         assert known_device(name).name == "rtx-4090"
     assert known_device("NVIDIA A100-SXM4-80GB").name == "a100-80gb-sxm"
@@ -66,7 +65,6 @@ def test_tables_and_routers_stay_in_16_bits(model, precision, gib):
 
 
 def test_an_unknown_device_is_told_with_the_nearest():
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises(InvalidInput, match="did you mean 'h100'") as caught:
         known_device("h10")
     assert caught.value.code == "advise.device-unknown"
-    assert "did you mean 'h100'" in str(caught.value)
