@@ -22,7 +22,7 @@ from harness.errors import InvalidInput
 from harness.hardware.footprint import GPU_CONTEXT_BYTES, padded_tokens
 from harness.hardware.quantization import KvBits, role_floor
 from harness.trace.calls import Call, answered_by_model
-from harness.trace.intervals import depths
+from harness.trace.intervals import most_at_once
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
@@ -192,7 +192,7 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
         prompt_tokens = _most_tokens(read)
         took_ns = max(call.end_ns for call in group) - min(call.start_ns for call in group)
         load = Load(
-            users=max(depth for _, depth in depths(group)),  # those that wait included
+            users=max(most_at_once(group), 1),  # those that wait included
             prompt_tokens=prompt_tokens,
             output_tokens=_most_tokens(written),
             rate_per_s=len(group) * 1e9 / max(took_ns, 1),

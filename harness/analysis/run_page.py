@@ -25,7 +25,7 @@ from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
 from harness.session.batch_files import SCORES
 from harness.trace import events
-from harness.trace.calls import PHASES, Call, charges_of
+from harness.trace.calls import PHASES, Call, pricing
 from harness.trace.event_forms import attributes_of
 from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, RecordedNodes, sources_of
@@ -146,7 +146,7 @@ class RunPage:
     result: TextIndex  # what the pipeline's result node returned: the named one, else the last
     loops: tuple[PageLoop, ...]
     rows: str | None  # the node whose items are the rows of a batch
-    calls: Iterable[PageCall]
+    calls: Iterator[PageCall]
     events: tuple[PageEvent, ...]
     texts: tuple[str, ...]  # each once
 
@@ -208,7 +208,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         loops=tuple(_loops(journal, report.loops)),
         # The node of a batch's rows needs no other, so it comes first.
         rows=columns[0][0].name if is_batch and columns else None,
-        calls=_PageCalls(calls, nodes, texts.numbers, recorded[events.EndpointEvent]),
+        calls=_page_calls(calls, nodes, texts.numbers, recorded[events.EndpointEvent]),
         events=tuple(_events(nodes, recorded)),
         texts=tuple(texts.texts),
     )
@@ -345,46 +345,39 @@ def _item(
 # --- calls ------------------------------------------------------------------------------------
 
 
-class _PageCalls(Iterable[PageCall]):
+def _page_calls(
+    calls: Sequence[Call],
+    nodes: _PageNodes,
+    numbers: Mapping[object, int],
+    endpoints: Sequence[events.EndpointEvent],
+) -> Iterator[PageCall]:
     """The calls of a page, each made when it is asked for: there may be a hundred thousand."""
-
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        nodes: _PageNodes,
-        numbers: Mapping[object, int],
-        endpoints: Sequence[events.EndpointEvent],
-    ) -> None:
-        self._calls, self._nodes, self._numbers = calls, nodes, numbers
-        self._charges = charges_of((call for call in calls if not call.from_cache), endpoints)
-
-    def __iter__(self) -> Iterator[PageCall]:
-        origin_ns = self._nodes.origin_ns
-        for call in self._calls:
-            yield PageCall(
-                id=call.id,
-                node=self._nodes.label_around(call.id),
-                role=call.role,
-                model=call.model,
-                start_ns=call.start_ns - origin_ns,
-                duration_ns=call.duration_ns,
-                phases=tuple(
-                    (name, part.start_ns - origin_ns, part.duration_ns)
-                    for name in PHASES
-                    for part in call.phases.get(name, ())
-                ),
-                unreliable=tuple(sorted(call.unreliable)),
-                status=call.status,
-                error=call.error,
-                cost_usd=self._charges.get(call.id),
-                prompt=self._numbers.get(call.prompt_sha256),
-                reply=self._numbers.get(call.reply_sha256),
-                attributes={
-                    name: value
-                    for name, value in attributes_of(call).items()
-                    if name not in _SHOWN_ELSEWHERE
-                },
-            )
+    usd_of = pricing(endpoints)
+    for call in calls:
+        yield PageCall(
+            id=call.id,
+            node=nodes.label_around(call.id),
+            role=call.role,
+            model=call.model,
+            start_ns=call.start_ns - nodes.origin_ns,
+            duration_ns=call.duration_ns,
+            phases=tuple(
+                (name, part.start_ns - nodes.origin_ns, part.duration_ns)
+                for name in PHASES
+                for part in call.phases.get(name, ())
+            ),
+            unreliable=tuple(sorted(call.unreliable)),
+            status=call.status,
+            error=call.error,
+            cost_usd=None if call.from_cache else usd_of(call),
+            prompt=numbers.get(call.prompt_sha256),
+            reply=numbers.get(call.reply_sha256),
+            attributes={
+                name: value
+                for name, value in attributes_of(call).items()
+                if name not in _SHOWN_ELSEWHERE
+            },
+        )
 
 
 def _events(nodes: _PageNodes, recorded: events.Events) -> Iterator[PageEvent]:

@@ -8,8 +8,7 @@ from harness.errors import InvalidInput
 
 @pytest.mark.parametrize("table", ["devices", "quantizations"])
 def test_each_row_has_its_source_and_its_date(table):
-    missing = [row for row in rows(table) if not (row["source"] and row["date"])]
-    assert missing == []
+    assert [row for row in rows(table) if not (row["source"] and row["date"])] == []
     unsourced = [row for row in rows(table) if row.get("usd_per_hour") and not row["price_source"]]
     assert unsourced == []
 
