@@ -290,9 +290,9 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     # 1. Outputs of this part of the run.
     for flow in flows:
         # An `output`, or the `condition` of a `when=`, shows which node waited for which. Spans are
-        # numbered as they begin, so a source has the smaller number.
-        is_edge = flow.name in {"output", "condition"} and flow.source in by_id
-        if is_edge and flow.source < flow.target:
+        # numbered as they begin, so a source has the smaller number. A salvaged run may lack one.
+        is_known = flow.source in by_id and flow.target in by_id
+        if flow.name in {"output", "condition"} and is_known and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])
     # Label of a call → its attempts; name of a node → the attempts at all its items.
     attempts: dict[str, list[NodeAttempt]] = {}
