@@ -288,5 +288,6 @@ def _models_by_role(models: Sequence[str]) -> dict[str, str]:
 
 def _shape(model: str) -> ModelShape:
     path = Path(model)
-    is_path = path.exists() or path.suffix in {".gguf", ".json"}
+    # In `producer= 8B` the model is empty, which as a path would be the working folder.
+    is_path = model != "" and (path.exists() or path.suffix in {".gguf", ".json"})
     return read_model_shape(path) if is_path else tables.known_shape(model)
