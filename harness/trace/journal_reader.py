@@ -386,7 +386,8 @@ def paths_beside(journal: Path) -> list[Path]:
 
 def journals_among(paths: Iterable[Path], journal: Path) -> list[Path]:
     """The files that are a run's journal or, by their names, further parts of it, in order."""
-    parts = {path: 0 if path == journal else part_of(path, journal) for path in paths}
+    files = (path for path in paths if path.suffix == JOURNAL_SUFFIX)
+    parts = {path: 0 if path == journal else part_of(path, journal) for path in files}
     numbered = [(part, path) for path, part in parts.items() if part is not None]
     return [path for _, path in sorted(numbered)]
 

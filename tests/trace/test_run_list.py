@@ -90,8 +90,6 @@ def test_the_latest_runs_are_those_of_the_whole_list(path):
         append_line(path, line_of(run_id=run_id, timestamp=timestamp))
 
     whole = [line.run_id for line in list_runs(path.parent)]
-
     assert len(whole) == 7
     for latest in range(1, 9):
-        found = list_runs(path.parent, latest=latest)
-        assert [line.run_id for line in found] == whole[-latest:]
+        assert [line.run_id for line in list_runs(path.parent, latest=latest)] == whole[-latest:]
