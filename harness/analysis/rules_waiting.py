@@ -180,21 +180,20 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     if any(load.model == model for load in observed.loads):
         return  # `_loaded` reports loads that are in the journal.
     waits_ns = _waits_alone(observed, calls, LONG_NS)
+    first, *later = calls
+    if first.id not in waits_ns or any(call.start_ns < first.end_ns for call in later):
+        return
     cold = [call for call in calls if call.id in waits_ns]
-    warm_ttft_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
-    slowest_ns = max((call.ttft_ns or 0 for call in cold), default=0)
-    # The server may load its model for each call: then no call is warm.
-    is_slower = not warm_ttft_ns or slowest_ns >= 2 * statistics.median(warm_ttft_ns)
     # One wait may be the first load, and several may be a habit; two are neither.
-    is_habit = len(cold) == 1 or len(cold) >= LEAST_COMPARED
-    if (
-        calls[0].id not in waits_ns
-        or any(call.start_ns < calls[0].end_ns for call in calls[1:])
-        or not is_slower
-        or not is_habit
-        # `_behind_others` reports uneven waits.
-        or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
-    ):
+    if 1 < len(cold) < LEAST_COMPARED:
+        return
+    # `_behind_others` reports uneven waits.
+    if max(waits_ns.values()) > UNEVEN * min(waits_ns.values()):
+        return
+    slowest_ns = max(call.ttft_ns or 0 for call in cold)
+    # The server may load its model for each call: then no call is warm.
+    warm_ttft_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
+    if warm_ttft_ns and slowest_ns < 2 * statistics.median(warm_ttft_ns):
         return
     lost_ns = sum(waits_ns.values())
     yield Observation(
