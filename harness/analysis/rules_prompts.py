@@ -147,12 +147,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     uncached = [
         _Reread(call, like, like.prefix_share)
         for call, like in compared
-        if like.prefix_share >= MOSTLY
-        # Nothing was cached if the server says so, or if it read the prompt as slowly as any.
-        and (
-            call.cached_tokens is not None
-            or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
-        )
+        if like.prefix_share >= MOSTLY and _was_read_whole(call, slowest_ns)
     ]
     for case, rereads in ("", drifted), ("uncached", uncached):
         if len(rereads) < SEVERAL:
@@ -185,6 +180,12 @@ class _Reread(NamedTuple):
     call: Call
     likeness: Likeness
     share: float  # the part of the prompt that was read again
+
+
+def _was_read_whole(call: Call, slowest_ns: float) -> bool:
+    """Whether the server says so of an uncached prompt, or read a token as slowly as any."""
+    least_ns = READ_WHOLE * slowest_ns * _input_tokens(call)
+    return call.cached_tokens is not None or 0 < least_ns <= call.phase_ns("prefill")
 
 
 def _counts_cached(rereads: Sequence[_Reread]) -> bool:
