@@ -189,13 +189,9 @@ class LearnedRates(BaseModel):
     device: str
     runtime: str
     family: str
-    weights_bytes_per_s: (
-        PositiveFloat | None
-    )  # with all overhead of a step, which counts as reading
+    weights_bytes_per_s: PositiveFloat | None  # all overhead of a step counts as reading, too
     cache_bytes_per_s: PositiveFloat | None
-    flops_per_s: (
-        PositiveFloat | None
-    )  # the rate that the device would reach with weights of 16 bits
+    flops_per_s: PositiveFloat | None  # that the device would reach with weights of 16 bits
     model: str
     run_id: str
 
@@ -273,10 +269,7 @@ def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float
     step_s = rates.step_s(tokens=round(measured.context_tokens), sequences=at_once)
     figures = {}
     if measured.step_s:
-        figures["decode, tokens/s"] = (
-            measured.at_once / step_s,
-            measured.at_once / measured.step_s,
-        )
+        figures["decode, tokens/s"] = measured.at_once / step_s, measured.at_once / measured.step_s
     prefill_per_s = rates.prefill_tokens_per_s(tokens)
     prefill_s = rates.prefill_s(tokens)
     if prefill_per_s and prefill_s and measured.prefill_tokens_per_s:

@@ -36,7 +36,7 @@ from harness.files import whole_file
 from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
 from harness.hardware.capacity import core_count
 from harness.hardware.machine import (
-    Gpus,
+    GpuDriver,
     ProcessUse,
     core_use,
     memory_bytes_per_s,
@@ -292,13 +292,13 @@ def device_sources(
     `engines` map a track to a function that gives the process id of an engine started here, or None
     as long as it has no process.
     """
-    with opened_gpus() as gpus:
+    with opened_gpus() as driver:
         sources = {"machine": LocalSource(core_readings())}
         for track, process_id in {"process harness": os.getpid, **engines}.items():
             sources[track] = LocalSource(process_readings(process_id, clock=clock))
-        if gpus is not None:
-            for number, gpu in enumerate(gpus.found):
-                sources[gpu.name] = GpuSource(gpu_readings(gpus, number))
+        if driver is not None:
+            for number, gpu in enumerate(driver.gpus):
+                sources[gpu.name] = GpuSource(gpu_readings(driver, number))
         sampled = [Sampled(source=source, track=track) for track, source in sources.items()]
         for entry in sampled:
             entry.called.set()
@@ -370,10 +370,10 @@ def process_readings(
         yield tuple(readings)
 
 
-def gpu_readings(gpus: Gpus, number: int) -> Iterator[tuple[Reading, ...]]:
+def gpu_readings(driver: GpuDriver, number: int) -> Iterator[tuple[Reading, ...]]:
     """The load, memory and power of one GPU, as far as its driver reports them."""
     while True:
-        state = gpus.state(number)
+        state = driver.state(number)
         quantities = (
             ("in use", "share", state.busy),
             ("memory taken", "bytes", state.used_bytes),
