@@ -241,6 +241,7 @@ class Pipeline(Graph[ResultT]):
         """
         check_options(
             sample=sample,
+            max_failures=max_failures,
             max_parallel=max_parallel,
             limits=limits,
             backends=backends,
@@ -337,6 +338,7 @@ def check_options(
     observers: object = (),
     max_parallel: int | None = None,
     sample: int | None = None,
+    max_failures: float | None = None,
     **_others: object,
 ) -> None:
     """Raises `InvalidInput` for an invalid option of a run, a batch or a session."""
@@ -374,4 +376,10 @@ def check_options(
     if sample is not None and sample < 1:
         raise InvalidInput(
             f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"
+        )
+    if isinstance(max_failures, float) and not 0 <= max_failures <= 1:
+        raise InvalidInput(
+            f"max_failures={max_failures} is no share of the rows; write 0.5 for half of them, or 5 "
+            "for five rows",
+            code="batch.max-failures-no-share",
         )

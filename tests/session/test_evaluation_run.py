@@ -703,6 +703,7 @@ def test_an_evaluation_with_a_mistake_is_refused_when_it_is_made(arguments, code
     ("options", "code"),
     [
         ({"sample": 0}, "batch.sample-not-positive"),
+        ({"max_failures": 5.0}, "batch.max-failures-no-share"),
         ({"max_parallel": 0}, "pipeline.parallel-calls-not-positive"),
         ({"limits": 3}, "pipeline.limits-invalid"),
         ({"observers": [3]}, "pipeline.observers-invalid"),
