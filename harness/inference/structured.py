@@ -105,6 +105,8 @@ class ReplyType(Generic[T]):
         values, fault = self._values(text, completion)
         if not values and (strict := without_slips(text)) != text:
             values, _ = self._values(strict, completion)
+        if not values and isinstance(inner := parsed(text), str):  # JSON in a text of JSON
+            values, _ = self._values(inner, completion)
         if len(values) == 1:
             return values[0]
         if values:

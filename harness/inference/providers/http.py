@@ -444,7 +444,8 @@ def _is_flat_error(value: object) -> bool:
         return False
     # A message in a reply is an object: Ollama's.
     is_told = isinstance(value.get("message"), str)
-    return is_told or not value.keys().isdisjoint({"error_message", "errors", "detail"})
+    names = {"error_message", "error_msg", "msg", "errors", "detail"}
+    return is_told or not value.keys().isdisjoint(names)
 
 
 async def read_to_end(values: AsyncIterator[object]) -> None:

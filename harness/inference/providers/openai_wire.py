@@ -12,13 +12,14 @@ import math
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import orjson
 
-from harness.errors import NotOffered, ServerError, StreamCut
+from harness.errors import NotOffered, ReplyInvalid, ServerError, StreamCut
 from harness.inference.completion import Completion, Embeddings, Ranking, as_vectors
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, rows, text_at
@@ -60,6 +61,21 @@ class OpenAIWire(HttpBackend):
         self._ranking_forms = tuple(
             (f"{root}/rerank", name) for root in roots for name in ("documents", "texts")
         )
+
+    async def chat(self, request: ChatRequest) -> Completion:
+        """One reply, whole; see `HttpBackend.chat`."""
+        try:
+            return await super().chat(request)
+        except ReplyInvalid as error:
+            # Calls that its server refused are read here, as those that a server left in the text.
+            progress = ReplyInProgress(replace(request, on_text=None), clock=self._clock)
+            progress.add(error.text, is_whole=True)
+            reply = progress.completion(
+                finish_reason="stop", usage=None, model_id=self._endpoint.model_id
+            )
+            if not reply.tool_calls:
+                raise
+            return reply
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)

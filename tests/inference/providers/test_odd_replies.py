@@ -12,7 +12,7 @@ from loopback import DONE, Reply, chunk, delta, usage
 from servers.emulated import event
 from servers.openai_dialects import DIALECTS
 
-from harness.errors import ContextOverflow, RateLimited, ServerError, StreamCut
+from harness.errors import ContextOverflow, RateLimited, ReplyInvalid, ServerError, StreamCut
 from harness.inference import ChatRequest, Message, ToolSpec
 
 HELLO = delta(role="assistant", content="Hello.")
@@ -127,6 +127,20 @@ def test_a_reply_that_is_whole_need_not_end_well(ending):
     assert (completion.text, completion.usage.output_tokens) == ("Hello.", 3)
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"choices": [{"delta": {}, "finish_reason": "stop", "usage": usage()}]},
+        {"choices": [{"delta": {}, "finish_reason": "stop"}], "x_groq": {"usage": usage()}},
+    ],
+    ids=["in the reply", "in a field of its own"],
+)
+def test_usage_is_read_wherever_it_stands(last):
+    completion, _ = ask(Reply(steps=(HELLO, chunk(**last), DONE)), backend="vllm")
+
+    assert completion.usage.output_tokens == 3
+
+
 def test_an_error_of_whoever_listens_to_the_last_piece_stays_theirs():
     def listen(_text):
         raise TimeoutError("my own clock")
@@ -197,6 +211,10 @@ ERRORS = {
     ),
     "another key": (
         Reply(steps=(HELLO, event({"error_message": "prompt is too long"}), DONE)),
+        ContextOverflow,
+    ),
+    "GLM's key": (
+        Reply(steps=(HELLO, event({"code": 1261, "msg": "prompt is too long"}), DONE)),
         ContextOverflow,
     ),
     "a detail": (Reply(steps=(HELLO, event({"detail": "the worker died"}), DONE)), ServerError),
@@ -416,6 +434,20 @@ def test_a_call_that_cannot_be_read_is_no_answer(text):
 
     (call,) = completion.tool_calls
     assert (completion.text, call.name, call.arguments) == ("", "look", text)
+
+
+@pytest.mark.parametrize("text", ["Hermes", "Llama 3.1", "prose"])
+def test_a_call_that_its_server_refused_is_read_from_the_refusal(text):
+    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
+    quoted = {"code": "tool_use_failed", "failed_generation": CALLS.get(text, "It is 7.")}
+    refusal = {"error": {"message": "Failed to call a function.", **quoted}}
+    reply = Reply(status=400, steps=(json.dumps(refusal).encode(),))
+
+    if text in CALLS:
+        (call,) = ask(reply, request=request)[0].tool_calls
+        assert (call.name, json.loads(call.arguments)) == ("look", {"item": "7", "n": 3})
+    else:
+        assert fail(ReplyInvalid, reply, request=request).text == "It is 7."
 
 
 SPEAKS_OF_IT = r"""A call looks like this:\n\nCALL;A call looks like this:\n\n<tools>CALL</tools>
