@@ -23,12 +23,10 @@ from harness.inference.providers.provider import (
     ContextReport,
     HostReport,
     Provider,
-    as_ns,
     remedies,
+    times_in,
 )
 from harness.inference.providers.server_host import ServerHost, ServerPages, until
-from harness.inference.providers.wire_reply import WireReply
-from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
 _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
@@ -39,15 +37,7 @@ _GONE: Final = frozenset({"unloaded", "downloading", "downloaded"})
 _STATES: Final = _GONE | {"loading", "loaded", "sleeping"}
 
 
-def times(reply: WireReply) -> ServerTimings | None:
-    """What a reply's `timings` say; None if it has none."""
-    if not reply.timings:
-        return None
-    return ServerTimings(
-        prefill_ns=as_ns(reply.timings.get("prompt_ms")),
-        decode_ns=as_ns(reply.timings.get("predicted_ms")),
-    )
-
+times = times_in("timings", prefill="prompt_ms", decode="predicted_ms")
 
 # --- the model that it serves ------------------------------------------------------------------
 

@@ -24,9 +24,9 @@ from harness.inference.providers.provider import (
     ContextReport,
     Fields,
     Provider,
-    as_ns,
     by_template,
     remedies,
+    times_in,
 )
 from harness.inference.providers.server_host import ServerPages
 from harness.inference.providers.wire_reply import WireReply
@@ -162,14 +162,7 @@ TENSORRT_LLM = Provider(
 # --- TabbyAPI, which serves ExLlama, from commit e632af41 (August 2026) ---------------------------
 
 
-def _tabby_times(reply: WireReply) -> ServerTimings | None:
-    """The times in fields of the usage, in seconds."""
-    usage = reply.usage or {}
-    prefill_ns = as_ns(usage.get("prompt_time"), "s")
-    if prefill_ns is None:
-        return None
-    decode_ns = as_ns(usage.get("completion_time"), "s")
-    return ServerTimings(prefill_ns=prefill_ns, decode_ns=decode_ns)
+_tabby_times = times_in("usage", "s", prefill="prompt_time", decode="completion_time")
 
 
 async def _tabby_served(pages: ServerPages) -> ModelMetadata | None:
