@@ -93,7 +93,7 @@ class RouterHost(ServerHost):
             return
         if before["value"] == "sleeping":
             # Its process is there without its weights, and only a call would wake it.
-            await self._let_go()
+            await self.unload()
         fields = {"model": self.endpoint.model_id}
         request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
         try:
@@ -106,8 +106,13 @@ class RouterHost(ServerHost):
 
     async def unload(self) -> None:
         """Has the router unload the model, and waits until the model's process has ended."""
+        if await self._is_gone():
+            return
         # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
-        await self._let_go()
+        page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
+        if page.status != 200 and not _says(page, _NOT_THERE):
+            raise self.failure(page, doing="unload")
+        await until(self._is_gone)
 
     async def report(self) -> HostReport:
         """The report of `/models`, which has no sizes."""
@@ -150,16 +155,7 @@ class RouterHost(ServerHost):
     async def _undo_load(self, request: asyncio.Future[Page]) -> None:
         """Undoes an abandoned load, unless another client began it."""
         if (await request).status == 200:
-            await self._let_go()
-
-    async def _let_go(self) -> None:
-        """Has the router unload the model, whatever state it is in."""
-        if (await self._status())["value"] in _GONE:
-            return
-        page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
-        if page.status != 200 and not _says(page, _NOT_THERE):
-            raise self.failure(page, doing="unload")
-        await until(self._is_gone)
+            await self.unload()
 
     async def _is_gone(self) -> bool:
         return (await self._status())["value"] in _GONE
