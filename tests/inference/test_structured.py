@@ -75,6 +75,7 @@ def parse(python_type, text, **how):
         pytest.param(set[int], '{"answer": [1, 1]}', {1}, id="set"),
         pytest.param(Point, json.dumps('{"x": 1}'), Point(1), id="JSON in a text of JSON"),
         pytest.param(list[int], json.dumps("[1]"), [1], id="a list in a text of JSON"),
+        pytest.param(list[int], '{"answer": "[1]"}', [1], id="an answer in a text of JSON"),
         pytest.param(str | None, '{"answer": null}', None, id="optional"),
         pytest.param(list[str], '["a"]', ["a"], id="a list without the object around it"),
         pytest.param(Colour, '"red"', Colour.RED, id="a value of an enumeration alone"),

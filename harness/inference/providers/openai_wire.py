@@ -32,6 +32,7 @@ from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
 from harness.inference.time_limits import time_limits
+from harness.trace import Clock
 
 ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
@@ -67,15 +68,7 @@ class OpenAIWire(HttpBackend):
         try:
             return await super().chat(request)
         except ReplyInvalid as error:
-            # Calls that its server refused are read here, as those that a server left in the text.
-            progress = ReplyInProgress(replace(request, on_text=None), clock=self._clock)
-            progress.add(error.text, is_whole=True)
-            reply = progress.completion(
-                finish_reason="stop", usage=None, model_id=self._endpoint.model_id
-            )
-            if not reply.tool_calls:
-                raise
-            return reply
+            return refused_calls(error, request, self._endpoint, clock=self._clock)
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)
@@ -180,6 +173,18 @@ class OpenAIWire(HttpBackend):
             server=f"{provider.title}, as it was started,",
             remedy=f"{provider.embeds} makes it" if provider.embeds else "ask another endpoint",
         )
+
+
+def refused_calls(
+    error: ReplyInvalid, request: ChatRequest, endpoint: Endpoint, *, clock: Clock
+) -> Completion:
+    """The calls that a refusal quotes, read as if left in the text; raises it if it has none."""
+    progress = ReplyInProgress(replace(request, on_text=None), clock=clock)
+    progress.add(error.text, is_whole=True)
+    reply = progress.completion(finish_reason="stop", usage=None, model_id=endpoint.model_id)
+    if not reply.tool_calls:
+        raise error
+    return reply
 
 
 def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int) -> Embeddings:

@@ -436,18 +436,20 @@ def test_a_call_that_cannot_be_read_is_no_answer(text):
     assert (completion.text, call.name, call.arguments) == ("", "look", text)
 
 
+@pytest.mark.parametrize("backend", ["openai", "litellm"])
 @pytest.mark.parametrize("text", ["Hermes", "Llama 3.1", "prose"])
-def test_a_call_that_its_server_refused_is_read_from_the_refusal(text):
+def test_a_call_that_its_server_refused_is_read_from_the_refusal(text, backend):
     request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
     quoted = {"code": "tool_use_failed", "failed_generation": CALLS.get(text, "It is 7.")}
     refusal = {"error": {"message": "Failed to call a function.", **quoted}}
     reply = Reply(status=400, steps=(json.dumps(refusal).encode(),))
+    settings = {"backend": backend, "model_id": "openai/served-name", "api_key": "sk-1"}
 
     if text in CALLS:
-        (call,) = ask(reply, request=request)[0].tool_calls
+        (call,) = ask(reply, request=request, **settings)[0].tool_calls
         assert (call.name, json.loads(call.arguments)) == ("look", {"item": "7", "n": 3})
     else:
-        assert fail(ReplyInvalid, reply, request=request).text == "It is 7."
+        assert fail(ReplyInvalid, reply, request=request, **settings).text == "It is 7."
 
 
 SPEAKS_OF_IT = r"""A call looks like this:\n\nCALL;A call looks like this:\n\n<tools>CALL</tools>
