@@ -29,6 +29,7 @@ from harness.errors import (
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, parsed
+from harness.inference.model_identity import is_here
 from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply, message_in
 from harness.inference.providers.json_stream import json_values
@@ -44,7 +45,6 @@ PACKED_AS = "gzip"  # the one encoding that servers may use
 # httpx2 unpacks these in steps; what it does with others depends on what is installed.
 _READ_PACKINGS = {"", "identity", "gzip", "x-gzip", "deflate"}
 _END_TIMEOUT_S = 0.05
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 # The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
 _REFUSAL_BYTES = 64 << 10
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
@@ -147,7 +147,7 @@ class HttpConnection:
             timeout=(endpoint.connect_timeout_s, None, None, None),
             verify=httpx2.create_ssl_context() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
-            trust_env=url.host not in _LOOPBACK,
+            trust_env=not is_here(self.base),
         )
 
     def refusal(

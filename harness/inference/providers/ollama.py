@@ -20,7 +20,7 @@ from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
 from harness.inference.providers.http import Access, HttpBackend, Page
 from harness.inference.providers.openai_wire import wire_fields
-from harness.inference.providers.provider import ALWAYS, HostReport, Provider, remedies
+from harness.inference.providers.provider import ALWAYS, LEVELS, HostReport, Provider, remedies
 from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
 from harness.inference.providers.wire_reply import call_pieces, divided, proper_end, text_in
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
@@ -52,7 +52,7 @@ class OllamaWire(HttpBackend):
         fields = wire_fields(request, self._endpoint.model_id, stream=False)
         if (effort := request.reasoning_effort) is not None:
             del fields["reasoning_effort"]
-            fields["think"] = _THINK.get(effort, effort)
+            fields["think"] = effort != "none" and LEVELS.get(effort, effort)
         return fields
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
@@ -138,18 +138,13 @@ _SAME_OPTIONS = (*SAMPLING, "temperature", "frequency_penalty", "seed", "stop")
 # Field of OpenAI's protocol → the name of the option that Ollama has for it.
 _OPTIONS = {name: name for name in _SAME_OPTIONS} | {"max_tokens": "num_predict"}
 _BESIDE_OPTIONS = ("tools", "think")
-# Effort → Ollama's word for it, if it has another.
-_THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
 
 
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:
     """A conversation as JSON for Ollama: calls have no ids, and their arguments are objects."""
     names = called_names(messages)
     turns: list[dict[str, object]] = []
-    for message in messages:
-        # Its extras mean something only to the server that they came from.
-        if message.source not in {None, endpoint.source}:
-            message = message.without_extras  # noqa: PLW2901
+    for message in (message.as_sent_to(endpoint.source) for message in messages):
         turn = {**message.extra, "role": message.role, "content": message.content}
         if message.images:
             if any(image.url for image in message.images):

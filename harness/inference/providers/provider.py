@@ -23,13 +23,13 @@ from harness.inference.request import ChatRequest, Effort, JsonSchema
 Fields = Mapping[str, object]  # part of a request's JSON
 
 # The nearest of the three efforts that gpt-oss was trained on, for every other effort.
-_LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}
+LEVELS: Mapping[str, str] = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
 def by_template(effort: Effort) -> Fields:
     """Fields for servers that let the model's chat template switch thinking on and off."""
     on = effort != "none"
-    level = {"reasoning_effort": _LEVELS.get(effort, effort)} if on else {}
+    level = {"reasoning_effort": LEVELS.get(effort, effort)} if on else {}
     # Qwen and GLM read `enable_thinking`, DeepSeek and Granite `thinking`, gpt-oss the effort.
     return {**level, "chat_template_kwargs": {"enable_thinking": on, "thinking": on, **level}}
 
