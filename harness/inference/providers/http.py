@@ -22,6 +22,7 @@ from harness.errors import (
     EndpointUnreachable,
     InferenceError,
     NotOffered,
+    ReplyInvalid,
     ReplyTooLarge,
     ServerError,
     StreamCut,
@@ -391,6 +392,8 @@ class HttpBackend(ABC):
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress)
+                except ReplyInvalid as error:
+                    return progress.calls_in(error, model_id=self._endpoint.model_id)
                 except ServerError as error:
                     # A caller that has got a part of the reply must not get it again.
                     if progress.was_heard or not self._refused.learn(error, fields):

@@ -37,7 +37,6 @@ from harness.inference.providers.http import (
 from harness.inference.providers.litellm_http import HttpCall, http_call, make_careful
 from harness.inference.providers.openai_wire import (
     openai_schema,
-    refused_calls,
     wire_embeddings,
     wire_fields,
     wire_message,
@@ -126,7 +125,7 @@ class LiteLLMBackend:
                     attempts = completion.attempts + attempt - 1
                     return replace(completion, dropped=dropped, attempts=attempts, source=source)
                 except ReplyInvalid as error:
-                    return refused_calls(error, request, endpoint, clock=self._clock)
+                    return progress.calls_in(error, model_id=endpoint.model_id)
                 except ServerError as error:
                     if progress.was_heard or not self._refused.learn(error, fields):
                         raise

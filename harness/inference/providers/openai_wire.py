@@ -12,14 +12,13 @@ import math
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import orjson
 
-from harness.errors import NotOffered, ReplyInvalid, ServerError, StreamCut
+from harness.errors import NotOffered, ServerError, StreamCut
 from harness.inference.completion import Completion, Embeddings, Ranking, as_vectors
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, rows, text_at
@@ -32,7 +31,6 @@ from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
 from harness.inference.time_limits import time_limits
-from harness.trace import Clock
 
 ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
@@ -62,13 +60,6 @@ class OpenAIWire(HttpBackend):
         self._ranking_forms = tuple(
             (f"{root}/rerank", name) for root in roots for name in ("documents", "texts")
         )
-
-    async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole; see `HttpBackend.chat`."""
-        try:
-            return await super().chat(request)
-        except ReplyInvalid as error:
-            return refused_calls(error, request, self._endpoint, clock=self._clock)
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, self._provider)
@@ -173,18 +164,6 @@ class OpenAIWire(HttpBackend):
             server=f"{provider.title}, as it was started,",
             remedy=f"{provider.embeds} makes it" if provider.embeds else "ask another endpoint",
         )
-
-
-def refused_calls(
-    error: ReplyInvalid, request: ChatRequest, endpoint: Endpoint, *, clock: Clock
-) -> Completion:
-    """The calls that a refusal quotes, read as if left in the text; raises it if it has none."""
-    progress = ReplyInProgress(replace(request, on_text=None), clock=clock)
-    progress.add(error.text, is_whole=True)
-    reply = progress.completion(finish_reason="stop", usage=None, model_id=endpoint.model_id)
-    if not reply.tool_calls:
-        raise error
-    return reply
 
 
 def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int) -> Embeddings:
