@@ -241,11 +241,11 @@ def _overlap(text: str, marks: Sequence[str]) -> int:
     """The number of characters at a text's end that begin a mark, or are marks and blanks alone."""
     tail = text[-_LONGEST_MARK:]
     near = [mark for mark in marks if mark[0] in tail]
-    ends = (tail[start:] for start in range(len(tail) if near else 0))  # mostly none is near
-    begun = (
-        end for end in ends for m in near if m.startswith(end) or not end.replace(m, "").strip()
-    )
-    return len(next(begun, ""))
+    for start in range(len(tail) if near else 0):  # mostly none is near
+        end = tail[start:]
+        if any(mark.startswith(end) or not end.replace(mark, "").strip() for mark in near):
+            return len(end)
+    return 0
 
 
 # --- calls ------------------------------------------------------------------------------------

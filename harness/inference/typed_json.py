@@ -30,9 +30,7 @@ class TypedJson:
     def __init__(self, adapter: TypeAdapter[Any]) -> None:
         self._schema = _rewritten(adapter.core_schema, _with_digits)
         self._has_decimals = self._schema != adapter.core_schema
-        # The prebuilt validator of a model would be that of its schema as it was.
-        exact = SchemaValidator(self._schema, _use_prebuilt=False) if self._has_decimals else None
-        self._exact = exact or adapter.validator
+        self._exact = _validator(self._schema) if self._has_decimals else adapter.validator
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - of the type
         """The value in a JSON text; raises `ValidationError`."""
@@ -59,7 +57,13 @@ class TypedJson:
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
-        return SchemaValidator(_rewritten(self._schema, _with_choices), _use_prebuilt=False)
+        return _validator(_rewritten(self._schema, _with_choices))
+
+
+def _validator(schema: Any) -> SchemaValidator:  # noqa: ANN401 - of pydantic's
+    # A model in it would be read by its own validator, made of its schema as it was. pydantic 2.14
+    # has no public way around that: hooks of a type get its models as references.
+    return SchemaValidator(schema, _use_prebuilt=False)
 
 
 def _rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401
