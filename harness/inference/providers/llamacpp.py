@@ -63,7 +63,6 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
 
 # --- its counters ----------------------------------------------------------------------------
 
-
 COUNTERS = Counters(
     path="/metrics",
     read=prometheus(

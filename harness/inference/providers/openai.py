@@ -80,9 +80,8 @@ OTHER = Provider(
 # --- SGLang, from version 0.5.23 of its code ------------------------------------------------------
 
 
-async def _sglang_served(pages: ServerPages) -> ModelMetadata | None:
-    path = text_at(await pages.json("/model_info"), "model_path")
-    return ModelMetadata(path=path) if path else None
+async def _sglang_served(pages: ServerPages) -> ModelMetadata:
+    return ModelMetadata(path=text_at(await pages.json("/model_info"), "model_path") or None)
 
 
 SGLANG = Provider(
@@ -204,10 +203,8 @@ MLC = Provider(
 # --- LM Studio 0.4.21 ----------------------------------------------------------------------------
 
 
-async def _lmstudio_served(pages: ServerPages) -> ModelMetadata | None:
+async def _lmstudio_served(pages: ServerPages) -> ModelMetadata:
     row = row_of(at(await pages.json("/api/v0/models"), "data"), pages.model_id)
-    if row is None:
-        return None
     packed = packing(text_at(row, "quantization"))
     return ModelMetadata(architecture=text_at(row, "arch") or None, quantization=packed)
 

@@ -32,11 +32,9 @@ times = times_in(
 )
 
 
-async def _served(pages: ServerPages) -> ModelMetadata | None:
+async def _served(pages: ServerPages) -> ModelMetadata:
     models = at(await pages.json(f"{pages.v1}/models"), "data")
     row = row_of(models, pages.model_id)
-    if row is None:
-        return None
     # An adapter has a parent, which is listed beside it by the name it is served under. The `root`
     # is what was loaded; the name may be made up (`--served-model-name`).
     parent = text_at(row, "parent")
