@@ -142,7 +142,7 @@ class ReplyInProgress:
             extra=extra or {},
         )
 
-    def calls_in(self, refusal: ReplyInvalid, *, model_id: str) -> Completion:
+    def refused_calls(self, refusal: ReplyInvalid, *, model_id: str) -> Completion:
         """The calls that a refusal quotes, as if left in the text; raises it if it has none."""
         self.add(refusal.text, is_whole=True)
         reply = self.completion(finish_reason="stop", usage=None, model_id=model_id)

@@ -88,7 +88,7 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
         )
     generation = ChainMap(*layers).get("failed_generation")
     if "tool_use_failed" in kind_and_text and isinstance(generation, str):
-        # Groq's, of a reply that it cannot read; `ReplyInProgress.calls_in` may.
+        # Groq's, of a reply that it cannot read; `ReplyInProgress.refused_calls` may.
         return ReplyInvalid(
             f"the server cannot read the model's calls ({text}). They are: {generation[:160]!r}",
             endpoint=endpoint,

@@ -393,7 +393,7 @@ class HttpBackend(ABC):
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress)
                 except ReplyInvalid as error:
-                    return progress.calls_in(error, model_id=self._endpoint.model_id)
+                    return progress.refused_calls(error, model_id=self._endpoint.model_id)
                 except ServerError as error:
                     # A caller that has got a part of the reply must not get it again.
                     if progress.was_heard or not self._refused.learn(error, fields):

@@ -125,7 +125,7 @@ class LiteLLMBackend:
                     attempts = completion.attempts + attempt - 1
                     return replace(completion, dropped=dropped, attempts=attempts, source=source)
                 except ReplyInvalid as error:
-                    return progress.calls_in(error, model_id=endpoint.model_id)
+                    return progress.refused_calls(error, model_id=endpoint.model_id)
                 except ServerError as error:
                     if progress.was_heard or not self._refused.learn(error, fields):
                         raise
