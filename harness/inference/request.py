@@ -119,13 +119,9 @@ class Message:
         """The names of the fields in its own `extra` and in its calls'."""
         return {*self.extra, *(name for call in self.tool_calls for name in call.extra)}
 
-    def as_sent_to(self, source: str | None) -> Message:
-        """The turn as this server gets it: `extra` means something to its own source alone."""
-        return self if self.source in {None, source} else self.without_extras
-
     @property
     def without_extras(self) -> Message:
-        """The turn without `extra`, its own and that of its calls."""
+        """The turn as servers other than its source get it."""
         calls = tuple(replace(call, extra={}) for call in self.tool_calls)
         return replace(self, extra={}, tool_calls=calls)
 

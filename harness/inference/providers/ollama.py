@@ -144,7 +144,10 @@ def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str,
     """A conversation as JSON for Ollama: calls have no ids, and their arguments are objects."""
     names = called_names(messages)
     turns: list[dict[str, object]] = []
-    for message in (message.as_sent_to(endpoint.source) for message in messages):
+    for message in messages:
+        # Its extras mean something only to the server that they came from.
+        if message.source not in {None, endpoint.source}:
+            message = message.without_extras  # noqa: PLW2901
         turn = {**message.extra, "role": message.role, "content": message.content}
         if message.images:
             if any(image.url for image in message.images):

@@ -230,7 +230,8 @@ def wire_messages(messages: Sequence[Message], source: str | None) -> list[dict[
 
 def wire_message(message: Message, source: str | None = None) -> dict[str, object]:
     """One message as JSON: its content is a text, or parts if it has images."""
-    message = message.as_sent_to(source)
+    if message.source not in {None, source}:
+        message = message.without_extras
     turn: dict[str, object] = {**message.extra, "role": message.role, "content": message.content}
     if message.images or message.layout:
         turn["content"] = _parts(message)
