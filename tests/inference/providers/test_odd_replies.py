@@ -264,6 +264,7 @@ LOOK = ToolSpec(
     "Looks up.",
     {"type": "object", "properties": {"item": {"type": "string"}, "n": {"type": "integer"}}},
 )
+LOOKING = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
 
 
 def wide(text):
@@ -327,9 +328,7 @@ CALLS = {
 
 @pytest.mark.parametrize("text", CALLS.values(), ids=CALLS)
 def test_a_call_that_the_server_left_in_the_text_is_a_call(text):
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=LOOKING)
 
     (call,) = completion.tool_calls
     assert (call.name, json.loads(call.arguments)) == ("look", {"item": "7", "n": 3})
@@ -401,9 +400,7 @@ PIECES = {
 
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_of_calls_make_the_calls_that_were_meant(name):
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(*PIECES[name], *REST)), request=request)
+    completion, _ = ask(Reply(steps=(*PIECES[name], *REST)), request=LOOKING)
 
     calls = completion.tool_calls
     right = [SEVEN, EIGHT] if b'"b"' in joined(*PIECES[name]) or "twice" in name else [SEVEN]
@@ -422,9 +419,7 @@ def test_pieces_of_calls_make_the_calls_that_were_meant(name):
     ],
 )
 def test_a_call_that_cannot_be_read_is_no_answer(text):
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=LOOKING)
 
     (call,) = completion.tool_calls
     assert (completion.text, call.name, call.arguments) == ("", "look", text)
@@ -433,11 +428,10 @@ def test_a_call_that_cannot_be_read_is_no_answer(text):
 @pytest.mark.parametrize("backend", ["openai", "litellm"])
 @pytest.mark.parametrize("text", [CALLS["Llama 3.1"], "It is 7."], ids=["a call", "prose"])
 def test_a_call_that_its_server_refused_is_read_from_the_refusal(text, backend):
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
     reply = Reply(
         status=400, steps=(json.dumps({"error": REFUSED | {"failed_generation": text}}).encode(),)
     )
-    how = {"request": request, "backend": backend, "model_id": "openai/m", "api_key": "sk-1"}
+    how = {"request": LOOKING, "backend": backend, "model_id": "openai/m", "api_key": "sk-1"}
     if text == "It is 7.":
         assert fail(ReplyInvalid, reply, **how).text == text
     else:
@@ -454,9 +448,7 @@ SPEAKS_OF_IT = r"""A call looks like this:\n\nCALL;A call looks like this:\n\n<t
 @pytest.mark.parametrize("text", SPEAKS_OF_IT.replace("\n", "").split(";"))
 def test_a_call_that_an_answer_only_speaks_of_stays_in_it(text):
     text = text.replace("CALL", CALLED).replace("\\n", "\n")
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=LOOKING)
 
     assert (completion.text, completion.tool_calls) == (text, ())
 
