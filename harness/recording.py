@@ -113,13 +113,12 @@ class Recording:
     def _missing(self, request: ChatRequest, *, times: int) -> ScriptMismatch:
         """The error for a call without a reply, with a diff to the most similar recorded call."""
         text = _request_text(request)
-
-        def similarity(recorded: str) -> float:
-            # Not `ratio`, whose time grows with the square of a prompt's length.
-            return difflib.SequenceMatcher(None, recorded, text).quick_ratio()
-
         recorded_texts = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
-        nearest = max(recorded_texts, key=similarity, default="")
+        # Not by `ratio`, whose time grows with the square of a prompt's length.
+        similarities = {
+            t: difflib.SequenceMatcher(None, t, text).quick_ratio() for t in recorded_texts
+        }
+        nearest = max(similarities, key=similarities.__getitem__, default="")
         lines = nearest.splitlines(), text.splitlines()
         diff = [*difflib.unified_diff(*lines, "recorded", "asked", n=1, lineterm="")]
         reason = f"it was recorded {times} times, and is asked once more" if times else "it is new"

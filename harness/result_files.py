@@ -24,7 +24,7 @@ _ATTACHMENT = "attachment://"  # before the key of a text that is stored with th
 
 
 def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
-    """The samples of a result file or of a list of objects; None if it is another `.json` file.
+    """The samples of a result file; None if it is another `.json` file.
 
     Raises:
         InvalidInput: It cannot be read, or has no samples.
@@ -34,7 +34,7 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
         return _archive_samples(path)
     try:
         data = _json(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     match data:
         case {"eval": dict(run), "version": _, **rest} if "plan" in rest or "samples" in rest:
@@ -43,9 +43,6 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
             "results": [{"gradingResult": _}, *_] as results
         }:
             return map(_promptfoo_sample, results)
-        # Many data sets are a list of objects.
-        case [{}, *_] if all(isinstance(row, dict) for row in data):
-            return map(dict, data)
     return None
 
 

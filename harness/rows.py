@@ -10,22 +10,24 @@ import csv
 import fcntl
 import glob
 import io
+import json
 import os
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, tee
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NoReturn, Self
 
 import orjson
 
-from harness.errors import ConfigurationInvalid, InvalidInput, did_you_mean
-from harness.files import behind_link, opened, read_text, whole_file, writing
+from harness.errors import ConfigurationInvalid, InvalidInput, Mistake, did_you_mean
+from harness.files import behind_link, opened, read_bytes, read_text, whole_file, writing
 from harness.result_files import samples_in
 
 STDIN = "-"
@@ -39,8 +41,9 @@ _WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000  # rows that are written to a Parquet file at once
 _LONG_CHARS = 4_096  # of a text that is packed
 _MOST_CHARS = 1 << 30  # of a CSV cell
-# Python's spelling of numbers that JSON does not have.
-_NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
+_ROWS_COMPARED = 20  # the first rows of a CSV file, by which its separator is chosen
+# Also after the mark of an encoding, or in UTF-16, both of which Python's parser takes.
+_LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf\xff\xfe\0\s]*\[[\0\s]*\{")
 # A spreadsheet takes such a text for a formula, unless an apostrophe stands before it (OWASP, "CSV
 # injection"). After a sign, which may begin a list in Markdown, only function calls and references
 # to other sheets do harm. Excel takes the wide forms of these characters for the same.
@@ -202,6 +205,7 @@ def read_rows(
     *,
     columns: Mapping[str, str] | None = None,
     whole: AbstractSet[str] = _WHOLE,
+    named: AbstractSet[str] = frozenset(),
     empty: AbstractSet[str] = frozenset(),
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
@@ -214,6 +218,8 @@ def read_rows(
         names: As for `files_named`.
         columns: Name of a column here → its name in the files.
         whole: Columns whose objects stay objects, and do not become columns with points.
+        named: Columns as they stand in the files that stay objects where they are objects; a
+            column with points may stand beside its object.
         empty: Columns whose empty cells are kept, by the part of a name before its first point.
 
     Raises:
@@ -226,7 +232,7 @@ def read_rows(
             if isinstance(row, InvalidInput):
                 yield row
                 continue
-            fields = dict(_flat(row.fields, whole, new_names))
+            fields = dict(_flat(row.fields, whole, new_names.keys() | named))
             columns_seen |= fields.keys()
             cells = _renamed(fields, new_names)
             filled = {name for name, cell in cells.items() if name and not _is_empty(cell)}
@@ -265,31 +271,32 @@ def _is_empty(cell: object) -> bool:
 
 
 def _flat(
-    fields: Mapping[str, Any], whole: AbstractSet[str], renamed: Iterable[str], prefix: str = ""
+    fields: Mapping[str, Any], whole: AbstractSet[str], named: AbstractSet[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
     """Columns and cells, where the fields of an object are columns with points: `human.clear`.
 
-    The object of a column in `renamed` stays whole, as do those of `whole`; it is flat too if one
-    of its fields is in `renamed`.
+    The object of a column in `named` stays whole, as do those of `whole`; it is flat too if one
+    of its fields is in `named`.
     """
     for name, value in fields.items():
         column = prefix + name
         is_object = isinstance(value, dict)
-        is_whole = column in whole or column in renamed
+        is_whole = column in whole or column in named
         if not is_object or is_whole:
             yield column, value
-        if is_object and (not is_whole or any(new.startswith(f"{column}.") for new in renamed)):
-            yield from _flat(value, whole, renamed, f"{column}.")
+        if is_object and (not is_whole or any(name.startswith(f"{column}.") for name in named)):
+            yield from _flat(value, whole, named, f"{column}.")
 
 
 def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | InvalidInput]:
     """The rows of a file, or of standard input if None; `ending` replaces the file's own ending."""
     ending = ending or (".jsonl" if path is None else path.suffix.lower())
-    samples = samples_in(path) if path is not None and ending in {".eval", ".json"} else None
-    if samples is not None and path is not None:
-        for number, fields in enumerate(samples, start=1):
-            yield Row(fields=fields, path=path, line=number)
-        return
+    if path is not None and ending in {".eval", ".json"}:
+        objects = samples_in(path) or _objects_in(path)
+        if objects is not None:
+            for number, fields in enumerate(objects, start=1):
+                yield Row(fields=fields, path=path, line=number)
+            return
     if path is not None and ending not in TABLES:
         yield Row(fields={"path": str(path)}, path=path)
         return
@@ -334,21 +341,60 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
         raise InvalidInput("the table is empty", code="file.empty", path=path)
 
 
+def _objects_in(path: Path) -> list[dict[str, Any]] | None:
+    """The objects of a `.json` list, as many data sets are; None if the file is a text."""
+    try:
+        data = read_bytes(path)
+    except OSError:
+        return None  # whoever reads the text says why
+    if not _LIST_OF_OBJECTS.match(data):
+        return None
+    try:
+        items = _LIST.decode(data.decode(json.detect_encoding(data)))
+        orjson.dumps(items)  # no output could hold half of a surrogate pair
+    except Mistake as mistake:
+        raise InvalidInput(str(mistake), code=mistake.code, path=path) from mistake
+    except (ValueError, TypeError, RecursionError) as error:
+        problem = f"not JSON ({error}); it begins as a list of objects, which are rows"
+        raise InvalidInput(problem, code="row.not-json", path=path) from error
+    return items if all(isinstance(item, dict) for item in items) else None
+
+
+def _integer(digits: str) -> int | str:
+    # No output could hold a longer number: it stays the text of its digits, as in a CSV file.
+    number = int(digits[:21])
+    return number if -(2**63) <= number < 2**64 else digits
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise Mistake(f"an object has the field '{twice}' twice", code="row.field-twice")
+    return fields
+
+
+def _constant(name: str) -> NoReturn:
+    raise Mistake(f"{name} is no value of JSON; write null", code="row.nan")
+
+
+# Not `orjson`, which rounds long numbers and drops a field that an object has twice.
+_LIST = json.JSONDecoder(parse_int=_integer, object_pairs_hook=_object)
+_LINE = json.JSONDecoder(parse_int=_integer, object_pairs_hook=_object, parse_constant=_constant)
+
+
 def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            fields = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            nan = _NAN.search(line)
-            # NaN is reported only if it is the only mistake in the line.
-            if nan and _is_json(_NAN.sub("null", line).encode()):
-                code = "row.nan"
-                problem = f"{nan[0]} is no value of JSON; write null"
-            else:
-                code = "row.not-json"
-                problem = f"not JSON ({error}); each line must be one object"
+            fields = _LINE.decode(line)
+            # It refuses more than `json` does, such as half of a surrogate pair.
+            orjson.loads(line)
+        except (ValueError, RecursionError) as error:
+            problem, code = f"not JSON ({error}); each line must be one object", "row.not-json"
+            if isinstance(error, Mistake):
+                problem, code = str(error), error.code
             yield InvalidInput(problem, code=code, path=path, line=number)
             continue
         if isinstance(fields, dict):
@@ -362,24 +408,37 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             )
 
 
+def _separated(lines: Iterator[str], separators: str) -> tuple[str, Iterator[str]]:
+    """Which of the separators a table has, the first if none; and all of its lines."""
+    *copies, lines = tee(lines, len(separators) + 1)
+    fits: dict[str, tuple[int, int]] = {}
+    for separator, copy in zip(separators, copies, strict=True):
+        lengths: list[int] = []
+        # By a wrong separator, the first rows may not be CSV.
+        with suppress(csv.Error):
+            for cells in islice(csv.reader(copy, delimiter=separator, strict=True), _ROWS_COMPARED):
+                lengths += [len(cells)] if cells else []
+        columns = lengths[0] if lengths else 0
+        fits[separator] = lengths[1:].count(columns) if columns > 1 else 0, columns
+    return max(fits, key=fits.__getitem__), lines
+
+
 def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
     # A draft may be longer than Python's own limit of 128 KiB.
     csv.field_size_limit(_MOST_CHARS)
-    header_line = next(lines, "")
+    first_line = next(lines, "")
     # Excel's first line may name the separator.
-    separator = re.fullmatch(r"sep=(.)\s*", header_line)
-    if separator:
-        header_line = next(lines, "")
-    # The comma comes first, so that it wins in a header of one column. In quotes it separates
-    # nothing, and a name in quotes may go on in the next line.
-    names = re.sub(r'"[^"]*(?:"|$)', "", header_line)
-    delimiter = separator[1] if separator else max(",;\t", key=names.count)
+    if sep_line := re.fullmatch(r"sep=(.)\s*", first_line):
+        delimiter = sep_line[1]
+    else:
+        separators = "\t,;" if path.suffix.lower() == ".tsv" else ",;\t"
+        delimiter, lines = _separated(chain([first_line], lines), separators)
     # `strict`, since otherwise a stray quotation mark would join everything after it to one cell.
-    reader = csv.reader(chain([header_line], lines), delimiter=delimiter, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
         # The line on which the next row begins; a cell may have several lines.
-        line = reader.line_num + (2 if separator else 1)
+        line = reader.line_num + (2 if sep_line else 1)
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -388,19 +447,18 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             return
         if cells is None:
             return
-        # The header is a `Row` here too, so that an error about it has a line.
-        row = Row(fields=dict(zip(header, cells, strict=False)), path=path, line=line)
         if not header:
             header = [name.strip() for name in cells]
             named = [name for name in header if name]
             if len(set(named)) < len(named):
-                yield row.refusal("two columns have the same name", code="row.columns-alike")
+                problem = "two columns have the same name"
+                yield InvalidInput(problem, code="row.columns-alike", path=path, line=line)
         elif cells and len(cells) != len(header):
             problem = (
                 f"it has {len(cells)} cells under {len(header)} columns; put a text with "
                 f"{delimiter!r} in it between double quotes"
             )
-            yield row.refusal(problem, code="row.cells")
+            yield InvalidInput(problem, code="row.cells", path=path, line=line)
         elif cells:
             cells = [_without_apostrophe(cell) for cell in cells]
             yield Row(fields=dict(zip(header, cells, strict=True)), path=path, line=line)
@@ -575,7 +633,11 @@ class RowFile:
         self._file.seek(0)
         data = self._file.read()
         last_line_start = data.rfind(b"\n") + 1
-        lines = data if _is_json(data[last_line_start:]) else data[:last_line_start]
+        lines = data
+        try:
+            orjson.loads(data[last_line_start:])
+        except orjson.JSONDecodeError:
+            lines = data[:last_line_start]
         items = list(_json_rows(lines.decode(errors="replace").split("\n"), self.path))
         rows = [row.fields for row in items if isinstance(row, Row)]
         # 2. Check that all rows are of this command: nothing may be removed from a file that
@@ -604,14 +666,6 @@ class RowFile:
         if lines and not lines.endswith(b"\n"):
             self._write(b"\n")
         return rows
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return True
 
 
 def _csv_line(values: Iterable[object]) -> bytes:

@@ -391,7 +391,8 @@ class Judge:
         text = draft[0].partition("\n")[2].rpartition("\n")[0]
         scores = self._scores_of(text, label)
         # A prompt that asks about one dimension names it after the draft.
-        return judgement_as_json(fields, scores, reason=self._reason, prompt=prompt[draft.end() :])
+        scored = judgement(fields, scores, reason=self._reason, prompt=prompt[draft.end() :])
+        return orjson.dumps(scored).decode()
 
     def _scores_of(self, draft: str, label: str) -> Scores:
         if callable(self._scores):
@@ -408,10 +409,10 @@ class Judge:
         return self._scores[number]
 
 
-def judgement_as_json(
+def judgement(
     fields: Mapping[str, Any], scores: Scores, *, reason: str, prompt: str = ""
-) -> str:
-    """The JSON reply of an evaluator to a schema with these fields.
+) -> dict[str, object]:
+    """The reply of an evaluator to a schema with these fields.
 
     `fields` maps names to schemas: of one dimension's judgement, or of a judgement by dimension.
     `prompt` is the end of the prompt.
@@ -425,12 +426,11 @@ def judgement_as_json(
         issues = [{"section": "whole text", "problem": reason}]
         answer = {"reason": reason, "issues": issues, "score": _score(scores, dimension)}
         # The other fields are statements on which caps depend.
-        return orjson.dumps({name: answer.get(name, False) for name in fields}).decode()
-    judgements = {
-        name: judgement_as_json(schema["properties"], _score(scores, name), reason=reason)
+        return {name: answer.get(name, False) for name in fields}
+    return {
+        name: judgement(schema["properties"], _score(scores, name), reason=reason)
         for name, schema in fields.items()
     }
-    return orjson.dumps({name: orjson.Fragment(text) for name, text in judgements.items()}).decode()
 
 
 def _score(scores: Scores, dimension: str) -> float:

@@ -125,12 +125,11 @@ def _open(path: Path | None) -> sqlite3.Connection:
             isolation_level=None,  # every statement is its own transaction
             check_same_thread=False,  # another thread may open it than the one that uses it
         )
-    try:
-        with _translated(path):
+        try:
             _prepare(db, path)
-    except BaseException:
-        db.close()
-        raise
+        except BaseException:
+            db.close()
+            raise
     return db
 
 

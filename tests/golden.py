@@ -17,6 +17,8 @@ from typing import Protocol
 
 from rich.console import Console
 
+from harness.cli.consoles import Shown
+
 SHOWN = Path(__file__).with_name("shown")
 # In no two runs the same.
 MASKS = {
@@ -79,7 +81,7 @@ def _sections(path: Path) -> dict[str, str]:
 
 def printed(show: Callable[[Console], None], *, width: int = 100) -> str:
     """What is printed on a console of this width."""
-    console = Console(file=io.StringIO(), width=width)
+    console = Shown(file=io.StringIO(), width=width)
     show(console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()

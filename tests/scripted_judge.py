@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import orjson
+
 from harness import ChatRequest, ScriptedBackend
-from harness.testing import Scores, judgement_as_json
+from harness.testing import Scores, judgement
 
 
 def judge(*scores: Scores, reason: str = "Nothing is missing.") -> ScriptedBackend:
@@ -28,7 +30,7 @@ def verdict(request: ChatRequest, scores: Scores, *, reason: str = "Nothing is m
 
 def reply_to(schema: Mapping[str, Any], scores: Scores, *, reason: str) -> str:
     """A reply of this JSON Schema: on one dimension, or on several by name."""
-    return judgement_as_json(schema["properties"], scores, reason=reason)
+    return orjson.dumps(judgement(schema["properties"], scores, reason=reason)).decode()
 
 
 def _turns(scores: tuple[Scores, ...]) -> Iterator[Scores]:

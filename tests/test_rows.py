@@ -9,6 +9,7 @@ import os
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,10 @@ TABLES = {
     "semicolons.csv": '\ufeffid;draft\r\n1;One\r\n2;"Two,\nlines"\r\n',
     "quoted.csv": '"id";"draft"\n"1";One\n2;"Two,\nlines"\n',
     "commas in a name.csv": 'id;"draft"; "a, b, c"\n1;One;\n2;"Two,\nlines";\n',
+    "named as Excel does.csv": '\ufeffsep=;\r\nid;draft\r\n1;One\r\n2;"Two,\nlines"\r\n',
+    "a comma in a name.csv": 'id;draft;a, b\n1;One;\n2;"Two,\nlines";\n',
+    "a line in a name.csv": '"a\nb";id;draft\n;1;One\n;2;"Two,\nlines"\n',
+    "commas in names.tsv": 'id\tdraft\ta, b, c, d\n1\tOne\t\n2\t"Two,\nlines"\t\n',
     "a.jsonl": '{"id": 1, "draft": "One"}\n\n{"id": 2, "draft": "Two,\\nlines"}\n',
 }
 
@@ -92,12 +97,13 @@ def test_columns_may_have_other_names_and_empty_cells_are_none(tmp_path):
     assert row.fields == {"draft": "One"}
 
 
-def test_a_table_may_name_its_delimiter_as_excel_does(tmp_path):
-    (tmp_path / "a.csv").write_bytes("\ufeffsep=;\r\na;b\r\n1,5;2\r\n".encode())
-
-    (row,) = read_rows([str(tmp_path / "a.csv")])
-
-    assert (row.fields, row.line) == ({"a": "1,5", "b": "2"}, 3)
+@pytest.mark.parametrize("number", [*map(str, (2**64 - 1, -(2**63), 2**64)), "9" * 300])
+def test_no_digit_of_a_long_number_is_lost(tmp_path, number):
+    (tmp_path / "a.json").write_text(f'[{{"a": [{number}]}}]')
+    (tmp_path / "a.jsonl").write_text(f'{{"a": [{number}]}}')
+    for row in read_rows([str(tmp_path / "*.json*")]):
+        assert [*map(str, row.fields["a"])] == [number]
+        assert orjson.dumps(dict(row.fields))
 
 
 def test_a_list_of_objects_is_a_table_and_another_json_a_text(tmp_path):
@@ -157,9 +163,13 @@ def test_a_column_may_name_an_object_its_field_or_both(tmp_path, columns, fields
         pytest.param("a.jsonl", '{"a": -Infinity}\n', ("row.nan", 1, 0), id="infinite"),
         pytest.param("a.jsonl", '{"a": "NaN, b}\n', ("row.not-json", 1, 0), id="no number"),
         pytest.param("a.jsonl", '[1]\n{"a": 3}\n', ("row.not-object", 1, 1), id="a list"),
+        pytest.param("a.jsonl", '{"a": {"b": 1, "b": 2}}', ("row.field-twice", 1, 0), id="twice"),
+        pytest.param("a.jsonl", '{"a": "\\ud800"}', ("row.not-json", 1, 0), id="half a pair"),
+        pytest.param("a.jsonl", "[" * 9999, ("row.not-json", 1, 0), id="depth"),
         pytest.param("a.csv", "a,b\n1,2\n1,2,3\n4,5\n", ("row.cells", 3, 2), id="cells"),
         pytest.param("a.csv", 'a,b\n1,2\n"1,2\n4,5\n', ("row.not-csv", 3, 1), id="a quote"),
         pytest.param("a.csv", "a,b\n1\n\n3,4\n", ("row.cells", 2, 1), id="too few"),
+        pytest.param("a.csv", "sep=,\na,b\n1\n3,4\n", ("row.cells", 3, 1), id="a separator"),
         pytest.param("a.csv", "a,a\n1,2\n", ("row.columns-alike", 1, 1), id="columns alike"),
         pytest.param("a.csv", "a,\0\n", ("file.binary", None, 0), id="no text"),
     ],
@@ -201,13 +211,25 @@ def test_long_texts_are_as_they_were(tmp_path, text):
     assert dict(row.fields) == {"id": "a", "draft": long, **({"other": text} if text else {})}
 
 
-@pytest.mark.parametrize(("name", "code"), [("no.csv", "missing"), (".", "none-in-directory")])
-def test_what_is_not_there_is_refused_at_once(tmp_path, monkeypatch, name, code):
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        ("no.csv", None, "file.missing"),
+        (".", None, "file.none-in-directory"),
+        ("a.json", '[{"a": 1, "a": 2}]', "row.field-twice"),
+        ("a.json", ' [\n {"a": 1},\n', "row.not-json"),
+        ("a.json", '[{"a": "\\ud800"}]', "row.not-json"),
+        ("a.json", '[{"a": ' + "[" * 9999, "row.not-json"),
+    ],
+)
+def test_what_cannot_be_read_at_all_is_refused_at_once(tmp_path, monkeypatch, name, text, code):
     monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / name).write_text(text)
 
     with pytest.raises(InvalidInput) as caught:
         list(read_rows([name]))
-    assert caught.value.code == f"file.{code}"
+    assert caught.value.code == code
 
 
 # --- files that grow -------------------------------------------------------------------------
@@ -272,7 +294,7 @@ def test_what_is_no_text_is_json_in_a_csv_file(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "# Title\n\nTwo  blanks,\ta tab.\n",
+        "# T\n\nTwo  blanks,\ta tab.\n",
         "a\r\nb",
         "a\rb",
         ' "c"\nd ',

@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from harness.advise import data_tables as tables
-from harness.advise import layout_table
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
-from harness.advise.layout_table import ONLY, command_of, endpoint_of
+from harness.advise.layout_table import ONLY, print_places, print_rows
 from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
+from harness.advise.serving import command_of, endpoint_of, servings
 from harness.cli.arguments import config_option, find_journal, json_option
 from harness.cli.consoles import JournalCommand, Shown, json_object, results, write_json
 from harness.cli.process import FAILED
@@ -131,14 +131,14 @@ def advise(
         for role, rates in learned.items():
             line = f"{role}: as quick as {rates.model} with {rates.runtime} in run {rates.run_id}"
             print_line(line, results())
-        layout_table.print_places(places, spec, results(), explain=explain)
+        print_places(places, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
 
 
 def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
     row, goal = place.marked, place.goal
-    servings = layout_table.servings(place, row, device) if row else {}
+    by_backend = servings(place, row, device) if row else {}
     return {
         "role": goal.role,
         "title": goal.shape.title,
@@ -149,9 +149,9 @@ def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
         "chosen": row,
         "commands": {
             name: " ".join(text for text, _ in command_of(name, serving))
-            for name, serving in servings.items()
+            for name, serving in by_backend.items()
         },
-        "endpoints": {name: endpoint_of(name, serving) for name, serving in servings.items()},
+        "endpoints": {name: endpoint_of(name, serving) for name, serving in by_backend.items()},
     }
 
 
@@ -195,7 +195,7 @@ def _measure(
         # The server has fewer places than the burst has calls: its figures are of a smaller burst.
         if burst.at_once < burst.burst.sequences / 2:
             rows.append((f"{calls}only {burst.at_once:.1f} were written together", "", "", ""))
-    layout_table.print_rows(rows, results())
+    print_rows(rows, results())
     line = f"{endpoint.tag}: {len(bursts)} of {len(planned)} bursts ended in {_MEASURING_S:g} s; "
     print_line(f"{line}advice goes by them. harness trace open {run_id} shows the calls", results())
 
@@ -288,5 +288,6 @@ def _models_by_role(models: Sequence[str]) -> dict[str, str]:
 
 def _shape(model: str) -> ModelShape:
     path = Path(model)
-    is_path = path.exists() or path.suffix in {".gguf", ".json"}
+    # In `producer= 8B` the model is empty, which as a path would be the working folder.
+    is_path = model != "" and (path.exists() or path.suffix in {".gguf", ".json"})
     return read_model_shape(path) if is_path else tables.known_shape(model)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, cast
 
 from harness.advise import model_shape
-from harness.advise.model_shape import ModelShape, Packing, Quantization, parse_parameters
+from harness.advise.model_shape import ModelShape, Packing, Quantization
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import capacity, machine
 from harness.hardware.footprint import parse_bytes
@@ -180,14 +180,11 @@ def device_by_hand(
 @cache
 def quantizations() -> dict[str, Quantization]:
     """Name → quantization of the table."""
-    return {
-        row["name"]: Quantization(
-            row["name"], packing, float(row["bits"]), float(row["nominal_bits"])
-        )
-        for packing in get_args(Packing)
-        for row in rows("quantizations")
-        if row["packing"] == packing
-    }
+    table: dict[str, Quantization] = {}
+    for row in rows("quantizations"):
+        name, packing = row["name"], cast("Packing", row["packing"])
+        table[name] = Quantization(name, packing, float(row["bits"]), float(row["nominal_bits"]))
+    return table
 
 
 def quantization_of(name: str) -> Quantization:
@@ -215,7 +212,7 @@ def known_shape(model: str) -> ModelShape:
         if _letters(name) == _letters(plain):
             shape = model_shape.configured_shape(row["config"], path=Path(name), title=model)
             return replace(shape, is_local=False)
-    count = parse_parameters(model)
+    count = model_shape.parse_parameters(model)
     if not count:
         size = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
         problem = f"'{model}' is no file or folder here, and no model that is known; give a GGUF "

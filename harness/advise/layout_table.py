@@ -1,21 +1,15 @@
-"""What `harness advise` prints: the table of layouts, and the command lines of the marked one."""
+"""What `harness advise` prints: the table of layouts, and how to serve the marked one."""
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import PurePath
-from typing import Final, get_args
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich.console import Console
 
 from harness.advise.data_tables import DeviceSpec, rows
 from harness.advise.layouts import (
-    WHOLE_BITS,
     Layout,
     Miss,
     Place,
@@ -26,10 +20,10 @@ from harness.advise.layouts import (
     short_s,
 )
 from harness.advise.rates import USUAL_OF_EXPERTS, usd_per_million_tokens
+from harness.advise.serving import Servings, command_of, endpoint_of, servings, toml
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
-from harness.hardware.quantization import CACHE_TYPES, KvBits, role_floor
-from harness.inference.endpoint import BackendName
+from harness.hardware.quantization import role_floor
 from harness.inference.providers import PROVIDERS
 
 ONLY: Final = "model"  # the role of a model that is named without one
@@ -310,171 +304,3 @@ def cost_line(place: Place, row: Layout) -> str | None:
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
     return f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."
-
-
-def servings(place: Place, row: Layout, device: DeviceSpec) -> Servings:
-    """Backend → the settings of its server, for servers that can serve the layout."""
-    load = place.goal.load
-    share = None
-    if place.models > 1:
-        # A hundredth more than needed: rounded down, the server would not start.
-        share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
-    by_backend: Servings = {}
-    for backend, server in servers().items():
-        if not _can_serve(server, place, row, device):
-            continue
-        model, online = _weights(server, place, row)
-        by_backend[backend] = Serving(
-            model=model,
-            context_tokens=load.context_tokens,
-            sequences=min(-(-load.users // row.copies), row.sequences // row.copies),
-            kv_bits=row.kv_bits,
-            quantization=online,
-            on_gpu=device.is_gpu,
-            tensor_parallel=row.tensor_parallel,
-            stages=row.stages,
-            copies=row.copies,
-            gpu_share=share,
-            port=place.port,
-            first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
-        )
-    return by_backend
-
-
-def _can_serve(server: Mapping[str, str], place: Place, row: Layout, device: DeviceSpec) -> bool:
-    """Whether a server, a column of `servers`, can serve the layout on the device."""
-    shape = place.goal.shape
-    if server["packing"] == "safetensors" and not device.is_gpu:
-        return False
-    # A model without a file is published in both packings; no server of GGUF divides a layer.
-    is_in_both = not shape.is_local and _is_published(row) and row.tensor_parallel == 1
-    if server["packing"] != row.packing and not is_in_both:
-        return False
-    if server["packs_loaded"] and _must_be_made(place, row):
-        # It loads all 16-bit weights first, and quantizes no experts without units for FP8.
-        has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
-        return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
-    return True
-
-
-def _weights(server: Mapping[str, str], place: Place, row: Layout) -> tuple[str, str | None]:
-    """The model to load, and the format that the server makes of its weights; None for none."""
-    model, shape = place.goal.model, place.goal.shape
-    if server["packing"] == "gguf":
-        if shape.is_local and row.precision == shape.quantization:
-            return model, None
-        # A file of the user: `8B-Q6_K.gguf` beside `8B.gguf`, or without the owner's name on a hub.
-        name = model if shape.is_local else model.rpartition("/")[2]
-        return f"{name.removesuffix('.gguf')}-{row.precision}.gguf", None
-    if not _must_be_made(place, row):
-        return model, None
-    # Servers make FP8 while they load 16-bit weights. Any other format must be made by the user.
-    return (model, "fp8") if row.precision == "FP8" else (f"{model}-{row.precision}", None)
-
-
-def _must_be_made(place: Place, row: Layout) -> bool:
-    # Weights are published in 16 bits or MXFP4, or are this very file. Others must be made first.
-    return not (_is_published(row) or row.precision == place.goal.shape.quantization)
-
-
-def _is_published(row: Layout) -> bool:
-    return row.bits > WHOLE_BITS or row.precision == "MXFP4"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """The settings to start a server with."""
-
-    model: str  # the model's file, folder or name, as the server takes it
-    context_tokens: int  # the tokens of one sequence: its prompt and its reply
-    sequences: int = 1  # the sequences that one copy answers at once
-    kv_bits: KvBits = 16
-    quantization: str | None = None  # the format that the server makes of weights as it loads them
-    on_gpu: bool = True
-    tensor_parallel: int = 1
-    stages: int = 1
-    copies: int = 1
-    gpu_share: float | None = None  # each server's share of a GPU's memory; None for its default
-    port: int | None = None  # the first copy's port; None for the server's usual port
-    first_gpu: int | None = None  # the number of the first GPU that it uses; None to use all GPUs
-
-
-Servings = dict[BackendName, Serving]
-
-
-@cache
-def servers() -> dict[BackendName, dict[str, str]]:
-    """Backend → its column of the table `flags`: its command, flags, usual port and packing."""
-    table = rows("flags")
-    # Servers whose commands were never run here have no column.
-    return {
-        backend: {row["name"]: row[backend] for row in table}
-        for backend in get_args(BackendName)
-        if backend in table[0]
-    }
-
-
-def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
-    """The parts of the command line that starts all copies of the server, each with its reason.
-
-    Joined by spaces they are a line for a shell: variables, the program with its model, its flags.
-    """
-    parts: list[tuple[str, str]] = []
-    for copy in range(serving.copies):
-        parts += [("&", "and beside it")] if copy else []
-        values = _values_of_copy(serving, copy, usual_port=int(servers()[backend]["usual_port"]))
-        settings = [
-            (row[backend].format(**values), row["meaning"].format(**values))
-            for row in rows("flags")
-            if row[backend] and values.get(row["name"])
-        ]
-        # A shell takes variables (`CUDA_VISIBLE_DEVICES=0`) before the program, flags after it.
-        parts += [part for part in settings if part[0][0].isupper()]
-        parts += [part for part in settings if part[0][0].islower()]
-        parts += [part for part in settings if part[0].startswith("--")]
-    return parts
-
-
-def _values_of_copy(serving: Serving, copy: int, *, usual_port: int) -> dict[str, object]:
-    """Name in the table `flags` → the copy's value; a flag whose value is false is left out."""
-    gpus = serving.tensor_parallel * serving.stages
-    first = (serving.first_gpu or 0) + copy * gpus
-    numbers = ",".join(map(str, range(first, first + gpus)))
-    # A shell knows `~` as the home folder only outside of quotes.
-    home = "~/" if serving.model.startswith("~/") else ""
-    return asdict(serving) | {
-        "command": True,
-        "model": home + shlex.quote(serving.model.removeprefix("~/")),
-        "all_tokens": serving.context_tokens * serving.sequences,
-        "cache_type": CACHE_TYPES[serving.kv_bits],
-        "gpus": serving.on_gpu and serving.first_gpu is not None and numbers,
-        "kv_bits": serving.kv_bits if serving.kv_bits != 16 else None,  # every server's default
-        "gpu_layers": "all" if serving.on_gpu else "0",
-        "tensor_parallel": serving.tensor_parallel if serving.tensor_parallel > 1 else None,
-        "stages": serving.stages if serving.stages > 1 else None,
-        # Copies after the first cannot have the usual port.
-        "port": (serving.port or usual_port) + copy if serving.port or copy else None,
-    }
-
-
-def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
-    """The lines of `harness.toml` under the head of the endpoint that calls the server."""
-    server, model = servers()[backend], serving.model
-    first = int(serving.port or server["usual_port"])
-    urls = [f"http://127.0.0.1:{first + copy}{server['path']}" for copy in range(serving.copies)]
-    # llama-server answers to any name; for Ollama this is the name to give to `ollama create`.
-    model_id = PurePath(model).stem if model.endswith(".gguf") else model
-    lines = [
-        f"backend = {toml(backend)}",
-        f"urls = {toml(urls)}" if len(urls) > 1 else f"url = {toml(urls[0])}",
-        f"model_id = {toml(model_id)}",
-        f"max_parallel = {serving.sequences * serving.copies}",
-    ]
-    # Only Ollama's column has a further line: Ollama takes the context with each call.
-    line = server["line"].format(context_tokens=serving.context_tokens)
-    return [*lines, line] if line else lines
-
-
-def toml(value: object) -> str:
-    """A text or a list of texts in TOML."""
-    return json.dumps(value, ensure_ascii=False)

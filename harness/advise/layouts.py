@@ -22,7 +22,7 @@ from harness.errors import InvalidInput
 from harness.hardware.footprint import GPU_CONTEXT_BYTES, padded_tokens
 from harness.hardware.quantization import KvBits, role_floor
 from harness.trace.calls import Call, answered_by_model
-from harness.trace.intervals import depths
+from harness.trace.intervals import most_at_once
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
@@ -192,7 +192,7 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
         prompt_tokens = _most_tokens(read)
         took_ns = max(call.end_ns for call in group) - min(call.start_ns for call in group)
         load = Load(
-            users=max(depth for _, depth in depths(group)),  # those that wait included
+            users=max(most_at_once(group), 1),  # those that wait included
             prompt_tokens=prompt_tokens,
             output_tokens=_most_tokens(written),
             rate_per_s=len(group) * 1e9 / max(took_ns, 1),
@@ -330,16 +330,17 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     Models with the highest floor (judges) choose first. With enough devices each model has some of
     its own, and the last model all that are left; with fewer, the last device is shared.
     """
-    order = sorted(goals, key=lambda goal: -role_floor(goal.role))
+    waiting = sorted(goals, key=lambda goal: -role_floor(goal.role))
     places: list[Place] = []
-    groups = min(len(order), device.count)
     first = 0
-    for number in range(groups):
-        is_last = number == groups - 1
-        # Each of the groups after this one needs a device.
-        most = device.count - first - (groups - number - 1)
-        group = order[number:] if is_last else [order[number]]
-        count = most if is_last else _enough(order[number], device, most)
+    while waiting:
+        free = device.count - first
+        groups = min(len(waiting), free)
+        if groups == 1:
+            group, count = waiting, free
+        else:
+            # Each of the groups after this one needs a device.
+            group, count = waiting[:1], _enough(waiting[0], device, free - groups + 1)
         part = replace(device, count=count)
         sizes = _least_bytes(group, part)
         for index, goal in enumerate(group):
@@ -353,24 +354,28 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
             )
             places.append(place)
         first += count
+        waiting = waiting[len(group) :]
     return sorted(places, key=lambda place: goals.index(place.goal))
 
 
 def _enough(goal: ServingGoal, device: DeviceSpec, most: int) -> int:
     """The fewest devices on which a model meets its targets, or else fits; `most` if on none."""
-    fewest = most
+    fewest = None
     for count in range(1, most + 1):
         rows = layouts(goal, replace(device, count=count))
         if rows and not rows[0].misses:
             return count
-        fewest = min(fewest, count) if rows else fewest
-    return fewest
+        if rows and fewest is None:
+            fewest = count
+    return fewest or most
 
 
 def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
-    """The bytes that each model takes of a device at least, in its smallest precision."""
+    """The bytes that each model takes of a device at least, in its smallest precision.
+
+    With all users of each model; while there is no room for them, with half of the users.
+    """
     sizes: list[int] = []
-    # First with all users of each model; while there is no room for them, with half of the users.
     for halvings in range(max(goal.load.users for goal in group).bit_length()):
         sizes = []
         for goal in group:

@@ -53,9 +53,9 @@ class ModelShape:
     is_local: bool = True  # read from files; else known by name or size, and had in both packings
     parameters: int  # counted from the configuration without norms and biases: within 2 %
     active_parameters: int  # those that multiply one token: no idle expert, no input's table
-    weight_bytes: int
-    passed_bytes: int  # bytes of weights without the input's table, unless it is the output's too
-    active_bytes: int  # bytes of weights that one token passes: with experts, only the ones it uses
+    weight_bytes: int = 0  # this and the next two are computed by `with_bits`, or are a file's
+    passed_bytes: int = 0  # of weights without the input's table, unless it is the output's too
+    active_bytes: int = 0  # of weights that one token passes: with experts, only the ones it uses
     expert_share: float = 1.0  # the share of a layer's experts that one token uses; 1 if dense
     table_parameters: int = 0  # of the input's table; 0 if it is the output's table, too
     output_parameters: int = 0  # of the output's table, for a prompt's last token; 0 if unknown
@@ -86,19 +86,21 @@ class ModelShape:
 
     def quantized(self, to: Quantization) -> ModelShape:
         """The model with its weights in another quantization: an estimate."""
-        # `fine` and the input's table never get fewer than 16 bits in safetensors.
-        fine = self.fine_parameters if to.packing == "safetensors" else 0
-        fine_bits = max(to.bits, 16) if fine else to.bits
-        size = ((self.parameters - fine) * to.bits + fine * fine_bits) / 8
+        return replace(self, quantization=to.name, packing=to.packing).with_bits(to.bits)
+
+    def with_bits(self, bits: float) -> ModelShape:
+        """The model with the sizes of weights of so many bits each: parameters * bits / 8."""
+        # Safetensors keep tables, routers and often attention in at least 16 bits.
+        fine = self.fine_parameters if self.packing == "safetensors" else 0
+        fine_bits = max(bits, 16) if fine else bits
+        size = ((self.parameters - fine) * bits + fine * fine_bits) / 8
         passed = size - self.table_parameters * fine_bits / 8
         idle = self.parameters - self.table_parameters - self.active_parameters
         return replace(
             self,
-            quantization=to.name,
-            packing=to.packing,
             weight_bytes=round(size),
             passed_bytes=round(passed),
-            active_bytes=round(passed - idle * to.bits / 8),
+            active_bytes=round(passed - idle * bits / 8),
         )
 
     def on_rank(self, ranks: int) -> ModelShape:
@@ -278,48 +280,40 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     # Matrices from the width to a feed-forward layer's length and back, and that of its gate.
     matrices = (2 if config.kind in _UNGATED else 3) * width
     dense_layers = layers - ffn.sparse_layers
-    always_used = dense_layers * ffn.dense_length + ffn.sparse_layers * ffn.shared_length
-    dense_count = matrices * always_used
-    expert_count = matrices * ffn.sparse_layers * ffn.experts * ffn.expert_length
+    dense = matrices * (dense_layers * ffn.dense_length + ffn.sparse_layers * ffn.shared_length)
+    experts = matrices * ffn.sparse_layers * ffn.experts * ffn.expert_length
     routers = ffn.sparse_layers * ffn.experts * width
-    attention_count = sum(_attention(config, cache, width) for cache in caches)
+    attention = sum(_attention(config, cache, width) for cache in caches)
     output = config.product("vocab_size") * width
     # As transformers reads it, input and output share a table unless the configuration denies it.
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
+    share = ffn.experts_used / ffn.experts if ffn.experts else 1.0
+    always_active = attention + dense + routers
 
-    # 2. Bytes: parameters * bits / 8, but at least 16 bits for tables, routers, often attention.
+    # 2. Their format.
     dtype = str(config.get("dtype", "torch_dtype") or "").removeprefix("torch.")
     quantization, has_attention = _quantization(config)
-    bits = packings.weight_bits(quantization or dtype)
-    fine = tables + routers + (0 if has_attention else attention_count)
-    packed = dense_count + (attention_count if has_attention else 0)
-    weights = round(((expert_count + packed) * bits + fine * max(bits, 16)) / 8)
-    passed = weights - round((tables - output) * max(bits, 16) / 8)
     label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
     limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
-    share = ffn.experts_used / ffn.experts if ffn.experts else 1.0
     longest = max(ffn.dense_length, ffn.experts_used * ffn.expert_length)
-    always_active = attention_count + dense_count + routers
-    return ModelShape(
+    shape = ModelShape(
         title=title,
         family=config.kind,
         quantization=label and label.upper(),
         packing="safetensors",
-        parameters=always_active + expert_count + tables,
-        active_parameters=always_active + round(expert_count * share) + output,
-        weight_bytes=weights,
-        passed_bytes=passed,
-        active_bytes=passed - round(expert_count * bits / 8 * (1 - share)),
+        parameters=always_active + experts + tables,
+        active_parameters=always_active + round(experts * share) + output,
         expert_share=share,
         table_parameters=tables - output,
         output_parameters=output,
-        fine_parameters=fine,
+        fine_parameters=tables + routers + (0 if has_attention else attention),
         heads=config.count(*_HEADS, default=0),
         compute_bytes=2 * (3 * longest + 5 * width),  # as `footprint.compute_bytes`, in 16 bits
         caches=caches,
         exact_caches=is_exact,
         context_limit=config.count(*limits, default=0) or None,
     )
+    return shape.with_bits(packings.weight_bits(quantization or dtype))
 
 
 class _FeedForward(NamedTuple):

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from harness.analysis.diagnosis import findings_of
-from harness.analysis.facts import Observed
 from harness.analysis.finding import RunFinding
+from harness.analysis.observed import Observed
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.analysis.time_budget import TimeKind
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, percentiles_of
 from harness.trace.journal_reader import Journal
-from harness.trace.node_records import NodeRecord, models_by_role, node_records
+from harness.trace.node_records import NodeRecord, RecordedNodes, models_by_role
 from harness.wiggum import RecordedLoop
 
 K = TypeVar("K")
@@ -107,7 +107,7 @@ class RunComparison:
 
 
 def compare(first: Journal, second: Journal) -> RunComparison:
-    """Reads both journals some times over; keeps a kilobyte or two for each call.
+    """Compares two runs; keeps some two kilobytes for each of their calls.
 
     Raises:
         JournalInvalid: A line in the middle of one is not a record.
@@ -179,11 +179,12 @@ class _Side:
     """What is compared of one run. The keys of dictionaries pair the values of both runs."""
 
     def __init__(self, journal: Journal) -> None:
-        observed = Observed(journal)
+        nodes = RecordedNodes()
+        observed = Observed(journal, nodes=nodes)
         recorded, calls = observed.recorded, observed.every_call
         self.report = report = report_of_observed(observed, Targets())
         self.inputs = {entry.input: entry.digest or "" for entry in recorded[events.InputEvent]}
-        self.nodes = {node.label: node for node in node_records(journal)}
+        self.nodes = {node.label: node for node in nodes.records(calls)}
         self.loops = _numbered(report.loops)
         self.models = models_by_role(calls)
         self.settings = dict(_settings(recorded))

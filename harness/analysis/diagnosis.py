@@ -11,8 +11,8 @@ from harness.analysis import (  # noqa: F401 - each puts its rules into the tabl
     rules_prompts,
     rules_waiting,
 )
-from harness.analysis.facts import Observed
 from harness.analysis.finding import SEVERITIES, Diagnosis, RunFinding, counted, quoted
+from harness.analysis.observed import Observed
 from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from urllib.parse import unquote
 
 import httpx2
 from google.protobuf.message import DecodeError
@@ -67,14 +68,18 @@ def export_otlp(journal: Journal, target: ExportTarget) -> str:
             code="export.no-collector",
         )
     headers: dict[str, str] = {}
-    for pair in filter(None, os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",")):
+    pairs = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",")
+    for pair in filter(None, map(str.strip, pairs)):
         name, separator, value = pair.partition("=")
         if not separator:
+            # The part may be a key, and is not quoted.
             raise InvalidInput(
-                f"OTEL_EXPORTER_OTLP_HEADERS has {pair!r}, which is not of the form name=value",
+                "a part of OTEL_EXPORTER_OTLP_HEADERS is not of the form name=value; write %2C "
+                "for a comma in a value",
                 code="export.header-malformed",
             )
-        headers[name] = value
+        # OpenTelemetry has both percent-encoded: `Authorization=Basic%20…`.
+        headers[unquote(name).strip()] = unquote(value).strip()
     sent = send_otlp(
         journal, endpoint=endpoint, headers={**headers, **target.headers}, content=target.content
     )

@@ -105,6 +105,7 @@ class _RunSpans:
         self._verdicts: dict[int, events.Evaluate] = {}
         # Span → the flows that lead to it.
         self._flows = grouped(journal.flows, by=lambda flow: flow.target)
+        self._parts: list[events.RunSpanEvent] = []  # the spans of a run and of its resumptions
         for item in journal.items():
             if verdict := events.Evaluate.of(item):
                 # GenAI wants a verdict at the span that wrote the draft.
@@ -114,6 +115,8 @@ class _RunSpans:
             # Instants outside any span are left out, as are counters: OTLP's traces have neither.
             elif isinstance(item, Instant) and item.span is not None:
                 self._instants.setdefault(item.span, []).append(item)
+            elif part := events.RunSpanEvent.of(item):
+                self._parts.append(part)
             elif endpoint := events.EndpointEvent.of(item):
                 self._endpoints[endpoint.model] = endpoint
             # Texts are sent only on request, since a viewer is often on another's machine.
@@ -141,7 +144,7 @@ class _RunSpans:
         return Span(
             trace_id=self._trace_id,
             span_id=span_id(self._run_id, record.id),
-            parent_span_id=b"" if record.parent is None else span_id(self._run_id, record.parent),
+            parent_span_id=self._parent_id(record),
             name=_clean(_span_name(record, model.get("gen_ai.request.model"))),
             kind=Span.SPAN_KIND_CLIENT if is_remote else Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=record.start_ns + self._shift_ns,
@@ -159,6 +162,15 @@ class _RunSpans:
                 ),
             ),
         )
+
+    def _parent_id(self, record: SpanRecord) -> bytes:
+        """The id of the span around a span; of those that no node made, the run's."""
+        parent = record.parent
+        if parent is None and record.name != "run":
+            # Viewers read the run's name and times from the trace's only root.
+            parts = (part.id for part in self._parts if part.end_ns >= record.start_ns)
+            parent = next(parts, None)
+        return b"" if parent is None else span_id(self._run_id, parent)
 
     def _attributes(self, record: SpanRecord) -> dict[str, object]:
         """A span's attributes, under our names and GenAI's; None stands for an unknown value."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.analysis.facts import Observed, Server
 from harness.analysis.finding import Layer, Observation, Observations, RunFinding
+from harness.analysis.observed import Observed, Server
 from harness.analysis.time_budget import TimeKind
 from harness.inference.providers import Aim
 

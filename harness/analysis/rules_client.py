@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
+from harness.analysis.observed import (
     LEAST_LOST_NS,
     MOSTLY,
     SEVERAL,
@@ -19,7 +20,6 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, server_had_places
@@ -69,12 +69,11 @@ def serial_client(observed: Observed) -> Observations:
     if len(independent) < LEAST_SERIAL_CALLS:
         return
     server = observed.server(independent[0].model)
-    in_turn_ns = max(1, sum(map(busy_ns, first)))
-    lost_ns = round((1 - shortest_ns / in_turn_ns) * sum(map(busy_ns, serial)))
     # An engine in this process shares its cores among calls: several at once may be no faster.
     if server.is_in_process:
         return
-    nodes = quoted(call.node for call in independent if call.node)
+    in_turn_ns = max(1, sum(map(busy_ns, first)))
+    lost_ns = round((1 - shortest_ns / in_turn_ns) * sum(map(busy_ns, serial)))
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     # Code of their own, such as a lock, holds back the calls of items that ran at once.
     has_lock = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
@@ -84,23 +83,22 @@ def serial_client(observed: Observed) -> Observations:
     if waited_for_places and any(observed.is_costly(seen) for seen in _places(observed)):
         return  # The rule `max-parallel` reports it.
     larger_limit = observed.larger_limit if waited_for_places else ""
-    # Texts alone show whether calls of one function need each other, and they may not show all.
+    examined = "them" if first == serial else f"the first {len(first)}"
+    nodes = quoted(call.node for call in independent if call.node)
+    where = f" in {nodes}" if nodes else ""
     is_certain = len(functions) == len(independent)
+    evidence = "do not depend on each other. They"
+    if not is_certain:
+        # Of calls by one function, texts alone show what needs what, and they may not show all.
+        evidence = "quote no more than a few words of each other's replies. Unless their code "
+        evidence += "needs one reply for the next call, they"
     yield Observation(
         severity="warning" if is_certain else "hint",
         case="held" if has_lock or larger_limit else "",
         model=server.model,
-        seen=f"{len(serial)} calls ran one after another, and {len(independent)} of "
-        + ("them" if first == serial else f"the first {len(first)}")
-        + (f" in {nodes}" if nodes else "")
-        + (
-            " do not depend on each other. They"
-            if is_certain
-            else " quote no more than a few words of each other's replies. Unless their code needs "
-            "one reply for the next call, they"
-        )
-        + f" could have run at once and saved up to {observed.share(lost_ns)}, if the server has "
-        "places for them.",
+        seen=f"{len(serial)} calls ran one after another, and {len(independent)} of {examined}"
+        f"{where} {evidence} could have run at once and saved up to {observed.share(lost_ns)}, if "
+        "the server has places for them.",
         first_moves=(larger_limit,) if larger_limit else (),
         spans=span_ids(independent),
         lost_ns=lost_ns,
@@ -167,26 +165,21 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
     turns = [turn for call in calls for turn in call.turns]
     waiting = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
-    lost_ns = length_ns(turns)
     if len(waiting) < SEVERAL or _is_full(observed, model, calls):
         return
     server = observed.server(model)
     is_certain = reports_queue(observed, calls) or server.is_in_process
+    queue = "while none waited in its server" if is_certain else "and the server's queue is unknown"
     limit = f" (now {server.max_parallel})" if server.max_parallel else ""
-    longest_ns = max(turn.duration_ns for turn in turns)
+    larger_limit = f"a larger max_parallel under [endpoints.{model}]{limit}"
+    lost_ns = length_ns(turns)
     yield Observation(
         severity="warning" if is_certain else "hint",
         seen=f"{len(waiting)} of {len(calls)} calls to '{model}' waited in this process for their "
-        f"turn, up to {ns_text(longest_ns)} ({observed.share(lost_ns)}), "
-        + (
-            "while none waited in its server."
-            if is_certain
-            else "and the server's queue is unknown."
-        ),
+        f"turn, up to {ns_text(max(turn.duration_ns for turn in turns))} "
+        f"({observed.share(lost_ns)}), {queue}.",
         spans=span_ids(waiting),
-        first_moves=(f"a larger max_parallel under [endpoints.{model}]{limit}",)
-        if is_certain
-        else (),
+        first_moves=(larger_limit,) if is_certain else (),
         lost_ns=lost_ns,
     )
 
@@ -194,7 +187,6 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
 def _places(observed: Observed) -> Observations:
     """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
-    gain_ns = lost_to_places_ns(observed.recorded[events.NodeAttempt], observed.journal.flows)
     if len(waits) < SEVERAL:
         return
     requests = [*observed.calls, *observed.recorded[events.Embed]]
@@ -207,14 +199,15 @@ def _places(observed: Observed) -> Observations:
     places = f"the places of the pipeline (max_parallel={observed.max_parallel})"
     if node := observed.node_with_own_limit:
         places = f"the places of their node, '{node}', under its Concurrency(n)"
+    gain_ns = lost_to_places_ns(observed.recorded[events.NodeAttempt], observed.journal.flows)
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
+    doubt = "" if is_certain else ", and servers' queues are unknown"
     yield Observation(
         severity="warning" if is_certain else "hint",
         case="" if calls_models else "no models",
         seen=f"{len(waits)} calls of nodes waited for one of {places}, up to "
         f"{ns_text(waits[longest_first[0]].duration_ns)}. They held the run up for "
-        f"{observed.share(gain_ns)}"
-        + ("." if is_certain else ", and servers' queues are unknown."),
+        f"{observed.share(gain_ns)}{doubt}.",
         spans=tuple(longest_first),
         first_moves=(observed.larger_limit,) if is_certain else (),
         lost_ns=gain_ns,
@@ -268,25 +261,25 @@ def client_lag(observed: Observed) -> Observations:
     every_lag = observed.recorded[events.ClientLag]
     costly_parts = parts_within(every_lag, [*requests, *parallel_nodes])
     lags = [lag for lag, parts in zip(every_lag, costly_parts, strict=True) if parts]
-    lost_ns = length_ns(part for parts in costly_parts for part in parts)
     if not lags:
         return
+    lost_ns = length_ns(part for parts in costly_parts for part in parts)
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
     culprit = _lag_of_culprit(observed, lags)
     if culprit is None and not observed.is_core_full:
         return  # If other programs took the cores, a remark of the diagnosis says so.
     nodes = _nodes_during(observed, culprit) if culprit else []
+    shorter = f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else ""
+    waiting = "calls to models" if common(lags, requests) else "other nodes"
+    place = f": in '{culprit.function}' ({culprit.at})" if culprit else ", at no one place"
+    running = f", while {quoted(node.node for node in nodes)} ran" if nodes else ""
     yield Observation(
         # Many short lags are usual in a busy process.
         severity="warning" if culprit is None or culprit.duration_ns >= LEAST_LOST_NS else "hint",
         case="" if culprit else "core full",
-        seen=f"The event loop of this process stood still for {ns_text(longest_ns)}"
-        + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
-        + (" while calls to models were" if common(lags, requests) else " while other nodes were")
-        + f" under way ({observed.share(lost_ns)})"
-        + (f": in '{culprit.function}' ({culprit.at})" if culprit else ", at no one place")
-        + (f", while {quoted(node.node for node in nodes)} ran." if nodes else "."),
+        seen=f"The event loop of this process stood still for {ns_text(longest_ns)}{shorter} while "
+        f"{waiting} were under way ({observed.share(lost_ns)}){place}{running}.",
         spans=span_ids(longest_first),
         lost_ns=lost_ns,
     )

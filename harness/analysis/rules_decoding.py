@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, counted, ns_text, span_ids
+from harness.analysis.observed import (
     ALONE,
     LEAST_COMPARED,
-    LEAST_OF_PACE,
     LONG_NS,
     MOSTLY,
     SEVERAL,
@@ -20,9 +20,8 @@ from harness.analysis.facts import (
     queues_in_server,
     ttft,
 )
-from harness.analysis.finding import Observation, Observations, counted, ns_text, span_ids
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
-from harness.analysis.speed_limits import concurrency_of
+from harness.analysis.speed_limits import LEAST_OUTPUT_TOKENS, concurrency_of
 from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace.calls import Call, grouped
@@ -68,15 +67,15 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
     usual_ns = statistics.median(map(_usual_itl_ns, timed))
     least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
-    stalls_ns = [call.itl_max_ns or 0 for call in stalled]
-    replies_at_once = concurrency_of(calls) if stalled else {}
-    lost_ns = sum(
-        # Replies that stand still together lose the same time, so each counts a part of it.
-        (call.itl_max_ns or 0) / max(1.0, replies_at_once.get(call.id, 1.0))
-        for call in stalled
-    )
     if not stalled:
         return
+    stalls_ns = [call.itl_max_ns or 0 for call in stalled]
+    replies_at_once = concurrency_of(calls)
+    lost_ns = sum(
+        # Replies that stand still together lose the same time, so each counts a part of it.
+        stall_ns / max(1.0, replies_at_once.get(call.id, 1.0))
+        for call, stall_ns in zip(stalled, stalls_ns, strict=True)
+    )
     yield Observation(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
         f"{ns_text(statistics.median(stalls_ns))} in the median and {ns_text(max(stalls_ns))} at "
@@ -204,17 +203,17 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     tokens = sum(call.output_tokens or 0 for call in calls)
     hidden = sum(map(observed.hidden_tokens, thinking))
     share = hidden / max(1, tokens)
-    taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
-    lost_ns = taken_ns * share
     if share < MOSTLY:
         return
-    is_counted = any(call.reasoning_tokens for call in thinking)
+    lost_ns = length_ns(times_in("prefill", thinking) + times_in("decode", thinking)) * share
+    least = doubt = ""
+    if not any(call.reasoning_tokens for call in thinking):
+        least = "At least "
+        doubt = " Not counted apart: replies have fewer bytes than tokens."
     yield Observation(
         severity="hint",
-        seen=("" if is_counted else "At least ")
-        + f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
-        f"{observed.share(lost_ns)}."
-        + ("" if is_counted else " Not counted apart: replies have fewer bytes than tokens."),
+        seen=f"{least}{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), "
+        f"about {observed.share(lost_ns)}.{doubt}",
         spans=span_ids(thinking),
         lost_ns=lost_ns,
     )
@@ -234,7 +233,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
 @per_model
 def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Streams whose tokens all came together, long after the call was sent."""
-    long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
+    long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS]
     held_back = [call for call in long if _came_whole(observed, call)]
     waited_ns = length_ns(times_in("prefill", held_back))
     if len(held_back) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
@@ -298,12 +297,11 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         for call in calls
         if call.id in replies_at_once
         and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OF_PACE
+        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
     ]
     limits = [cap for cap in observed.limits if cap.model == model and cap.bound != "unknown"]
     limit = limits[0] if limits else None
     case = ""
-    first_moves: tuple[str, ...] = ()
     # 1. Calls that ran alone show the machine's limits.
     examples = [call for call in timed if replies_at_once[call.id] <= ALONE]
     # A call alone that is far from both limits is slow for another reason than the machine.
@@ -317,15 +315,13 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     itl_ns = statistics.median(call.itl_mean_ns or 0 for call in examples)
     at_once = statistics.median(replies_at_once[call.id] for call in examples)
     lost_ns = length_ns(times_in("decode", examples)) * (1 - TARGET_ITL_NS / itl_ns)
-    if at_once > ALONE:
-        first_moves = (FEWER_CALLS,)
     yield Observation(
         case=case,
         seen=f"Tokens of '{model}' came {ns_text(itl_ns)} apart in {len(examples)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
         f"{ns_text(TARGET_ITL_NS)} would have saved {observed.share(lost_ns)}.",
         spans=span_ids(examples),
-        first_moves=first_moves,
+        first_moves=(FEWER_CALLS,) if at_once > ALONE else (),
         lost_ns=lost_ns,
     )
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model
 from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
+from harness.analysis.observed import LEAST_COMPARED, SEVERAL, Observed, per_model
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
@@ -168,18 +168,16 @@ def out_of_memory(observed: Observed) -> Observations:
     answered = observed.by_model.get(server.model, ())
     # If the model ever replied, it fitted into memory at start, and what it needs grew later.
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
-    may_be_damaged = not before and failed[0].error_class == "ModelFileInvalid"
+    doubt = _OR_DAMAGED if failed[0].error_class == "ModelFileInvalid" else ""
     yield Observation(
         severity="error",
         model=server.model,
         case="later" if before else "",
-        seen=(
-            f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
-            f"memory {counted(len(failed), 'time')}: {failed[0].error}"
-            if before
-            else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
-        )
-        + (_OR_DAMAGED if may_be_damaged else ""),
+        seen=f"After {counted(len(before), 'call')} that succeeded, '{server.model}' ran out of "
+        f"memory {counted(len(failed), 'time')}: {failed[0].error}"
+        if before
+        else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
+        f"{doubt}",
         spans=span_ids(failed),
         first_moves=(_MORE_BUDGET,) if server.is_in_process and not before else (),
         lost_ns=length_ns(failed),
@@ -320,11 +318,11 @@ def failed_run(observed: Observed) -> Observations:
             # Calls that were open when an earlier part was killed were made again.
             if call.status == "unfinished" and not observed.journal.resumed_after(call.end_ns)
         ]
+        under_way = f", and {counted(len(open_calls), 'call')} had not ended" if open_calls else ""
         yield Observation(
             severity="hint",
             case="unfinished",
-            seen="The journal has no end"
-            + (f", and {counted(len(open_calls), 'call')} had not ended." if open_calls else "."),
+            seen=f"The journal has no end{under_way}.",
             spans=span_ids(open_calls),
         )
 
@@ -352,9 +350,8 @@ def out_of_reach(observed: Observed) -> Observations:
 def _outage(observed: Observed, failures: _Failures) -> Observation:
     failed = failures.calls
     replaced = len(failures.fallbacks)
-    from_ns, until_ns = (
-        time_ns - observed.run.start_ns for time_ns in (failed[0].start_ns, failed[-1].end_ns)
-    )
+    from_ns = failed[0].start_ns - observed.run.start_ns
+    until_ns = failed[-1].end_ns - observed.run.start_ns
     # Calls that were held back until the server was looked for again.
     holds = observed.recorded.times_of(events.Hold)
     is_back = any(
@@ -400,16 +397,16 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     """Calls that follow a reply which could not be used."""
     typed = [call for call in calls if call.structured]
     repeated = [call for call in typed if call.asks_again]
-    lost_ns = length_ns(repeated)
     if not repeated:
         return
+    lost_ns = length_ns(repeated)
     unenforced = sum(call.schema in {"advisory", "ignored"} for call in typed)
+    cause = f"; the server did not enforce the schema of {unenforced}" if unenforced else ""
     enforced = sum(call.schema == "enforced" for call in repeated)
     yield Observation(
         case="enforced" if 2 * enforced > len(repeated) else "",
         seen=f"{len(repeated)} of {counted(len(typed), 'call')} to '{model}' for a typed reply "
-        f"asked again after one that could not be used ({observed.share(lost_ns)})"
-        + (f"; the server did not enforce the schema of {unenforced}." if unenforced else "."),
+        f"asked again after one that could not be used ({observed.share(lost_ns)}){cause}.",
         spans=span_ids(repeated),
         lost_ns=lost_ns,
     )
@@ -465,9 +462,9 @@ def node_retries(observed: Observed) -> Observations:
     """Attempts at nodes that failed and were made again."""
     pauses = [r.pause for r in observed.recorded[events.RetryEvent] if r.node is not None]
     failed = [node for node in _repeated_attempts(observed) if node.status == "error"]
-    lost_ns = length_ns([*pauses, *failed])
     if not failed:
         return
+    lost_ns = length_ns([*pauses, *failed])
     errors = Counter(node.error_class for node in failed)
     yield Observation(
         case="timeout" if NodeTimedOut.__name__ in errors else "",

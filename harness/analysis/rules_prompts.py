@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, ns_text, span_ids
+from harness.analysis.observed import (
     ALONE,
     LEAST_COMPARED,
     LEAST_LOST_NS,
@@ -22,7 +23,6 @@ from harness.analysis.facts import (
     queues_in_server,
     reports_queue,
 )
-from harness.analysis.finding import Observation, Observations, ns_text, span_ids
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in
@@ -147,34 +147,28 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     uncached = [
         _Reread(call, like, like.prefix_share)
         for call, like in compared
-        if like.prefix_share >= MOSTLY
-        # Nothing was cached if the server says so, or if it read the prompt as slowly as any.
-        and (
-            call.cached_tokens is not None
-            or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
-        )
+        if like.prefix_share >= MOSTLY and _was_read_whole(call, slowest_ns)
     ]
     for case, rereads in ("", drifted), ("uncached", uncached):
-        lost_ns = scale * _reread_ns(calls, rereads)
         if len(rereads) < SEVERAL:
             continue
+        lost_ns = scale * _reread_ns(calls, rereads)
         is_counted = _counts_cached(rereads)
         lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
         prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
         shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
+        if case == "uncached":
+            fault = f"began with the same {prefix} of their text as the one answered just before, "
+            fault += f"and by its {'count' if is_counted else 'pace'} the server kept next to "
+            fault += f"nothing of it. Reading it again took {lost}"
+        else:
+            fault = f"shared {shared} of their text with the one before, but differed after the "
+            fault += f"first {prefix}. Reading the rest again took {lost}. The first difference: "
+            fault += rereads[0].likeness.difference
         yield Observation(
             case=case,
             severity="warning" if case == "uncached" or is_counted else "hint",
-            seen=f"{len(rereads)} prompts to '{model}' "
-            + (
-                f"began with the same {prefix} of their text as the one answered just before, and "
-                f"by its {'count' if is_counted else 'pace'} the server kept next to nothing of "
-                f"it. Reading it again took {lost}."
-                if case == "uncached"
-                else f"shared {shared} of their text with the one before, but differed after the "
-                f"first {prefix}. Reading the rest again took {lost}. The first difference: "
-                f"{rereads[0].likeness.difference}."
-            ),
+            seen=f"{len(rereads)} prompts to '{model}' {fault}.",
             spans=span_ids(reread.call for reread in rereads),
             lost_ns=lost_ns,
         )
@@ -186,6 +180,12 @@ class _Reread(NamedTuple):
     call: Call
     likeness: Likeness
     share: float  # the part of the prompt that was read again
+
+
+def _was_read_whole(call: Call, slowest_ns: float) -> bool:
+    """Whether the server says so of an uncached prompt, or read a token as slowly as any."""
+    least_ns = READ_WHOLE * slowest_ns * _input_tokens(call)
+    return call.cached_tokens is not None or 0 < least_ns <= call.phase_ns("prefill")
 
 
 def _counts_cached(rereads: Sequence[_Reread]) -> bool:
@@ -220,8 +220,6 @@ def _was_read_before(before: Call, call: Call) -> bool:
 
 def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
     """How long the server read what it had read before; `calls` are all to the model."""
-    if not rereads:
-        return 0
     reading = times_in("prefill", [reread.call for reread in rereads])
     read_ns = length_ns(reading) * statistics.fmean(reread.share for reread in rereads)
     if _counts_cached(rereads):

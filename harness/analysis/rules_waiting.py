@@ -7,7 +7,8 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.analysis.facts import (
+from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
+from harness.analysis.observed import (
     LEAST_COMPARED,
     LEAST_LOST_NS,
     LONG_NS,
@@ -20,7 +21,6 @@ from harness.analysis.facts import (
     reports_queue,
     ttft,
 )
-from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,
@@ -87,9 +87,9 @@ def _loaded(observed: Observed) -> Observations:
     # Load → the parts of it that a call waited for.
     waits = {load: _waits_for(load, observed) for load in _first_loads(observed)}
     loads = [load for load, parts in waits.items() if length_ns(parts) >= LEAST_LOST_NS]
-    lost_ns = length_ns(part for load in loads for part in waits[load])
     if not loads:
         return
+    lost_ns = length_ns(part for load in loads for part in waits[load])
     longest = max(loads, key=lambda load: load.duration_ns)
     server = observed.server(longest.model)
     yield Observation(
@@ -160,13 +160,13 @@ def _swaps_in_server(observed: Observed) -> Observations:
                 swaps.append(call)
     if len(swaps) < SEVERAL:
         return
+    # If no call comes after its own model, the way to the server may be slow.
+    doubt = "" if is_certain else ", unless each call to it is that slow"
     yield Observation(
-        # If no call comes after its own model, the way to the server may be slow.
         severity="warning" if is_certain else "hint",
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
         f"each after a call to another model ({observed.share(lost_ns)}): {quoted(loaded)} seem to "
-        "take turns in a server's memory"
-        + ("." if is_certain else ", unless each call to it is that slow."),
+        f"take turns in a server's memory{doubt}.",
         spans=span_ids(swaps),
         server=swaps[0].model,
         first_moves=_more_items_at_once(observed),
@@ -180,23 +180,22 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     if any(load.model == model for load in observed.loads):
         return  # `_loaded` reports loads that are in the journal.
     waits_ns = _waits_alone(observed, calls, LONG_NS)
-    cold = [call for call in calls if call.id in waits_ns]
-    warm_ttft_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
-    lost_ns = sum(waits_ns.values())
-    slowest_ns = max((call.ttft_ns or 0 for call in cold), default=0)
-    # The server may load its model for each call: then no call is warm.
-    is_slower = not warm_ttft_ns or slowest_ns >= 2 * statistics.median(warm_ttft_ns)
-    # One wait may be the first load, and several may be a habit; two are neither.
-    is_habit = len(cold) == 1 or len(cold) >= LEAST_COMPARED
-    if (
-        calls[0].id not in waits_ns
-        or any(call.start_ns < calls[0].end_ns for call in calls[1:])
-        or not is_slower
-        or not is_habit
-        # `_behind_others` reports uneven waits.
-        or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
-    ):
+    first, *later = calls
+    if first.id not in waits_ns or any(call.start_ns < first.end_ns for call in later):
         return
+    cold = [call for call in calls if call.id in waits_ns]
+    # One wait may be the first load, and several may be a habit; two are neither.
+    if 1 < len(cold) < LEAST_COMPARED:
+        return
+    # `_behind_others` reports uneven waits.
+    if max(waits_ns.values()) > UNEVEN * min(waits_ns.values()):
+        return
+    slowest_ns = max(call.ttft_ns or 0 for call in cold)
+    # The server may load its model for each call: then no call is warm.
+    warm_ttft_ns = [call.ttft_ns or 0 for call in calls if call.id not in waits_ns]
+    if warm_ttft_ns and slowest_ns < 2 * statistics.median(warm_ttft_ns):
+        return
+    lost_ns = sum(waits_ns.values())
     yield Observation(
         case="each call" if len(cold) > 1 else "in server",
         seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {ns_text(slowest_ns)} for "
@@ -247,10 +246,10 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         return
     slowest = max(itl_ns, key=lambda replica: itl_ns[replica])
     slowest_ns, quickest_ns = itl_ns[slowest], min(itl_ns.values())
-    slow_calls = calls_by_replica[slowest]
-    lost_ns = length_ns(times_in("decode", slow_calls)) * (1 - quickest_ns / slowest_ns)
     if slowest_ns < SLOW_REPLICA * quickest_ns:
         return
+    slow_calls = calls_by_replica[slowest]
+    lost_ns = length_ns(times_in("decode", slow_calls)) * (1 - quickest_ns / slowest_ns)
     yield Observation(
         case="replica",
         seen=f"Of the servers of '{model}', {slowest} wrote a token in {ns_text(slowest_ns)}, "
@@ -440,10 +439,9 @@ def queueing(observed: Observed) -> Observations:
 def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Calls that were alone in this run waited in their server, now long, now short."""
     waits_ns = _waits_alone(observed, calls, LEAST_LOST_NS)
-    lost_ns = sum(waits_ns.values())
     if len(waits_ns) < 2 * SEVERAL:
         return
-    longest_ns = max(waits_ns.values())
+    longest_ns, lost_ns = max(waits_ns.values()), sum(waits_ns.values())
     if longest_ns <= UNEVEN * min(waits_ns.values()):
         return
     yield Observation(
@@ -484,7 +482,6 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         and queues[call.id].duration_ns
         >= max(LEAST_LOST_NS, MOSTLY * (call.ttft_ns or call.duration_ns))
     ]
-    lost_ns = length_ns(queues[call.id] for call in queued)
     is_certain = reports_queue(observed, calls)
     # An inferred queue may be the reading of a long prompt.
     least = SEVERAL if is_certain else 2 * SEVERAL
@@ -498,29 +495,30 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     waiting = observed.highest(model, "waiting")
     kv_share = observed.highest(model, "KV cache") or 0.0
     case, target = "", ""
+    capacity = f"It answered {'one' if answered == 1 else answered} at a time"
     if running > sent:
         # The server ran more calls than this run had sent: some are of others.
         case = "others"
+        capacity = f"It answered {running:.0f} at a time, and this run had {sent} under way at most"
     elif kv_share > FULL_KV:
         case = "KV cache full"
     elif _writes_all_it_can(observed, calls, has_queue_report=is_certain):
         case = "at its limit"
     else:
         target = f"{sent} calls at once"
+    if waiting:
+        capacity += f", and {waiting:.0f} were waiting"
+    if kv_share > FULL_KV:
+        capacity += f", with its KV cache {kv_share:.0%} full"
+    if not is_certain:
+        capacity += ". The server reports no queue: calls began only as others ended"
+    lost_ns = length_ns(queues[call.id] for call in queued)
     yield Observation(
         severity="warning" if is_certain else "hint",
         case=case,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{ns_text(statistics.median(waits_ns))} in the median, {ns_text(max(waits_ns))} at most "
-        f"({observed.share(lost_ns)}). "
-        + (
-            f"It answered {running:.0f} at a time, and this run had {sent} under way at most"
-            if case == "others"
-            else f"It answered {'one' if answered == 1 else answered} at a time"
-        )
-        + (f", and {waiting:.0f} were waiting" if waiting else "")
-        + (f", with its KV cache {kv_share:.0%} full." if kv_share > FULL_KV else ".")
-        + ("" if is_certain else " The server reports no queue: calls began only as others ended."),
+        f"({observed.share(lost_ns)}). {capacity}.",
         spans=span_ids(queued),
         target=target,
         lost_ns=lost_ns,

@@ -17,15 +17,15 @@ from typing import Literal
 
 import orjson
 
-from harness.analysis.facts import Observed
 from harness.analysis.html_page import object_json
+from harness.analysis.observed import Observed
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
 from harness.session.batch_files import SCORES
 from harness.trace import events
-from harness.trace.calls import PHASES, Call, charges_of
+from harness.trace.calls import PHASES, Call, pricing
 from harness.trace.event_forms import attributes_of
 from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, RecordedNodes, sources_of
@@ -146,7 +146,7 @@ class RunPage:
     result: TextIndex  # what the pipeline's result node returned: the named one, else the last
     loops: tuple[PageLoop, ...]
     rows: str | None  # the node whose items are the rows of a batch
-    calls: Iterable[PageCall]
+    calls: Iterator[PageCall]
     events: tuple[PageEvent, ...]
     texts: tuple[str, ...]  # each once
 
@@ -178,11 +178,12 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     """
     # Taken before the journal is read: whatever is written meanwhile changes the version.
     version = version_of(path)
-    journal = _NotedJournal(path)
-    observed = Observed(journal)
+    journal = Journal(path)
+    nodes = _PageNodes(origin_ns=journal.started.time_ns)
+    observed = Observed(journal, nodes=nodes)
     report = report_of_observed(observed, Targets())
     recorded, calls = observed.recorded, observed.calls
-    records = journal.nodes.records(observed.every_call)
+    records = nodes.records(observed.every_call)
     # Frees its counters and spans before all texts are read.
     del observed
     # In the order of the journal, so that a text keeps its number while the run goes on.
@@ -191,7 +192,9 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     has_texts = len(texts.numbers) > 0
     pipelines = recorded[events.PipelineEvent]
     is_batch = any(pipeline.is_batch for pipeline in pipelines)
-    columns = _columns(journal, records, recorded, report, texts, is_batch=is_batch)
+    columns = _columns(
+        nodes, records, _sources(journal, recorded), report, texts, is_batch=is_batch
+    )
     is_running = report.status == "unfinished" and version.endswith("running")
     return RunPage(
         version=version,
@@ -205,8 +208,8 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         loops=tuple(_loops(journal, report.loops)),
         # The node of a batch's rows needs no other, so it comes first.
         rows=columns[0][0].name if is_batch and columns else None,
-        calls=_PageCalls(calls, journal, texts.numbers, recorded[events.EndpointEvent]),
-        events=tuple(_events(journal, recorded)),
+        calls=_page_calls(calls, nodes, texts.numbers, recorded[events.EndpointEvent]),
+        events=tuple(_events(nodes, recorded)),
         texts=tuple(texts.texts),
     )
 
@@ -235,36 +238,27 @@ class _Texts:
         return number
 
 
-class _NotedJournal(Journal):
-    """A journal that keeps, while it is read the first time, what only its page shows."""
+class _PageNodes(RecordedNodes):
+    """The calls of nodes, with their outputs, which only the page shows."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.nodes = RecordedNodes()
+    def __init__(self, *, origin_ns: int) -> None:
+        super().__init__()
+        self.origin_ns = origin_ns  # the run's start on its clock
         self.outputs: dict[tuple[str, int | None], object] = {}
-        self._is_read = False
 
-    def items(self, *kinds: type[Item]) -> Iterator[Item]:
-        """See `Journal.items`; the first reading also collects nodes and outputs."""
-        if self._is_read:
-            yield from super().items(*kinds)
-            return
-        self._is_read = True
-        for item in super().items(*kinds, NodeOutput):
-            self.nodes.note(item)
-            if type(item) is NodeOutput:
-                self.outputs[item.node, item.item] = item.value
-            if type(item) in kinds:
-                yield item
+    def note(self, item: Item) -> None:
+        super().note(item)
+        if type(item) is NodeOutput:
+            self.outputs[item.node, item.item] = item.value
 
 
 # --- the graph --------------------------------------------------------------------------------
 
 
 def _columns(
-    journal: _NotedJournal,
+    nodes: _PageNodes,
     records: Sequence[NodeRecord],
-    recorded: events.Events,
+    sources: Mapping[str, Iterable[str]],
     report: RunReport,
     texts: _Texts,
     *,
@@ -279,7 +273,6 @@ def _columns(
             # The cost of a nested call counts for itself, and for its outermost caller.
             for label in {record.label, record.label.partition("/")[0]}:
                 costs.setdefault(label, []).append(record.cost_usd)
-    sources = _sources(journal, recorded)
     critical = {outermost_node(step.node) for step in report.critical_path.steps}
     depths: dict[str, int] = {}  # node → the number of its column
     columns: list[list[PageNode]] = []
@@ -296,7 +289,7 @@ def _columns(
                 needs=tuple(needs),
                 seen=node_seen(members, is_critical=name in critical),
                 items=tuple(
-                    _item(record, journal, texts, costs, is_batch=is_batch)
+                    _item(record, nodes, texts, costs, is_batch=is_batch)
                     for record in members_in_order
                 ),
             )
@@ -320,14 +313,14 @@ def _sources(journal: Journal, recorded: events.Events) -> dict[str, dict[str, N
 
 def _item(
     record: NodeRecord,
-    journal: _NotedJournal,
+    nodes: _PageNodes,
     texts: _Texts,
     costs: Mapping[str, Sequence[float]],
     *,
     is_batch: bool,
 ) -> PageItem:
     """A call of a node; `costs` has the costs by the labels of calls."""
-    output = journal.outputs.get((record.node, record.item))
+    output = nodes.outputs.get((record.node, record.item))
     if not isinstance(output, str | None):
         output = orjson.dumps(output, option=orjson.OPT_INDENT_2).decode()
     labels = {record.label}
@@ -335,13 +328,13 @@ def _item(
     # The items of a batch's own nodes are rows, which the node `SCORES` scores.
     if is_batch and "/" not in record.node:
         labels.add(label_of(SCORES, record.item))
-        score = journal.outputs.get((SCORES, record.item))
+        score = nodes.outputs.get((SCORES, record.item))
     spent = [usd for label in labels for usd in costs.get(label, ())]
     return PageItem(
         label=record.label,
         status=record.status,
         error=record.error,
-        start_ns=record.times[0].start_ns - journal.started.time_ns if record.times else None,
+        start_ns=record.times[0].start_ns - nodes.origin_ns if record.times else None,
         duration_ns=record.duration_ns,
         cost_usd=sum(spent) if spent else None,
         score=score.get("verdict", score).get("composite") if isinstance(score, dict) else None,
@@ -352,49 +345,42 @@ def _item(
 # --- calls ------------------------------------------------------------------------------------
 
 
-class _PageCalls(Iterable[PageCall]):
+def _page_calls(
+    calls: Sequence[Call],
+    nodes: _PageNodes,
+    numbers: Mapping[object, int],
+    endpoints: Sequence[events.EndpointEvent],
+) -> Iterator[PageCall]:
     """The calls of a page, each made when it is asked for: there may be a hundred thousand."""
-
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        journal: _NotedJournal,
-        numbers: Mapping[object, int],
-        endpoints: Sequence[events.EndpointEvent],
-    ) -> None:
-        self._calls, self._journal, self._numbers = calls, journal, numbers
-        self._charges = charges_of((call for call in calls if not call.from_cache), endpoints)
-
-    def __iter__(self) -> Iterator[PageCall]:
-        origin_ns = self._journal.started.time_ns
-        for call in self._calls:
-            yield PageCall(
-                id=call.id,
-                node=self._journal.nodes.label_around(call.id),
-                role=call.role,
-                model=call.model,
-                start_ns=call.start_ns - origin_ns,
-                duration_ns=call.duration_ns,
-                phases=tuple(
-                    (name, part.start_ns - origin_ns, part.duration_ns)
-                    for name in PHASES
-                    for part in call.phases.get(name, ())
-                ),
-                unreliable=tuple(sorted(call.unreliable)),
-                status=call.status,
-                error=call.error,
-                cost_usd=self._charges.get(call.id),
-                prompt=self._numbers.get(call.prompt_sha256),
-                reply=self._numbers.get(call.reply_sha256),
-                attributes={
-                    name: value
-                    for name, value in attributes_of(call).items()
-                    if name not in _SHOWN_ELSEWHERE
-                },
-            )
+    usd_of = pricing(endpoints)
+    for call in calls:
+        yield PageCall(
+            id=call.id,
+            node=nodes.label_around(call.id),
+            role=call.role,
+            model=call.model,
+            start_ns=call.start_ns - nodes.origin_ns,
+            duration_ns=call.duration_ns,
+            phases=tuple(
+                (name, part.start_ns - nodes.origin_ns, part.duration_ns)
+                for name in PHASES
+                for part in call.phases.get(name, ())
+            ),
+            unreliable=tuple(sorted(call.unreliable)),
+            status=call.status,
+            error=call.error,
+            cost_usd=None if call.from_cache else usd_of(call),
+            prompt=numbers.get(call.prompt_sha256),
+            reply=numbers.get(call.reply_sha256),
+            attributes={
+                name: value
+                for name, value in attributes_of(call).items()
+                if name not in _SHOWN_ELSEWHERE
+            },
+        )
 
 
-def _events(journal: _NotedJournal, recorded: events.Events) -> Iterator[PageEvent]:
+def _events(nodes: _PageNodes, recorded: events.Events) -> Iterator[PageEvent]:
     """Warnings, retries and fallbacks, in the order of time."""
     shown: list[events.Warned | events.RetryEvent | events.Fallback]
     shown = [*recorded[events.Warned], *recorded[events.RetryEvent], *recorded[events.Fallback]]
@@ -403,8 +389,8 @@ def _events(journal: _NotedJournal, recorded: events.Events) -> Iterator[PageEve
         node = attributes.get("node")
         yield PageEvent(
             kind=event.NAME,
-            time_ns=event.time_ns - journal.started.time_ns,
-            where=str(node) if node else journal.nodes.label_around(event.span or 0),
+            time_ns=event.time_ns - nodes.origin_ns,
+            where=str(node) if node else nodes.label_around(event.span or 0),
             message=event.message if isinstance(event, events.Warned) else event.detail or "",
             figures=tuple(figures(attributes)),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.facts import Observed
+from harness.analysis.observed import Observed
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.trace import events
@@ -23,7 +23,7 @@ from harness.trace.calls import (
     grouped,
     known_sum,
 )
-from harness.trace.intervals import depths, without
+from harness.trace.intervals import most_at_once, without
 from harness.trace.journal_reader import Journal
 from harness.trace.node_records import CriticalPath
 from harness.trace.records import Interval, OpenSpan, RunState, node_of_all, title
@@ -257,7 +257,7 @@ def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:
     # A call that took no time was under way at the moment it happened.
     lasting = (Interval(start_ns=c.start_ns, end_ns=max(c.end_ns, c.start_ns + 1)) for c in calls)
     return Occupancy(
-        most_at_once=max((depth for _, depth in depths(lasting)), default=0),
+        most_at_once=most_at_once(lasting),
         idle_ns=idle_ns,
         idle_share=idle_ns / run.duration_ns if run.duration_ns else None,
         idle_gaps=len(gaps),

@@ -1,4 +1,7 @@
-"""`harness batch`: a pipeline over the rows of tables, or over the texts of a folder."""
+"""`harness batch` and `harness evaluate`: a pipeline over the rows of tables, or texts of a folder.
+
+Both run a `Batch`, as do the commands that score drafts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from harness.cli.arguments import config_option, parsed_by, read_pairs, role_option, together
+from harness.cli.arguments import config_option, once, parsed_by, read_pairs, role_option, together
 from harness.cli.consoles import (
     Command,
     Shown,
@@ -26,10 +29,11 @@ from harness.cli.consoles import (
 from harness.cli.made_again import confirm_again, is_costly, listed_again, made_again_because
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
-from harness.cli.project_files import load_pipeline, settings_for_calls
+from harness.cli.project_files import load_evaluated, load_pipeline, settings_for_calls
 from harness.cli.run_command import RunOptions, left_as_error, note_stop, run_options
 from harness.cli.run_result import spent_line
-from harness.session import EvaluationResult, Settings, run_to_its_end
+from harness.errors import InvalidInput
+from harness.session import Evaluation, EvaluationResult, Settings, run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal
 from harness.session.batch_files import BatchResult, failures_of, merge_shards
 from harness.session.batch_rows import BadRows, BatchRows, Shard
@@ -37,6 +41,8 @@ from harness.session.demand import check_roles
 from harness.session.resume import Origin
 
 _FAILURES_SHOWN = 5
+# Scored outputs are written here if the command line names no file.
+_EVALUATIONS = Path("evaluations")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -72,7 +78,7 @@ max_failures_option = click.option(
 )
 
 
-def bad_rows_option(default: BadRows | None) -> Callable[[Decorated], Decorated]:
+def _bad_rows_option(default: BadRows | None) -> Callable[[Decorated], Decorated]:
     """The option that says what becomes of rows that do not fit."""
     return click.option(
         "--bad-rows",
@@ -162,7 +168,7 @@ class RowOptions(RunOptions):
         )
 
 
-def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
+def _over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
     """A command that runs the batch that `make` makes of `RowOptions` and its own arguments.
 
     `make` returns None if it has done everything itself.
@@ -178,11 +184,7 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
             plan = run_to_its_end(batch.rehearsal())
             _print(asdict(plan), _foreseen(plan), as_json=options.as_json)
             return
-        try:
-            result = run_batch(batch, yes=options.yes)
-        except KeyboardInterrupt:
-            error_fields().update(batch.so_far())
-            raise
+        result = run_batch(batch, yes=options.yes)
         if options.with_traceback and result.run.failures:
             error = result.run.failures[0].error
             say("".join(traceback.format_exception(error)), err=True)
@@ -201,7 +203,7 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
     required=True,
     help="A .jsonl, .csv or .parquet file that gets each row's output. The same command goes on.",
 )
-@bad_rows_option("stop")
+@_bad_rows_option("stop")
 @click.option(
     "--shard",
     metavar="N/OF",
@@ -209,7 +211,7 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
     help="Only this part of the rows, such as 2/5; into an output of its own, OUTPUT.2-of-5.",
 )
 @click.option("--merge", is_flag=True, help="Run nothing: join the outputs of all shards.")
-@over_rows
+@_over_rows
 def batch(
     options: RowOptions,
     *,
@@ -262,6 +264,118 @@ def batch(
     )
 
 
+@click.command(cls=Command, short_help="Score outputs on a data set.")
+@click.argument("target", metavar="[FILE.py|NAME]", default="")
+@click.option(
+    "--dataset",
+    multiple=True,
+    metavar="FILE",
+    help="Table, text or folder with the rows; - for JSON Lines from standard input. May be "
+    "repeated.",
+)
+@click.option(
+    "--prompt",
+    multiple=True,
+    callback=once("prompt"),
+    help="What the producer is told, in place of a pipeline. {COLUMN} stands for what the row has; "
+    "@FILE reads it from a file.",
+)
+@click.option(
+    "--rubric",
+    multiple=True,
+    callback=once("rubric"),
+    metavar="RUBRIC",
+    help="Scores the outputs; its judge sees the target.",
+)
+@click.option(
+    "--score",
+    "scorers",
+    multiple=True,
+    metavar="NAME",
+    help="Compares with the target: equal, includes, number, number:TOLERANCE. May be repeated.",
+)
+@click.option(
+    "--epochs", type=click.IntRange(min=1), help="How often each row is run. [default: 1]"
+)
+@click.option(
+    "--reduce",
+    metavar="REDUCER",
+    help="Makes one score of a row's epochs: mean, median, mode, max, at_least_K, pass_at_K. "
+    "[default: mean]",
+)
+@click.option(
+    "--group", metavar="COLUMN", help="What rows share; clusters the errors. [default: group]"
+)
+@click.option("--category", metavar="COLUMN", help="Figures for each value of this column, too.")
+@click.option("--rescore", is_flag=True, help="Score the outputs that are there, and make none.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A .jsonl, .csv or .parquet file that gets a line for each row and epoch. The same "
+    "command goes on. [default: evaluations/NAME.jsonl]",
+)
+@_bad_rows_option(None)
+@_over_rows
+def evaluate(
+    options: RowOptions,
+    *,
+    prompt: str | None,
+    output: Path | None,
+    rescore: bool,
+    **arguments: Any,  # noqa: ANN401 - of the Evaluation, by name
+) -> Batch:
+    """Run the evaluation in FILE.py, or a pipeline or prompt on a data set, and score each output.
+
+    FILE.py has an Evaluation, and options replace its arguments; or it has a pipeline, to which
+    --dataset and --rubric or --score are given. Columns are inputs by name; "target" is what a
+    right answer says, "sources" are for the judge.
+
+    It is a batch, as of harness batch: the same command goes on after Ctrl-C, with other rows, more
+    epochs, another model, rubric or judge, and makes and judges only what no longer holds. Exit
+    codes: 0 every output was scored, 1 a row failed, 2 invalid input, 3 stopped before all rows had
+    their turn (a limit, an outage, too many failures), 130 interrupted, 143 terminated.
+    """
+    settings = options.load_settings()
+    arguments |= {"columns": options.column_by_input, "every": options.common_inputs}
+    # An option that is not given leaves the argument of the file's Evaluation.
+    replaced = {name: value for name, value in arguments.items() if value}
+    evaluation = _evaluation(options.target, prompt, replaced)
+    check_roles(options.tag_by_role, evaluation.pipeline)
+    return evaluation.batch(
+        settings,
+        output=output or _EVALUATIONS / f"{evaluation.name}.jsonl",
+        rescore=rescore,
+        max_failures=options.max_failures,
+        sample=options.sample,
+        seed=options.seed,
+        max_parallel=options.max_parallel,
+        origin=options.origin,
+    )
+
+
+def _evaluation(target: str, prompt: str | None, arguments: dict[str, Any]) -> Evaluation:
+    """The evaluation of a file, with some arguments replaced; or one of a pipeline or prompt.
+
+    Raises:
+        InvalidInput: The command line has neither a file nor a prompt, both, or no data set.
+    """
+    names_file, has_prompt = bool(target), prompt is not None
+    if names_file == has_prompt:
+        raise InvalidInput(
+            "name either a file with an Evaluation or a pipeline, or a --prompt",
+            code="evaluation.nothing-to-run",
+        )
+    loaded = load_evaluated(target) if prompt is None else prompt
+    if isinstance(loaded, Evaluation):
+        return loaded.changed(**arguments)
+    if "dataset" not in arguments:
+        raise InvalidInput(
+            "there are no rows; give --dataset FILE, or a file with an Evaluation",
+            code="evaluation.no-dataset",
+        )
+    return Evaluation(loaded, **arguments)
+
+
 def end_with(result: BatchResult) -> None:
     """Ends the command with the exit code of a batch, unless that is 0."""
     # Not by the status of the run, which is "failed" also after a stop if rows failed.
@@ -305,6 +419,7 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
         with progress, left_as_error():
             return run_to_its_end(batch.run(progress.observe))
     except KeyboardInterrupt:
+        error_fields().update(batch.so_far())
         if batch.output is not None:
             say(f"What is done is kept; the same command goes on with {batch.output}.", err=True)
         raise

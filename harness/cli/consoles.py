@@ -22,6 +22,7 @@ import orjson
 import structlog
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.status import Status
 from rich.text import Text
 from structlog.typing import EventDict
 
@@ -94,9 +95,18 @@ class Shown(Console):
     """
 
     def __init__(self, *, of_result: bool = False, **how: Any) -> None:  # noqa: ANN401 - see `Console`
-        super().__init__(**{"markup": False, "highlight": False, **how})
+        super().__init__(**{"markup": False, "emoji": False, "highlight": False, **how})
         self._redactor = _redactor()
         self._keeps_controls = of_result and not self.is_terminal
+
+    def render_str(self, text: str, **how: Any) -> Text:  # noqa: ANN401 - see `Console`
+        """See `Console.render_str`."""
+        # Before a table measures its cells: those with control characters would be cut.
+        return super().render_str(text if self._keeps_controls else _harmless(text), **how)
+
+    def status(self, status: RenderableType, **how: Any) -> Status:  # noqa: ANN401 - see `Console`
+        """See `Console.status`, which takes every text for markup."""
+        return super().status(Text(status) if isinstance(status, str) else status, **how)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -104,10 +114,7 @@ class Shown(Console):
         """See `Console.render`."""
         # Every text passes here before it is folded or cut, which could cut a secret in two.
         if isinstance(renderable, str):
-            chosen = options or self.options
-            renderable = self.render_str(
-                renderable, highlight=chosen.highlight, markup=chosen.markup
-            )
+            renderable = self.render_str(renderable)
         if isinstance(renderable, Text):
             cleaned = self._redactor.clean(renderable.plain)
             if cleaned != renderable.plain:

@@ -22,7 +22,7 @@ _COMMANDS = {
     "advise": ("harness.advise.advise_command:advise", "Say what fits, and how quick it is."),
     "batch": ("harness.cli.batch_command:batch", "Run a pipeline over the rows of a table."),
     "endpoints": ("harness.cli.endpoints:endpoints", "Check the configured endpoints."),
-    "evaluate": ("harness.cli.evaluate_command:evaluate", "Score outputs on a data set."),
+    "evaluate": ("harness.cli.batch_command:evaluate", "Score outputs on a data set."),
     "graph": ("harness.cli.graph_command:graph", "Draw a pipeline as a flowchart."),
     "init": ("harness.cli.new_project:init", "Make a project: a pipeline, its rubric, its test."),
     "memory": ("harness.cli.memory:memory", "Store passages, and search them."),

@@ -244,7 +244,7 @@ def check(*, as_json: bool, store: MemoryStore) -> None:
         write_json(json_object({"passages": count, "damaged": damaged}))
     else:
         for id_ in damaged:
-            results().print(Text(id_))
+            results().print(id_)
         say(f"{len(damaged):,} of {count:,} passages are damaged", err=bool(damaged))
     if damaged:
         ids = " ".join(map(quote, damaged[:_MOST_IDS])) + (" …" if damaged[_MOST_IDS:] else "")
@@ -309,10 +309,10 @@ def _print_hits(hits: Hits, console: Console) -> None:
         passage = hit.passage
         text = clean(" ".join(passage.text.split()))
         excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
-        console.print(Text(f"{hit.rank}. {passage.title}".rstrip(), style="bold"))
-        console.print(Text(excerpt))
+        console.print(f"{hit.rank}. {passage.title}".rstrip(), style="bold")
+        console.print(excerpt)
         origin = f"{passage.source}, " if passage.source else ""
-        console.print(Text(f"{hit.id}, {origin}score {hit.score:.2f}", style="dim"))
+        console.print(f"{hit.id}, {origin}score {hit.score:.2f}", style="dim")
 
 
 def _hits_as_json(hits: Hits) -> dict[str, object]:

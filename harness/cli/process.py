@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from harness.plugins import load_plugins
+from harness.errors import ConfigurationInvalid
+from harness.plugins import load_plugin, plugin_names
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -62,11 +63,14 @@ class LazyGroup(click.Group):
     def _plugins(self) -> dict[str, click.Command]:
         if not self._takes_plugins:
             return {}
-        commands, errors = load_plugins(
-            "commands", lambda command: isinstance(command, click.Command), taken=self._lazy
-        )
-        for error in errors:
-            click.echo(f"harness: left out: {error}", err=True)
+        commands: dict[str, click.Command] = {}
+        for name in plugin_names("commands"):
+            try:
+                commands[name] = load_plugin(
+                    "commands", name, lambda it: isinstance(it, click.Command), taken=self._lazy
+                )
+            except ConfigurationInvalid as error:
+                click.echo(f"harness: left out: {error}", err=True)
         return commands
 
     def format_commands(  # noqa: D102 - see `click.Group`

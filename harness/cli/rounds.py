@@ -36,7 +36,7 @@ def print_rounds(journal: Journal, console: Console) -> None:
     for loop, rounds in loops:
         where = f"{loop.node}: " if loop.node else ""
         end = loop.stop_reason or "not over"
-        console.print(Text(f"{where}rubric '{loop.rubric}', {end}", style="bold"))
+        console.print(f"{where}rubric '{loop.rubric}', {end}", style="bold")
         console.print(rounds_table(rounds, best=loop.best_round))
         for round_ in rounds:
             _print_round(round_, rounds, console)
@@ -122,14 +122,14 @@ def _print_round(round_: Round, rounds: Sequence[Round], console: Console) -> No
     console.print()
     base = None if round_.base_round is None else rounds[round_.base_round - 1]
     origin = "the first draft" if base is None else f"from round {base.number}"
-    console.print(Text(f"Round {round_.number}, {origin}", style="bold"))
+    console.print(f"Round {round_.number}, {origin}", style="bold")
     if round_.tried:
         console.print(_candidates(round_))
     for change in changes(base.draft, round_.draft) if base else ():
         console.print(change.shown())
     for score in round_.verdict.scores:
         for line in why_not_more(score):
-            console.print(Text(f"{score.name} {points(score)}: {line}"))
+            console.print(f"{score.name} {points(score)}: {line}")
 
 
 def _candidates(round_: Round) -> Table:
@@ -138,10 +138,10 @@ def _candidates(round_: Round) -> Table:
     for candidate in round_.tried:
         error = f": {candidate.error}" if candidate.error else ""
         table.add_row(
-            Text(candidate.section or "the draft"),
+            candidate.section or "the draft",
             f"{candidate.number}" if candidate.number else "cut",
             known(candidate.seed, str),
             known(candidate.checked, "{:.2f}".format),
-            Text(f"{candidate.outcome}{error}"),
+            f"{candidate.outcome}{error}",
         )
     return table

@@ -55,7 +55,7 @@ def rubric() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckedRubric:
-    """A rubric that a command names, with its mistakes and warnings."""
+    """A rubric that a command names, with its mistakes and warnings; the JSON has these fields."""
 
     name: str
     path: Path | None = None
@@ -78,7 +78,7 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
     directory = own_rubrics(config)
     results = [_check(name, directory) for name in names]
     if as_json:
-        write_json(json_object(to_jsonable_python([_as_json(result) for result in results])))
+        write_json(json_object(to_jsonable_python(results)))
     else:
         for result in results:
             _print(result)
@@ -223,16 +223,6 @@ def _properties(dimension: Dimension) -> str:
     if dimension.needs_sources:
         words.append("needs sources")
     return f" ({', '.join(words)})" if words else ""
-
-
-def _as_json(result: _CheckedRubric) -> dict[str, object]:
-    return {
-        "name": result.name,
-        "path": result.path,
-        "rubric": result.rubric.model_dump(mode="json") if result.rubric else None,
-        "mistakes": result.mistakes,
-        "warnings": result.warnings,
-    }
 
 
 def _counted(number: int, noun: str) -> str:

@@ -89,11 +89,7 @@ def _revision_prompts(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Seque
     # Two earlier rounds: some fields are filled in from the second revision on.
     rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
     failed = FailedDraft(draft, focus, rounds)
-    revision = RevisionPrompts(
-        prompts=rubric.prompts,
-        requirements=rubric.requirements,
-        shorten_over=rubric.shorten.revise_over,
-    )
+    revision = RevisionPrompts.of(rubric)
     messages_by_section: dict[int | None, list[str]] = {}
     for score in focus:
         for finding in score.findings:

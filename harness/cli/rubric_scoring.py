@@ -392,7 +392,7 @@ class _ScoreForm(OutputForm):
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002
         draft = self._drafts.given[name].id
-        scored = SCORED.validate_python(made[SCORES])
+        scored = SCORED.validate_python(made.outputs[SCORES])
         verdict = scored.verdict
         judges = verdict.judges
         passed = scored.passed

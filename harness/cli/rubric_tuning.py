@@ -391,7 +391,8 @@ def _agreements(tuning: Tuning) -> Table:
 
 
 def _estimate(estimate: Estimate) -> str:
-    if math.isnan(estimate.value):
+    # Few drafts have no interval, or not even a value.
+    if math.isnan(estimate.low):
         return figure(estimate.value)
     return f"{figure(estimate.value)} ({estimate.low:.2f} to {estimate.high:.2f})"
 

@@ -36,6 +36,12 @@ _NEXT = {
     "times, tokens": "trace report",
 }
 _NEXT_WIDTH = 17
+# Fields of `RunResult` and of `RecordedLoop` that scripts get as they are.
+_RESULT_FIELDS = (
+    *("run_id", "pipeline", "passed", "status", "stopped_by", "skips", "questions", "reused"),
+    *("reruns", "replies_used_again", "parts", "result", "models", "evaluator_pool", "warnings"),
+    "duration_s",
+)
 _EARLIER_LOOP_FIELDS = ("rubric", "passed", "stop_reason", "best_round", "composites")
 
 # Lines of one kind; a fan-out could fill thousands.
@@ -108,11 +114,7 @@ def result_fields(result: RunResult) -> dict[str, object]:
     """The result, for scripts."""
     separation = result.separation
     values = {
-        "run_id": result.run_id,
-        "pipeline": result.pipeline,
-        "passed": result.passed,
-        "status": result.status,
-        "stopped_by": result.stopped_by,
+        **{name: getattr(result, name) for name in _RESULT_FIELDS},
         "failures": [
             {
                 "node": failure.node,
@@ -124,26 +126,15 @@ def result_fields(result: RunResult) -> dict[str, object]:
             }
             for failure in result.failures
         ],
-        "skips": result.skips,
-        "questions": result.questions,
-        "reused": result.reused,
-        "reruns": result.reruns,
         "retries": dict(result.retries),
-        "replies_used_again": result.replies_used_again,
-        "parts": result.parts,
-        "result": result.result,
         "outputs": {name: _as_json(output) for name, output in result.outputs.items()},
         "loops": [_loop_as_json(loop) for loop in result.loops],
         "earlier_loops": [
             {name: getattr(loop, name) for name in _EARLIER_LOOP_FIELDS}
             for loop in result.earlier_loops
         ],
-        "models": result.models,
         "spent": _spent_as_json(result.spent),
         "separation": separation and {**asdict(separation), "relation": separation.relation},
-        "evaluator_pool": result.evaluator_pool,
-        "warnings": result.warnings,
-        "duration_s": result.duration_s,
         "files": asdict(result.files),
     }
     fields: dict[str, object] = to_jsonable_python(values)
@@ -156,7 +147,7 @@ def _print_output(output: object, console: Console) -> None:
     elif console.is_terminal:
         console.print(Markdown(output))
     else:
-        console.print(output, markup=False, highlight=False, soft_wrap=True)
+        console.print(output, soft_wrap=True)
 
 
 def _as_json(output: object) -> object:
@@ -202,13 +193,12 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     console.print(
         f"Stopped: {loop.stop_reason} ({STOPPED_SINCE[loop.stop_reason]}). Round "
         f"{loop.best.number}* is returned: {verdict.composite}, {decision(verdict, loop.rubric)}, "
-        f"by rubric '{loop.rubric.id}'.",
-        highlight=False,
+        f"by rubric '{loop.rubric.id}'."
     )
     if loop.stop_detail:
-        console.print(loop.stop_detail, style="yellow", markup=False)
+        console.print(loop.stop_detail, style="yellow")
     for line in remarks(verdict, loop.rubric):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     console.print()
 
 
@@ -221,7 +211,7 @@ def _print_changes(loop: WiggumResult, console: Console) -> None:
     sections = changes(loop.rounds[0].draft, loop.text)
     rest = len(sections) - _CHANGES_SHOWN
     more = f" (and {rest} more)" if rest > 0 else ""
-    console.print(f"What the revisions changed{more}:", style="italic", highlight=False)
+    console.print(f"What the revisions changed{more}:", style="italic")
     for change in sections[:_CHANGES_SHOWN]:
         console.print(change.shown(chars=_CHANGE_CHARS))
     console.print()

@@ -82,12 +82,12 @@ def _table(lines: list[AuditLine]) -> Table:
         table.add_column(column, overflow="fold")
     for line in lines:
         table.add_row(
-            Text(line.run_id or UNKNOWN),
+            line.run_id or UNKNOWN,
             Text(line.final or UNKNOWN, style=_STYLES.get(line.final, "yellow")),
             known(line.run_duration_s, "{:.1f}".format),
             known(line.input_tokens, "{:,}".format),
             known(line.output_tokens, "{:,}".format),
-            Text(line.pipeline or UNKNOWN),
+            line.pipeline or UNKNOWN,
             " ".join(_scores(line)),
             style="dim" if line.is_gone else None,
         )

@@ -20,7 +20,7 @@ from harness.analysis.comparison import (
 )
 from harness.analysis.finding import ns_text
 from harness.analysis.time_budget import TIME_KINDS
-from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
+from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds, table
 from harness.cli.trace_report import composites
 from harness.trace.node_records import NodeRecord
 from harness.wiggum import RecordedLoop
@@ -38,35 +38,35 @@ _MOST_NODES = 40
 def print_comparison(comparison: RunComparison, console: Console) -> None:
     """Prints what differs, the biggest differences first; what is equal is counted."""
     a, b = comparison.a, comparison.b
-    console.print(Text(_bottleneck_line(comparison), style="bold"))
-    console.print(Text(f"A is {a.run_id}, B is {b.run_id}", style="bold"))
+    console.print(_bottleneck_line(comparison), style="bold")
+    console.print(f"A is {a.run_id}, B is {b.run_id}", style="bold")
     if a.pipeline != b.pipeline:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
-        console.print(Text(sentence, style="yellow"))
+        console.print(sentence, style="yellow")
     for side, run in (("A", a), ("B", b)):
         # Not in the table, whose first column a long message would leave no room.
         if run.error:
-            console.print(Text(f"{side} ended in {run.error}"))
+            console.print(f"{side} ended in {run.error}")
     console.print(_figure_table(comparison))
     for name, (of_a, of_b) in comparison.settings.items():
-        console.print(Text(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}"))
+        console.print(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}")
     for change, words in _FINDINGS.items():
         findings = [_finding(f) for f in comparison.findings if f.change == change]
         if findings:
-            console.print(Text(f"{words} {', '.join(findings)}."))
+            console.print(f"{words} {', '.join(findings)}.")
     if names := ", ".join(comparison.changed_inputs):
-        console.print(Text(f"Inputs that were given differently: {names}."))
+        console.print(f"Inputs that were given differently: {names}.")
     differing = [node for node in comparison.nodes if node.differs_in]
     if differing:
         console.print(_node_table(differing))
     equal = len(comparison.nodes) - len(differing)
-    console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.", highlight=False)
+    console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.")
     if any(not loop.is_equal for loop in comparison.loops):
         console.print(_loop_table(comparison.loops))
     for role, models in comparison.roles.items():
         if models[0] != models[1]:
             of_a, of_b = (", ".join(names) or "no model" for names in models)
-            console.print(Text(f"Role {role}: {of_a} in A, {of_b} in B."), soft_wrap=True)
+            console.print(f"Role {role}: {of_a} in A, {of_b} in B.", soft_wrap=True)
 
 
 def _bottleneck_line(comparison: RunComparison) -> str:
@@ -96,34 +96,33 @@ _UNITS: Mapping[FigureUnit, Callable[[float], str]] = {
 def _figure_table(comparison: RunComparison) -> Table:
     """The totals of both runs, the time of their critical paths, and the figures of their calls."""
     a, b, nodes = comparison.a, comparison.b, comparison.nodes
-    table = Table("", "A", "B", "change")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = table("", "", "A", "B", "change")
+    for column in rows.columns[1:]:
         column.no_wrap = True
-    table.add_row("ended", a.status, b.status, "")
-    _add_change(table, "time", a.duration_ns, b.duration_ns, _seconds)
+    rows.add_row("ended", a.status, b.status, "")
+    _add_change(rows, "time", a.duration_ns, b.duration_ns, _seconds)
     for title, of_a, of_b in (
         ("node calls", sum(n.a is not None for n in nodes), sum(n.b is not None for n in nodes)),
         ("model calls", a.calls.calls, b.calls.calls),
         ("tokens in", a.calls.input_tokens, b.calls.input_tokens),
         ("tokens out", a.calls.output_tokens, b.calls.output_tokens),
     ):
-        _add_change(table, title, of_a, of_b, lambda count: f"{count:,}")
+        _add_change(rows, title, of_a, of_b, lambda count: f"{count:,}")
     if a.cost.usd is not None or b.cost.usd is not None:
-        _add_change(table, "dollars", a.cost.usd, b.cost.usd, dollars)
-    table.add_section()
-    table.add_row(Text("Time of the critical path", style="bold"))
+        _add_change(rows, "dollars", a.cost.usd, b.cost.usd, dollars)
+    rows.add_section()
+    rows.add_row(Text("Time of the critical path", style="bold"))
     for kind, (a_ns, b_ns) in comparison.time.items():
         # Kinds that took at least a hundredth of one of the runs.
         if 100 * a_ns >= a.duration_ns or 100 * b_ns >= b.duration_ns:
-            _add_change(table, TIME_KINDS[kind], a_ns, b_ns, _seconds)
+            _add_change(rows, TIME_KINDS[kind], a_ns, b_ns, _seconds)
     if figures := _changed(comparison.figures):
-        table.add_section()
-        table.add_row(Text("Calls", style="bold"))
+        rows.add_section()
+        rows.add_row(Text("Calls", style="bold"))
         for figure in figures:
             name = f"{figure.model}: {figure.name}" if figure.model else figure.name
-            _add_change(table, name, figure.a, figure.b, _UNITS[figure.unit])
-    return table
+            _add_change(rows, name, figure.a, figure.b, _UNITS[figure.unit])
+    return rows
 
 
 def _changed(figures: Sequence[FigureDifference]) -> list[FigureDifference]:
@@ -148,10 +147,10 @@ def _finding(finding: FindingDifference) -> str:
 
 
 def _add_change(
-    table: Table, title: str, a: float | None, b: float | None, form: Callable[[float], str]
+    rows: Table, title: str, a: float | None, b: float | None, form: Callable[[float], str]
 ) -> None:
     change = "" if a is None or b is None else _change(a, b)
-    table.add_row(Text(title), known(a, form), known(b, form), change)
+    rows.add_row(title, known(a, form), known(b, form), change)
 
 
 _NODE_FIGURES: Mapping[str, Callable[[NodeRecord], str]] = {
@@ -164,22 +163,21 @@ _NODE_FIGURES: Mapping[str, Callable[[NodeRecord], str]] = {
 
 
 def _node_table(nodes: list[NodeDifference]) -> Table:
-    table = Table(title="Node calls, A → B; the biggest differences first", title_justify="left")
-    table.add_column("node", overflow="fold")
-    table.add_column("differs in", ratio=1)
+    rows = table("Node calls, A → B; the biggest differences first", "node")
+    rows.add_column("differs in", ratio=1)
     has_cost = any(n and n.cost_usd is not None for node in nodes for n in (node.a, node.b))
     figures = {
         title: form for title, form in _NODE_FIGURES.items() if has_cost or title != "dollars"
     }
     for title in figures:
-        table.add_column(title, justify="right")
+        rows.add_column(title, justify="right")
     for node in nodes[:_MOST_NODES]:
         cells = (_both(known(node.a, form), known(node.b, form)) for form in figures.values())
         differences = ", ".join(_difference(kind, node) for kind in node.differs_in)
-        table.add_row(Text(node.node), Text(differences), *cells)
+        rows.add_row(node.node, differences, *cells)
     if len(nodes) > _MOST_NODES:
-        table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
-    return table
+        rows.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
+    return rows
 
 
 def _difference(kind: Difference, node: NodeDifference) -> str:
@@ -200,28 +198,25 @@ def _difference(kind: Difference, node: NodeDifference) -> str:
 
 
 def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
-    table = Table(title="Loops: composites (* returned)", title_justify="left")
-    table.add_column("node", overflow="fold")
+    rows = table("Loops: composites (* returned)", "node")
     for column in ("A", "B"):
-        table.add_column(column, ratio=1)
+        rows.add_column(column, ratio=1)
     equal = 0
     for loop in loops:
         if loop.is_equal:
             equal += 1
             continue
         number = f", loop {loop.number}" if loop.number > 1 else ""
-        table.add_row(
-            Text(f"{loop.node or UNKNOWN}{number}"), *(_loop(side) for side in (loop.a, loop.b))
-        )
+        rows.add_row(f"{loop.node or UNKNOWN}{number}", *(_loop(side) for side in (loop.a, loop.b)))
     if equal:
-        table.add_row(f"and {equal:,} equal")
-    return table
+        rows.add_row(f"and {equal:,} equal")
+    return rows
 
 
-def _loop(loop: RecordedLoop | None) -> Text:
+def _loop(loop: RecordedLoop | None) -> str:
     if loop is None:
-        return Text(UNKNOWN)
-    return Text(f"{composites(loop)} {loop.stop_reason or loop.status}")
+        return UNKNOWN
+    return f"{composites(loop)} {loop.stop_reason or loop.status}"
 
 
 def _both(a: str, b: str) -> str:

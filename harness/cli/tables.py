@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 T = TypeVar("T")
 
@@ -71,5 +70,5 @@ def listed(names: Iterable[str]) -> str:
 
 
 def print_line(line: str, console: Console, style: str = "") -> None:
-    """Prints a line as it is: names in it may hold brackets."""
-    console.print(Text(line, style=style), soft_wrap=True)
+    """Prints a line that is never folded."""
+    console.print(line, style=style, soft_wrap=True)

@@ -253,17 +253,17 @@ def print_span(details: SpanShown, console: Console) -> None:
     ended = "" if details.status == "ok" else f", {details.status}"
     time = f"{seconds(details.duration_ns)} s from second {seconds(details.start_ns)}"
     path = " / ".join((*details.around, details.title))
-    console.print(Text(path, style="bold"), soft_wrap=True)
-    console.print(Text(f"{details.name}, span {details.span}{ended}: {time}"))
+    console.print(path, style="bold", soft_wrap=True)
+    console.print(f"{details.name}, span {details.span}{ended}: {time}")
     if details.error:
-        console.print(Text(details.error, style="red"))
+        console.print(details.error, style="red")
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in figures(details.attributes):
-        table.add_row(Text(name, style="dim"), Text(value))
+        table.add_row(Text(name, style="dim"), value)
     for caption, start_ns, duration_ns in details.parts:
         took = f"{seconds(duration_ns)} s from second {seconds(start_ns)}"
-        table.add_row(Text(caption, style="dim"), Text(took))
+        table.add_row(Text(caption, style="dim"), took)
     console.print(table)
     for name, text in details.texts.items():
-        console.print(Text(f"\n{name}", style="bold"))
-        console.print(Text(text), soft_wrap=True)
+        console.print(f"\n{name}", style="bold")
+        console.print(text, soft_wrap=True)

@@ -67,46 +67,46 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     if any(finding.spans for finding in diagnosis.findings):
         # A part of the id is enough to name a run, which may not be the latest.
         where = _WHERE_SPANS_ARE.format(run=diagnosis.run_id[-12:])
-        console.print(Text(where, style="dim"))
+        console.print(where, style="dim")
     if diagnosis.time:
-        console.print(Text(_time_line(diagnosis)))
+        console.print(_time_line(diagnosis))
     for limit in diagnosis.speed_limits:
-        console.print(Text(_limit_line(limit)))
-    console.print(Text(_checked(diagnosis)), highlight=False)
+        console.print(_limit_line(limit))
+    console.print(_checked(diagnosis))
     for remark in diagnosis.remarks:
-        console.print(Text(str(remark)))
+        console.print(str(remark))
 
 
-def _parts(report: RunReport) -> Iterator[Table | Text]:
-    yield Text(_headline(report))
-    yield Text(_calls_line(report))
+def _parts(report: RunReport) -> Iterator[Table | str]:
+    yield _headline(report)
+    yield _calls_line(report)
     if report.calls.calls:
         title = "Latency of the calls that ended well"
         yield _groups_table(title, report, _LATENCIES, caption=_LATENCY_CAPTION)
         title = "Tokens, decoding speed, and seconds in each phase"
         yield _groups_table(title, report, _TOKENS)
-        yield from (Text(line) for model in report.models for line in _model_lines(model))
-        yield from (Text(_limit_line(limit)) for limit in report.speed_limits)
-        yield Text(_goodput_line(report.goodput))
-        yield Text(_occupancy_line(report.occupancy))
+        yield from (line for model in report.models for line in _model_lines(model))
+        yield from map(_limit_line, report.speed_limits)
+        yield _goodput_line(report.goodput)
+        yield _occupancy_line(report.occupancy)
     for aside in report.asides:
-        yield Text(_aside_line(aside))
+        yield _aside_line(aside)
     for load in report.loads:
         loads = counted(load.loads, "load")
-        yield Text(f"Loading {load.model}: {seconds(load.load_ns)} s in {loads}.")
+        yield f"Loading {load.model}: {seconds(load.load_ns)} s in {loads}."
     if report.critical_path.steps:
         yield _path_table(report.critical_path)
     if report.time:
         yield _time_table(report.time)
     if report.place_waits:
         most = "" if report.max_parallel is None else f": {report.max_parallel} run at once"
-        yield Text(f"{counted(report.place_waits, 'call')} of nodes waited for a place{most}.")
+        yield f"{counted(report.place_waits, 'call')} of nodes waited for a place{most}."
     if report.loops:
         yield _loop_table(report.loops)
     if report.cost.usd is not None:
         yield _cost_table(report.cost)
     elif report.cost.models:
-        yield Text(f"Cost: unknown; no price for {', '.join(report.cost.unpriced_models)}.")
+        yield f"Cost: unknown; no price for {', '.join(report.cost.unpriced_models)}."
     if report.unfinished:
         yield _open_table(report.unfinished)
 
@@ -151,7 +151,7 @@ def _groups_table(
     return table
 
 
-def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
+def _rows(report: RunReport) -> Iterator[tuple[str, CallGroup]]:
     """Pairs of a title and a group of calls."""
     # No role whose calls are all those of one node: its row would repeat the node's.
     of_nodes = [replace(group, name=None) for group in report.nodes]
@@ -159,7 +159,7 @@ def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
     kinds = {"model": report.models, "replica": report.replicas, "node": report.nodes}
     for kind, groups in (*kinds.items(), ("role", roles)):
         for group in groups:
-            yield Text(f"no {kind}" if group.name is None else f"{kind} {group.name}"), group
+            yield f"no {kind}" if group.name is None else f"{kind} {group.name}", group
 
 
 def _model_lines(model: CallGroup) -> Iterator[str]:
@@ -250,7 +250,7 @@ def _path_table(path: CriticalPath) -> Table:
     for step in path.steps:
         ended = "" if step.status == "ok" else f" ({step.status})"
         table.add_row(
-            Text(step.node + ended),
+            step.node + ended,
             seconds(step.wait_ns),
             seconds(step.start_ns),
             seconds(step.duration_ns),
@@ -263,7 +263,7 @@ def _path_table(path: CriticalPath) -> Table:
 def _time_table(time: Sequence[TimeShare]) -> Table:
     table = plain_table("Where the time of the critical path went", "", ("s", "of the run"))
     for share in time:
-        table.add_row(Text(_kind_line(share)), seconds(share.duration_ns), _share(share.share))
+        table.add_row(_kind_line(share), seconds(share.duration_ns), _share(share.share))
     return table
 
 
@@ -275,10 +275,10 @@ def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:
     table.add_column("took, s", justify="right")
     for loop in loops:
         table.add_row(
-            Text(loop.node or UNKNOWN),
-            Text(loop.rubric),
+            loop.node or UNKNOWN,
+            loop.rubric,
             composites(loop),
-            Text(loop.stop_reason or loop.status),
+            loop.stop_reason or loop.status,
             seconds(loop.duration_ns),
         )
     return table
@@ -298,7 +298,7 @@ def _cost_table(cost: RunCost) -> Table:
     table = plain_table("Cost in dollars", "model", columns)
     for model in cost.models:
         table.add_row(
-            Text(model.model),
+            model.model,
             ", ".join(model.basis) or UNKNOWN,
             known(model.usd, dollars),
             f"{model.unpriced_calls}",
@@ -315,7 +315,7 @@ def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
     table = plain_table(title, "what", ("from second", "for, s"))
     for span in spans[:_OPEN_SPANS_SHOWN]:
         caption = span.name if span.title == span.name else f"{span.name}: {span.title}"
-        table.add_row(Text(caption), seconds(span.start_ns), seconds(span.open_ns))
+        table.add_row(caption, seconds(span.start_ns), seconds(span.open_ns))
     if len(spans) > _OPEN_SPANS_SHOWN:
         table.add_row(f"and {len(spans) - _OPEN_SPANS_SHOWN} more", "", "")
     return table
@@ -409,5 +409,4 @@ def _checked(diagnosis: Diagnosis) -> str:
 
 
 def _indented(line: str, *, style: str = "") -> Padding:
-    # Text and not str: replies of models and servers may have brackets, which are no markup.
     return Padding(Text(line, style=style), (0, 0, 0, 3))

@@ -24,7 +24,7 @@ def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) 
     rows.add_column("why not more", ratio=1)
     weights = {dimension.name: dimension.weight for dimension in rubric.dimensions}
     for score in verdict.scores:
-        reasons = Text("\n".join(why_not_more(score)))
+        reasons = "\n".join(why_not_more(score))
         rows.add_row(score.name, _on_scale(score, rubric), f"{weights[score.name]:g}", reasons)
     console.print(rows)
 
@@ -48,7 +48,7 @@ def with_scores(rows: Table, verdicts: Mapping[str, Verdict]) -> Table:
     for first_cell, verdict in verdicts.items():
         scores = {score.name: points(score) for score in verdict.scores}
         cells = (scores.get(name, "-") for name in names)
-        rows.add_row(Text(first_cell), *cells, str(verdict.composite))
+        rows.add_row(first_cell, *cells, str(verdict.composite))
     return rows
 
 

@@ -16,8 +16,9 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, groupby
 
-from harness.compress.markdown import BLANK, Block, Section, lines_of, sections_of
+from harness.compress.markdown import BLANK, PAIR, Block, Section, lines_of, sections_of
 from harness.text.sentences import sentence_pieces
+from harness.text.words import in_twos
 
 
 def condense(
@@ -49,25 +50,23 @@ def condense(
         budget_chars = min(budget_chars, cap_chars)
     if len(markdown) <= budget_chars:
         return markdown
-    cut = len(markdown) - keep_tail_chars
     split = split_sections(sections_of(markdown))
-    kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
+    parts = [part for section in split for part in section.parts]
+    kept = {part: part.text for part in parts if part.section in sections}
 
     # 1. Put the tail back, from its end: it shows whether a draft was cut off.
-    room = budget_chars - sum(len(section.shown(kept_texts)) for section in split)
-    for part in reversed([part for section in split for part in section.parts]):
+    cut = len(markdown) - keep_tail_chars
+    room = budget_chars - sum(len(section.shown(kept)) for section in split)
+    for part in reversed(parts):
         if part.end <= cut:
             break
-        if part.start in kept_texts:
-            continue
         text = _tail_of(part, cut)
-        takes = added_chars(part, text, kept_texts)
-        if takes <= room:
-            kept_texts[part.start] = text
-            room -= takes
+        if part not in kept and added_chars(part, text, kept) <= room:
+            room -= added_chars(part, text, kept)
+            kept[part] = text
 
     # 2. Put back the most valuable parts.
-    texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
+    texts = filled(split, kept, budget_chars=budget_chars, focus=focus)
 
     # 3. In a document of short parts the marks can cost more than they save.
     text = min(markdown, "".join(texts), key=len)
@@ -77,21 +76,57 @@ def condense(
 
 
 def filled(
-    sections: Sequence[SplitSection], kept_texts: dict[int, str], *, budget_chars: int, focus: str
+    sections: Sequence[SplitSection], kept: dict[Part, str], *, budget_chars: int, focus: str
 ) -> list[str]:
     """Each section with its kept parts, and as many more as fit into the budget for all.
 
-    `kept_texts`, by the start of a part, gets the further ones.
+    `kept` gets these further parts, the most valuable for their length first.
     """
-    best = BestFirst([section.parts for section in sections], focus=focus, texts=kept_texts)
-    texts = [section.shown(kept_texts) for section in sections]
-    # A part often takes less than was counted for it, so that there is room for more.
-    while chosen := best.take_fitting(budget_chars - sum(map(len, texts))):
-        kept_texts.update({part.start: part.text for part in chosen})
+    values = _Values(sections, focus=focus)
+    for part, text in kept.items():
+        if text == part.text:
+            values.note_kept(part)
+    # The most valuable part first, then by place. The value of a part falls when a part of the same
+    # content is kept, and never rises: only the first has to be checked.
+    heap = [
+        (-values.of(part), part.start, part)
+        for section in sections
+        for part in section.parts
+        if kept.get(part) != part.text
+    ]
+    heapq.heapify(heap)
+    texts = [section.shown(kept) for section in sections]
+    while True:
+        # 1. Choose parts that surely fit into the room that is left.
+        room = budget_chars - sum(map(len, texts))
+        chosen: list[Part] = []
+        too_long = []
+        while heap and room > 0:
+            entry = heapq.heappop(heap)
+            _, start, part = entry
+            if added_chars(part, part.text, kept) > room:
+                too_long.append(entry)
+                continue
+            value = values.of(part)
+            # Its value has fallen below that of the next part: it goes back to its new place.
+            if heap and value < -heap[0][0]:
+                heapq.heappush(heap, (-value, start, part))
+                continue
+            room -= added_chars(part, part.text, kept)
+            chosen.append(part)
+            values.note_kept(part)
+        if not chosen:
+            return texts
+        # 2. Show them. Parts often take less than was counted for them, so a part that was too long
+        #    waits for the next turn, which may have room for it.
+        kept.update({part: part.text for part in chosen})
         for index in {part.section for part in chosen}:
-            texts[index] = sections[index].shown(kept_texts)
-    return texts
+            texts[index] = sections[index].shown(kept)
+        for entry in too_long:
+            heapq.heappush(heap, entry)
 
+
+# --- what a part is worth ---
 
 # The number of characteristic words of a section; these weigh 1 on average.
 _CHARACTERISTIC = 20
@@ -108,96 +143,50 @@ _NOTHING_NEW = 0.01
 # The share of a mark that a part costs beside its own characters, on average.
 _MARK_CHARS = 30
 
-_WORD = re.compile(r"[^\W\d]\w{2,}|[0-9]+(?:[.,][0-9]+)*")
+_WORD = re.compile(rf"[^\W\d]\w{{2,}}|{PAIR}|[0-9]+(?:[.,][0-9]+)*")
 # The words of a focus that matter: not `the`, but `API`.
-_MATTER = re.compile(r"\w{4,}|\b[A-Z]{3}\b")
+_MATTER = re.compile(rf"\w{{4,}}|\b[A-Z]{{3}}\b|{PAIR}")
 QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”]{8,}[“”]")
 
 
-@dataclass(frozen=True, slots=True)
-class _RankedPart:
-    part: Part
-    content: frozenset[str]
-    """Its words, numbers and quotations, from `_content_of`."""
-    factor: float
-    """Multiplies the weight of the content that no kept part of its section has."""
-
-
-class BestFirst:
-    """Hands out the parts of a document, the most valuable for their length first.
+class _Values:
+    """The values of parts for their length, beside the parts of their section that are kept.
 
     A part's words count if its section does not have them yet: by tf-idf over all parts, or as much
     as a number, a quotation or a word of the focus.
     """
 
-    def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, texts: Kept) -> None:
-        self._texts = texts  # the caller adds to it
-        contents = [[_content_of(part) for part in section] for section in parts]
-        focus_words = frozenset(words_in(" ".join(_MATTER.findall(focus))))
+    def __init__(self, sections: Sequence[SplitSection], *, focus: str) -> None:
+        contents = [[_content_of(part) for part in section.parts] for section in sections]
+        focus_words = frozenset(words_in(" ".join(_MATTER.findall(in_twos(focus)))))
         # For each section, the weight of the content that no kept part of it has.
         self._new_weights = _weights(contents, focus_words)
-        candidates = [
-            _candidate(part, content, focus_words)
-            for section, section_contents in zip(parts, contents, strict=True)
-            for part, content in zip(section, section_contents, strict=True)
-        ]
-        for candidate in candidates:
-            if texts.get(candidate.part.start) == candidate.part.text:
-                self._count_as_kept(candidate)
-        # Sorted by falling value, then by place. The value of a part falls when a part of the same
-        # content is kept, and never rises: only the first has to be checked.
-        self._heap = [
-            (-self._worth(candidate), candidate.part.start, candidate)
-            for candidate in candidates
-            if texts.get(candidate.part.start) != candidate.part.text
-        ]
-        heapq.heapify(self._heap)
+        self._content: dict[Part, frozenset[str]] = {}
+        self._factor: dict[Part, float] = {}  # multiplies the weight of a part's new content
+        for section, section_contents in zip(sections, contents, strict=True):
+            last = len(section.parts) - 1
+            for number, part in enumerate(section.parts):
+                content = frozenset(section_contents[number])
+                # The beginning and the end of a section count up to three times.
+                place = 1 + 0.5 / (1 + number) + 1.5 / (1 + last - number)
+                # A part that shares words with the focus counts up to four times; the first words
+                # count most.
+                common = len(content & focus_words)
+                relevance = 1 + 3 * common / (common + 2)
+                self._content[part] = content
+                self._factor[part] = place * relevance / (len(part.text) + _MARK_CHARS)
 
-    def take_fitting(self, room: int) -> list[Part]:
-        """Takes out the next parts that surely fit into the room; longer ones stay."""
-        chosen: list[Part] = []
-        too_long = []
-        while self._heap and room > 0:
-            entry = heapq.heappop(self._heap)
-            _, start, candidate = entry
-            takes = added_chars(candidate.part, candidate.part.text, self._texts)
-            if takes > room:
-                # It waits: parts often take less than was counted, so the next turn may have room.
-                too_long.append(entry)
-                continue
-            worth = self._worth(candidate)
-            # The value has fallen below that of the next part.
-            if self._heap and worth < -self._heap[0][0]:
-                heapq.heappush(self._heap, (-worth, start, candidate))
-                continue
-            chosen.append(candidate.part)
-            room -= takes
-            self._count_as_kept(candidate)
-        for entry in too_long:
-            heapq.heappush(self._heap, entry)
-        return chosen
-
-    def _worth(self, candidate: _RankedPart) -> float:
-        weights = self._new_weights[candidate.part.section]
+    def of(self, part: Part) -> float:
+        """The value of a part that is not kept."""
+        weights = self._new_weights[part.section]
         # `fsum` is exact: in a plain sum the order would count, which differs between processes.
-        new = math.fsum(weights[word] for word in candidate.content if word in weights)
-        return (new + _NOTHING_NEW) * candidate.factor
+        new = math.fsum(weights[word] for word in self._content[part] if word in weights)
+        return (new + _NOTHING_NEW) * self._factor[part]
 
-    def _count_as_kept(self, candidate: _RankedPart) -> None:
-        weights = self._new_weights[candidate.part.section]
-        for word in candidate.content:
-            weights.pop(word, None)
-
-
-def _candidate(part: Part, words: Sequence[str], focus_words: frozenset[str]) -> _RankedPart:
-    content = frozenset(words)
-    common = len(content & focus_words)
-    # The beginning and the end of a section count up to three times.
-    place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
-    # A part that shares words with the focus counts up to four times; the first words count most.
-    relevance = 1 + 3 * common / (common + 2)
-    factor = place * relevance / (len(part.text) + _MARK_CHARS)
-    return _RankedPart(part=part, content=content, factor=factor)
+    def note_kept(self, part: Part) -> None:
+        """From now on, parts of the section gain nothing by the content of this one."""
+        for word in self._content[part]:
+            self._new_weights[part.section].pop(word, None)
 
 
 def _weights(
@@ -238,8 +227,8 @@ def _content_of(part: Part) -> list[str]:
 
 
 def words_in(text: str) -> list[str]:
-    """The words of three letters and more, and the numbers, case-folded."""
-    return _WORD.findall(text.casefold())
+    """The words of three letters and more, such pairs, and the numbers, case-folded."""
+    return _WORD.findall(in_twos(text.casefold()))
 
 
 # --- parts ---
@@ -248,7 +237,8 @@ LEFT_OUT = "[…]"
 """The mark for what is left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Compared by identity, since two parts in a row may be equal.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Part:
     """The unit that is kept or left out: a sentence of a paragraph, or another block."""
 
@@ -259,10 +249,6 @@ class Part:
     """Its offset in the document."""
     section: int
     """Index of its section."""
-    before: int
-    """The number of parts before it in its section."""
-    after: int
-    """The number of parts after it in its section."""
 
     @property
     def end(self) -> int:
@@ -270,12 +256,18 @@ class Part:
         return self.start + len(self.text)
 
 
+Kept = Mapping[Part, str]
+"""The text of each kept part: all of it, or its end."""
+
 # The most that marks can grow when one sentence is kept in the middle of a run: one before it, one
 # after it, one for the blocks that follow, and the white space around them.
 _MARKS_CHARS = 3 * len(LEFT_OUT) + 6
 
-Kept = Mapping[int, str]
-"""The text of each kept part, by offset."""
+
+def added_chars(part: Part, text: str, kept: Kept) -> int:
+    """The most that the document grows when this text of the part is kept."""
+    # The true growth depends on its neighbors, since one mark stands for a run of parts.
+    return len(text) - len(kept.get(part, "")) + _MARKS_CHARS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,12 +277,11 @@ class SplitSection:
     heading: str
     parts: Sequence[Part]
 
-    def shown(self, kept_texts: Kept) -> str:
+    def shown(self, kept: Kept) -> str:
         """The section with its heading, the kept parts, and marks for the rest."""
         body = ""
-        # By identity, since two blocks in a row may be equal.
         for _, of_block in groupby(self.parts, key=lambda part: id(part.block)):
-            texts = [kept_texts.get(part.start, "") for part in of_block]
+            texts = [kept.get(part, "") for part in of_block]
             # One mark stands for a run of parts.
             is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)
             if any(texts):
@@ -304,32 +295,30 @@ class SplitSection:
         return self.heading + body
 
 
+def _elided(texts: Sequence[str]) -> str:
+    """A block that is kept in part: one mark for every run of sentences left out."""
+    elided = ""
+    mark = f"{LEFT_OUT} "
+    for text in texts:
+        shown = text or mark
+        elided += shown.removeprefix(mark) if elided.endswith(mark) else shown
+    return elided if texts[-1] else elided.rstrip(BLANK) + "\n\n"
+
+
 def split_sections(sections: Sequence[Section]) -> list[SplitSection]:
-    """Splits all sections of a text into parts."""
+    """Splits all sections of a text into parts: paragraphs at sentence ends."""
     split: list[SplitSection] = []
     start = 0
     for number, section in enumerate(sections):
         start += len(section.heading)
-        pieces = [(block, text) for block in section.blocks for text in _part_texts(block)]
         parts: list[Part] = []
-        for before, (block, text) in enumerate(pieces):
-            part = Part(
-                block=block,
-                text=text,
-                start=start,
-                section=number,
-                before=before,
-                after=len(pieces) - before - 1,
-            )
-            parts.append(part)
-            start += len(text)
+        for block in section.blocks:
+            is_paragraph = block.kind == "paragraph"
+            for text in sentence_pieces(block.text) if is_paragraph else [block.text]:
+                parts.append(Part(block=block, text=text, start=start, section=number))
+                start += len(text)
         split.append(SplitSection(heading=section.heading, parts=parts))
     return split
-
-
-def _part_texts(block: Block) -> list[str]:
-    """The sentences of a paragraph; another block whole."""
-    return sentence_pieces(block.text) if block.kind == "paragraph" else [block.text]
 
 
 def _tail_of(part: Part, cut: int) -> str:
@@ -345,22 +334,6 @@ def _tail_of(part: Part, cut: int) -> str:
     fence = part.block.fence
     opening = f"{fence}{part.block.label}\n{LEFT_OUT}\n" if fence else f"{LEFT_OUT}\n\n"
     return opening + part.text[len("".join(lines_before)) :]
-
-
-def added_chars(part: Part, text: str, texts: Kept) -> int:
-    """The most that the document grows when this text of the part is kept."""
-    # The true growth depends on its neighbors, since one mark stands for a run of parts.
-    return len(text) - len(texts.get(part.start, "")) + _MARKS_CHARS
-
-
-def _elided(texts: Sequence[str]) -> str:
-    """A block that is kept in part: one mark for every run of sentences left out."""
-    elided = ""
-    mark = f"{LEFT_OUT} "
-    for text in texts:
-        shown = text or mark
-        elided += shown.removeprefix(mark) if elided.endswith(mark) else shown
-    return elided if texts[-1] else elided.rstrip(BLANK) + "\n\n"
 
 
 # --- the last resort ---

@@ -26,10 +26,13 @@ from harness.compress.markdown import (
 from harness.errors import InvalidInput
 from harness.text.folding import folded
 
-# `Sure! Here is the revised text:` on a line of its own.
-_COURTESY = re.compile(
-    r"\s*(?:sure|certainly|of course|okay|absolutely|below|here|the (?:revised|updated))\b"
-    r"[^\r\n]*:[*_]*[ \t]*(?:\r?\n\s*\n|\r\r)",
+# `Sure! ...:` or `Here is the revised text:` on a line of its own. Not `Here are the steps:`.
+COURTESY = re.compile(
+    r"\A\s*(?:(?:sure|certainly|of course|okay|absolutely)![^\r\n]*"
+    r"|(?:\w+(?: course)?[,.] )?(?:here (?:it is|you go|they are)|(?:here|below|the)\b[^\r\n]*"
+    r"\b(?:revised|rewritten|updated|improved) (?:\S+ ){0,3}"
+    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b[^\r\n]*))"
+    r":[*_]*[ \t]*[\r\n]+",
     re.IGNORECASE,
 )
 
@@ -72,7 +75,7 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
         section = sections[index]
         body = returned[number].body
         if not section.level:
-            body = _COURTESY.sub("", body, count=1)
+            body = COURTESY.sub("", body, count=1)
         is_allowed = allowed is None or index in allowed
         is_changed = _lines(body) != _lines(section.body)
         if is_allowed and is_changed and _is_usable(body, instead_of=section.body):
@@ -250,22 +253,18 @@ def matches_of(
         (_alike, False),
     )
     for likeness, only_one in likenesses:
-        indices_by_likeness: dict[Hashable, list[int]] = {}
-        for index, section in enumerate(sections):
-            if section.level:
-                indices_by_likeness.setdefault(likeness(section), []).append(index)
+        keys = [likeness(section) if section.level else None for section in sections]
         previous = -1  # the index in `sections` of the match before
-        for returned_index, section in enumerate(returned):
-            if returned_index not in matches and section.level:
-                indices = indices_by_likeness.get(likeness(section), ())
-                matched = set(matches.values())
-                unmatched = [index for index in indices if index not in matched]
+        for number, section in enumerate(returned):
+            if section.level and number not in matches:
+                key, matched = likeness(section), set(matches.values())
+                unmatched = [i for i, k in enumerate(keys) if k == key and i not in matched]
                 candidates = [index for index in unmatched if index in preferred] or unmatched
                 if len(candidates) == 1 or (candidates and not only_one):
                     # Sections of one title come back in their order.
                     later = (index for index in candidates if index > previous)
-                    matches[returned_index] = next(later, candidates[0])
-            previous = matches.get(returned_index, previous)
+                    matches[number] = next(later, candidates[0])
+            previous = matches.get(number, previous)
     return matches
 
 
@@ -279,6 +278,7 @@ def plain_title(title: str) -> str:
 
 
 # --- a fence around a reply ---
+
 
 _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \t\r\n]*")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, count, groupby, pairwise
 
 from harness.compress.condense import (
     LEFT_OUT,
@@ -44,10 +44,11 @@ def condense_toward(
     """The documents, shortened together to `budget_chars` if they are longer.
 
     First stays what `draft` quotes: parts that share five words in a row with one of its sentences
-    or quotations, or all words of a shorter one; words of one or two letters do not count. Up to
-    two thirds of the room then go to the parts nearest to its sentences, the rest to headings and
-    to what `condense` would keep. Where there is not room for all, parts that serve most for their
-    length go first. Marks stand for what is left out, a whole section with its heading among it.
+    or quotations, or all words of a shorter one; words of one or two letters do not count, except
+    pairs of letters in scripts without blanks. Up to two thirds of the room then go to the parts
+    nearest to its sentences, the rest to headings and to what `condense` would keep. Where there is
+    not room for all, parts that serve most for their length go first. Marks stand for what is left
+    out, a whole section with its heading among it.
 
     Args:
         documents: In Markdown.
@@ -66,50 +67,51 @@ def condense_toward(
     sections = split_sections(
         [_in_pieces(section) for document in by_document for section in document]
     )
-    kept_texts: dict[int, str] = {}
+    kept: dict[Part, str] = {}
     shown_sections: set[int] = set()
     shown_documents: set[int] = set()
     room = budget_chars
 
-    def opening_chars(index: int) -> int:
-        """The most that a section takes with nothing kept."""
-        if index in shown_sections:
-            return 0
-        frame = 0 if document_of[index] in shown_documents else frame_chars
-        return len(sections[index].heading) + 3 * len(_GAP) + frame
+    def show(index: int, chars: int, *, leaving: float) -> bool:
+        """Shows a section, with so many more characters of it, if that leaves enough room."""
+        nonlocal room
+        document = document_of[index]
+        if index not in shown_sections:
+            chars += len(sections[index].heading) + 3 * len(_GAP)
+        if document not in shown_documents:
+            chars += frame_chars
+        if chars > room - leaving:
+            return False
+        shown_sections.add(index)
+        shown_documents.add(document)
+        room -= chars
+        return True
 
     # 1. Evidence.
     reserve = (1 - _NEAR_SHARE) * budget_chars
     parts = [part for section in sections for part in section.parts]
     for part, is_quoted in _evidence(draft, parts):
-        takes = opening_chars(part.section) + added_chars(part, part.text, kept_texts)
-        if takes <= (room if is_quoted else room - reserve):
-            kept_texts[part.start] = part.text
-            shown_sections.add(part.section)
-            shown_documents.add(document_of[part.section])
-            room -= takes
+        part_chars = added_chars(part, part.text, kept)
+        if show(part.section, part_chars, leaving=0 if is_quoted else reserve):
+            kept[part] = part.text
 
     # 2. Headings of other sections, those of the same documents first.
     least_room = room * (1 - _OUTLINE_SHARE)
     with_evidence = frozenset(shown_documents)
     for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in with_evidence):
-        takes = opening_chars(index)
-        if takes <= room - least_room:
-            shown_sections.add(index)
-            shown_documents.add(document_of[index])
-            room -= takes
+        show(index, 0, leaving=least_room)
 
     # 3. The parts that add most, in the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
-    shown = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
-    texts = [section.shown(kept_texts) for section in shown]
-    views = [_joined(texts[span]) for span in spans]
-    views_chars = sum(len(view) + frame_chars for view in views if view)
-    gaps_chars = views_chars - sum(map(len, texts))
-    texts = filled(shown, kept_texts, budget_chars=budget_chars - gaps_chars, focus=focus)
+    visible = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
+    texts = [section.shown(kept) for section in visible]
+    joined = [_joined(texts[span]) for span in spans]
+    joined_chars = sum(len(text) + frame_chars for text in joined if text)
+    gaps_chars = joined_chars - sum(map(len, texts))
+    texts = filled(visible, kept, budget_chars=budget_chars - gaps_chars, focus=focus)
     # A section that ends with a mark needs no mark for the sections left out after it.
-    views = [_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans]
-    return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))
+    joined = [_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans]
+    return tuple(min(pair, key=len) for pair in zip(documents, joined, strict=True))
 
 
 def _in_pieces(section: Section) -> Section:
@@ -141,6 +143,7 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
     blocks = [block.text for block in blocks_of(draft) if block.kind != "heading"]
     sentences = (sentence for text in blocks for sentence in sentences_of(text))
     claims = [words_in(claim) for claim in dict.fromkeys([*sentences, *QUOTED.findall(draft)])]
+    # A feature of a part is a word, or a run of words as long as a claim can quote.
     lengths = sorted({min(_RUN_WORDS, len(words)) for words in claims} - {0, 1})
     features = [
         {*words, *(run for length in lengths for run in _runs(words, length))}
@@ -153,35 +156,45 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
 
     served: dict[int, float] = defaultdict(float)  # part → weight of what it has of the claims
     for words in claims:
-        # Inverse document frequency, parts being the documents: Spärck Jones, "A statistical
-        # interpretation of term specificity and its application in retrieval", 1972.
-        # Feature of the claim that no part has served so far → weight.
-        lacks = {
-            word: math.log(1 + len(parts) / len(parts_by_feature[word]))
-            for word in words
-            if word in parts_by_feature
-        }
-        # A list, not a set: the order of the sums below must not differ between processes.
-        quoted_runs = [run for run in _runs(words, _RUN_WORDS) if run in parts_by_feature]
-        lacks |= dict.fromkeys(quoted_runs, _QUOTED_WEIGHT)
-        turn = 0
-        # Up to three parts for the claim's words, and as many as it takes for its quotations.
-        while lacks and (turn < _NEAREST or lacks.keys() & quoted_runs):
-            weights: dict[int, float] = defaultdict(float)
-            for feature, weight in lacks.items():
-                for number in parts_by_feature[feature]:
-                    weights[number] += weight
-            # Of equal parts, the first in the documents is taken: the result is always the same.
-            best = min(weights, key=lambda n: (-weights[n], n))
-            served[best] += weights[best]
-            lacks = {feature: w for feature, w in lacks.items() if feature not in features[best]}
-            turn += 1
+        for number, weight in _serving(words, features, parts_by_feature):
+            served[number] += weight
 
     def order(number: int) -> tuple[bool, float, int]:
         value = served[number] / (len(parts[number].text) + _MARK_CHARS)
         return served[number] < _QUOTED_WEIGHT, -value, number
 
     return [(parts[n], served[n] >= _QUOTED_WEIGHT) for n in sorted(served, key=order)]
+
+
+def _serving(
+    claim: Sequence[str], features: Sequence[Set[str]], parts_by_feature: Mapping[str, list[int]]
+) -> Iterator[tuple[int, float]]:
+    """The parts that together have what can be found of a claim, each with its share's weight.
+
+    In turn, the part that has most of what the parts before it lack.
+    """
+    # Inverse document frequency, parts being the documents: Spärck Jones, "A statistical
+    # interpretation of term specificity and its application in retrieval", 1972.
+    lacks = {
+        word: math.log(1 + len(features) / len(parts_by_feature[word]))
+        for word in claim
+        if word in parts_by_feature
+    }
+    # A list, not a set: the order of the sums below must not differ between processes.
+    quoted_runs = [run for run in _runs(claim, _RUN_WORDS) if run in parts_by_feature]
+    lacks |= dict.fromkeys(quoted_runs, _QUOTED_WEIGHT)
+    for turn in count():
+        # Up to three parts for the claim's words, and as many as it takes for its quotations.
+        if not lacks or (turn >= _NEAREST and not lacks.keys() & quoted_runs):
+            return
+        weights: dict[int, float] = defaultdict(float)
+        for feature, weight in lacks.items():
+            for number in parts_by_feature[feature]:
+                weights[number] += weight
+        # Of equal parts, the first in the documents is taken: the result is always the same.
+        best = min(weights, key=lambda n: (-weights[n], n))
+        yield best, weights[best]
+        lacks = {feature: w for feature, w in lacks.items() if feature not in features[best]}
 
 
 def _runs(words: Sequence[str], length: int) -> list[str]:

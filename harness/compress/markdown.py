@@ -15,18 +15,22 @@ from html import unescape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from harness.text.languages import HANGUL, UNSPACED
 from harness.text.sentences import sentence_pieces
+from harness.text.words import in_twos
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-_WORD = re.compile(r"\w{4,}")
+PAIR = f"[{UNSPACED}{HANGUL}]{{2}}"
+"""A word of a script without blanks, as `in_twos` makes them."""
+_MATTER = re.compile(rf"\w{{4,}}|{PAIR}")
 
 
 def matter_of(text: str) -> frozenset[str]:
-    """The words of a text that matter: four letters and more, case-folded."""
-    return frozenset(_WORD.findall(text.casefold()))
+    """The words of a text that matter: four letters and more, or such pairs, case-folded."""
+    return frozenset(_MATTER.findall(in_twos(text.casefold())))
 
 
 BlockKind = Literal["heading", "paragraph", "item", "code", "table", "quote", "metadata", "other"]
@@ -41,25 +45,35 @@ _KINDS: dict[str, BlockKind] = {
     "blockquote_open": "quote",
 }
 
-# Marks around keys, items, comments, lines that go on; pandoc's title; JSON with a text behind it.
+# Front matter of site generators: YAML or TOML between marks; pandoc's title; JSON with a text
+# behind it.
 _FRONT_MATTER = re.compile(
-    r"\ufeff?(?:(?P<marks>---|\+\+\+)[ \t]*\r?\n(?=[\w\"'\[#-])"
-    r"(?:(?:[\w\"'.][^\n:=]*[:=][^\n]*|[ \t][^\n]*|-[ \t][^\n]*|[#\[\]{}][^\n]*|\r?)\n)+?"
-    r"(?:(?P=marks)|\.\.\.)[ \t]*(?:\r?\n|\Z)|%[ \t][^\n]*\n(?:%[^\n]*\n){0,2}(?=\r?\n)"
-    r"|\{(?=[^{}]*\"(?:title|date)\":)[ \t]*\r?\n(?:[ \t][^\n]*\n)+\}[ \t]*\r?\n(?=\s*\S))"
+    r"""(?x) \ufeff? (?:
+    (?P<marks> --- | \+\+\+ ) [ \t]*\r?\n (?=[\w"'\[#-])
+    (?: (?: [\w"'.][^\n:=]*[:=][^\n]*             # a key and its value
+        | [ \t][^\n]* | -[ \t][^\n]*              # a line that goes on, an item
+        | [#\[\]{}][^\n]* | \r? ) \n )+?          # a comment, a table, brackets, a blank line
+    (?: (?P=marks) | \.\.\. ) [ \t]* (?: \r?\n | \Z )
+    | %[ \t][^\n]*\n (?: %[^\n]*\n ){0,2} (?=\r?\n)
+    | \{ (?=[^{}]*"(?:title|date)":) [ \t]*\r?\n (?: [ \t][^\n]*\n )+ \} [ \t]*\r?\n (?=\s*\S)
+    )"""
 )
 # What MDX imports and exports, unless it ends as a sentence or may be a program's own code.
 _MODULE = re.compile(
     r"(?s)\s*(?:import (?:[^.'\"]+ from )?(['\"])[^'\"\n]+\1;?\s*)*"
     r"(?:\Z|export (?:[*{]|(?:const|let|default) (?!function|class|async))(?!.*[.!?]\s*\Z))"
 )
-# Marks without a text, but in code spans: comments, includes, attributes, fences of containers such
-# as `:::note`, abbreviations, names of blocks. With one class at its front, `re` is quick.
+# Marks without a text, but not in code spans. With one class at its front, `re` is quick.
 _UNSEEN = re.compile(
-    r"(?ms)[<{%:*^](?<!`.)(?:(?<=<)!--.*?(?:-->|\Z)|(?<=%)(?<!\S%)%[^%]+%%(?!\S)"
-    r"|(?<=\{)(?:(?:/\*|%|\{[%<])[^{}]*\}\}?|(?::|[ \t]*[#.][\w-])[^{}\n]*\}(?=[ \t\r]*$))"
-    r"|(?<=:)(?<!\S:)::+[ \t]*(?:\{[^{}\n]*\}|[\w-]*)|(?<=\*)(?<![^\n]\*)\[[^]\n]+\]:[^\n]*"
-    r"|(?<=\^)(?<!\S\^)(?=[\w-]*[a-z])[\w-]{3,}(?=[ \t\r]*$))"
+    r"""(?msx) [<{%:*^] (?<!`.) (?:
+    (?<=<) !--.*? (?:-->|\Z)                                        # a comment of HTML
+    | (?<=%) (?<!\S%) %[^%]+%% (?!\S)                               # a comment of Obsidian
+    | (?<=\{) (?: /\* | % | \{[%<] ) [^{}]* \}\}?                   # an include, a comment of MDX
+    | (?<=\{) (?: : | [ \t]*[#.][\w-] ) [^{}\n]* \} (?=[ \t\r]*$)   # attributes
+    | (?<=:) (?<!\S:) ::+[ \t]* (?: \{[^{}\n]*\} | [\w-]* )         # a container's fence: `:::note`
+    | (?<=\*) (?<![^\n]\*) \[[^]\n]+\]:[^\n]*                       # an abbreviation
+    | (?<=\^) (?<!\S\^) (?=[\w-]*[a-z]) [\w-]{3,} (?=[ \t\r]*$)     # the name of a block
+    )"""
 )
 _WIKI_LINK = re.compile(r"\[\[(?:[^\[\]|\n]*\|)?([^\[\]|\n]+)\]\]")
 # The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
@@ -96,11 +110,14 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
         line = len(lines_of(front[0]))
         # Blank lines in its place keep the parser's line numbers true.
         markdown = "\n" * line + markdown[front.end() :]
-    for start, end, block in _parsed(markdown):
-        blocks |= _unparsed(lines, line, start)
-        blocks[start] = block
+    for start, end, block in [*_parsed(markdown), (len(lines), len(lines), None)]:
+        # The parser is silent about link definitions: a block from the first line with a text on.
+        unparsed = (number for number in range(line, start) if lines[number].strip(BLANK))
+        if (first := next(unparsed, None)) is not None:
+            blocks[first] = Block(kind="other", text="")
+        if block is not None:
+            blocks[start] = block
         line = end
-    blocks |= _unparsed(lines, line, len(lines))
     if lines and not blocks:
         blocks[0] = Block(kind="other", text="")
     # Each block reaches to the next; the first also takes the blank lines before it.
@@ -150,15 +167,6 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
         yield token.map[0], token.map[1], block
 
 
-def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
-    """One block, by its first line, for all lines between two blocks; none if they are blank."""
-    for number in range(start, end):
-        # The parser is silent about link definitions.
-        if lines[number].strip(BLANK):
-            return {number: Block(kind="other", text="")}
-    return {}
-
-
 def tokens_of(markdown: str) -> list[Token]:
     """What the parser reports, in order; inline markup is not parsed."""
     return _parser(inline=False).parse(markdown)
@@ -181,7 +189,7 @@ def without_marks(block: str) -> str:
     return "" if _MODULE.match(block) else _UNSEEN.sub("", block)
 
 
-_MARKUP = re.compile(r"[*_~`\[<>&\\]")
+_MARKUP = re.compile(r"[*_~`\[<>&\\|]|^[ \t]*(?:[#=+-]|\d+[.)])", re.MULTILINE)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 
 

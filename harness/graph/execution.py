@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from harness.errors import NodeFailed, RunLimitReached
 from harness.graph.executor import GRACE_S, LeftBehind, forget, leave_behind, this_task
@@ -24,7 +23,6 @@ from harness.graph.policies import Default
 from harness.graph.reuse import Outcome, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
-    INNERMOST,
     NO_DIGEST,
     PENDING,
     Blocked,
@@ -66,29 +64,26 @@ class _Running:
         *,
         prefix: str = "",  # goes before its nodes' names
         parent: NodeCall | None = None,  # the call that it is nested in
+        # The call that waits for it: not always `parent`'s, since a node may hand its `run` to a
+        # function of another.
+        around: StepCall | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         self._fails_fast = graph.fail_fast
         self._watcher = watcher
         self._parent = parent
+        self._around = around
         self._shared = shared
         plan = plan_of(graph)
-        renamed = {}
-        if shared.earlier is not None:
-            # 1. The names that earlier parts of the run had for these nodes, if they differ.
-            codes = {prefix + step.node.name: step.code.digest for step in plan}
-            renamed = shared.earlier.renamed(codes)
         self._outputs = Outputs(
-            shared=shared, attempts=None if parent is None else parent.attempts, renamed=renamed
+            shared=shared,
+            attempts=None if parent is None else parent.attempts,
+            renamed={} if shared.earlier is None else shared.earlier.renamed(plan, prefix),
         )
-        # 2. The calls of this graph, nested in the call whose code runs now: not always `parent`'s,
-        #    since a node may hand its `run` to a function of another.
-        around = None if parent is None else INNERMOST.get()
-        self._calls = _Calls(self._run_call, shared, around=around)
         self._schedule = Schedule(
             plan,
             inputs,
-            start=self._calls.begin,
+            start=self._begin,
             on_skip=self._skip,
             on_total=self._record_total,
             on_end=None if watcher is None else watcher.ends,
@@ -97,10 +92,15 @@ class _Running:
         self._failures = self._schedule.failures
         self._questions: list[Question] = []
         self._stopped_by: RunLimitReached | None = None
-        # Why no further call begins; None as long as calls may begin.
+        # Why no further function is called; None as long as some may be.
         self._stopping: Blocked | None = None
+        # Whether not even a task begins any more, since nothing would wait for it.
+        self._is_closed = False
         self._timers: list[asyncio.TimerHandle] = []
         self._loop = asyncio.get_running_loop()
+        # A call begins in whatever task makes way for it, which may be inside other spans.
+        self._context = contextvars.copy_context()
+        self._tasks: dict[StepCall, asyncio.Task[None]] = {}
         # Gets a result when every node has an outcome, or the error that ends the run.
         self._over: asyncio.Future[None] = self._loop.create_future()
 
@@ -119,9 +119,12 @@ class _Running:
             if self._parent is not None:
                 reason = Blocked(self._parent.label, "was ended")
             self._stop(reason)
+            end_s = self._loop.time() + GRACE_S
             try:
-                await self._calls.wait(GRACE_S)
+                while self._tasks and (remaining_s := end_s - self._loop.time()) > 0:
+                    await asyncio.wait(self._tasks.values(), timeout=remaining_s)
             finally:
+                self._is_closed = True
                 self._leave_behind()
             raise
         finally:
@@ -129,7 +132,12 @@ class _Running:
                 timer.cancel()
             if self._parent is not None:
                 # The caller may catch the error; if not, the outermost run leaves these out.
-                self._shared.log.skips += map(_caught, self._failures)
+                for failure in self._failures:
+                    because = f"failed, and its caller did not: {describe(failure.error)}"
+                    self._shared.log.skips.append(NodeSkip(node=failure.node, reason=because))
+        return self._execution()
+
+    def _execution(self) -> Execution:
         outputs: dict[str, object] = {}
         for name, state in self._schedule.states.items():
             output, _ = state.output(with_skipped=True)
@@ -182,6 +190,39 @@ class _Running:
 
     # --- calls as tasks ---------------------------------------------------------------------------
 
+    def _begin(self, state: StepState, item: int | None) -> None:
+        """Begins a call, now or when its node and the run have a place for it."""
+        call = StepCall(state, item, around=self._around)
+        if state.places is None:
+            self._take_place(call)
+        elif not state.places.take(partial(self._take_place, call)):
+            call.waits = (("node", self._shared.tracer.now_ns()),)
+
+    def _take_place(self, call: StepCall) -> None:
+        if not self._shared.places.take(partial(self._start, call), call):
+            call.waits = (*call.waits, ("pipeline", self._shared.tracer.now_ns()))
+
+    def _start(self, call: StepCall) -> None:
+        """Starts the task of a call that has got its place."""
+        call.has_place = True
+        if self._is_closed:
+            # The next call gets the place, but not at once: that would start it inside this one,
+            # and its next inside it.
+            self._loop.call_soon(self._give_back, call)
+            return
+        # Not in a task group, which would wait for ever for a call that ignores its cancellation.
+        # Not by the loop's own factory either: an eager one would run the call's first steps here.
+        self._tasks[call] = asyncio.Task(
+            self._run_call(call), loop=self._loop, context=self._context.copy()
+        )
+
+    def _give_back(self, call: StepCall) -> None:
+        """Frees a call's place, if it still has it."""
+        if call.has_place:
+            self._shared.places.leave(call)
+            if call.state.places is not None:
+                call.state.places.give_back()
+
     async def _run_call(self, call: StepCall) -> None:
         """Makes a call, and settles it with its outcome; the body of the call's task."""
         try:
@@ -190,13 +231,17 @@ class _Running:
             outcome, outcome_digest = await self._outcome(call)
             if self._parent is not None:
                 self._parent.beat()
+                # What made this output, or stood in its place, is in that of the call around too.
+                self._parent.use(call.uses)
+                if call.is_of_run:
+                    self._parent.keep_from_cache()
             # An abandoned call was settled with the run's reason for stopping.
-            if self._calls.remove(call):
+            if self._tasks.pop(call, None) is not None:
                 self._settle(call, outcome, outcome_digest)
                 self._end_if_over()
         except BaseException as error:
             # The error must end the run, which would otherwise wait for this call for ever.
-            self._calls.remove(call)
+            self._tasks.pop(call, None)
             if not isinstance(error, LeftBehind) and not self._over.done():
                 # Not raised here: SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
@@ -220,10 +265,6 @@ class _Running:
             try:
                 stored = await self._outcome_without_call(call)
                 if stored is not None:
-                    if self._parent is not None:
-                        self._parent.use(call.uses)
-                        if call.is_of_run:
-                            self._parent.keep_from_cache()
                     return stored
                 output = await self._perform(call)
             except CallFailed as failed:
@@ -232,12 +273,12 @@ class _Running:
                 self._questions += suspended.questions
                 return Blocked(call.label, "waits for an answer"), NO_DIGEST
             # Another call may have the place while the output is written down.
-            self._calls.give_back(call)
+            self._give_back(call)
             return await self._outputs.keep(call, output)
         except asyncio.CancelledError:
             return self._outcome_of_cancelled(call), NO_DIGEST
         finally:
-            self._calls.give_back(call)
+            self._give_back(call)
 
     async def _outcome_without_call(self, call: StepCall) -> Outcome | None:
         """Finds the outcome of a call that need not be made; None if it must be made."""
@@ -266,8 +307,7 @@ class _Running:
         if self._stopping is not None:
             raise asyncio.CancelledError
         handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
-        generates = call.step.item_form is not None and not call.step.mapped
-        on_item = partial(self._pass_item_on, call) if generates else None
+        on_item = partial(self._pass_item_on, call) if call.step.generates else None
         if self._watcher is not None:
             self._watcher.begins(call.state.path, call.item)
         call.is_running = True
@@ -281,19 +321,25 @@ class _Running:
         state = call.state
         item_call = StepCall(state, item, call.inputs)
         item_call.uses = call.uses
-        # Before `add_item`, which may start followers: what they took has to be in the journal.
+        # Before `settle`, which may start followers: what they took has to be in the journal.
         unset = call.step.item_form.unset(value) if call.step.item_form else None
         await self._outputs.write(item_call, record_of(item_call, data)._replace(unset=unset))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # the call was left behind, and its followers went on
-        self._schedule.add_item(state, item, value, digest_of_value(value))
+        self._schedule.settle(state, item, value, digest_of_value(value))
         self._end_if_over()
 
     async def _nest(
-        self, call: NodeCall, graph: Graph, inputs: Mapping[str, object], prefix: str
+        self,
+        call: NodeCall,
+        around: StepCall,
+        graph: Graph,
+        inputs: Mapping[str, object],
+        prefix: str,
     ) -> Execution:
-        nested = _Running(graph, inputs, self._shared, prefix=prefix, parent=call)
-        return await nested.run()
+        return await _Running(
+            graph, inputs, self._shared, prefix=prefix, parent=call, around=around
+        ).run()
 
     # --- calls without an output ------------------------------------------------------------------
 
@@ -303,7 +349,7 @@ class _Running:
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # an error that a cancelled call raises is no failure
         # The place is free from here on, since what follows only writes records.
-        self._calls.give_back(call)
+        self._give_back(call)
         detail = "; ".join([describe(error) or "", *failure.beside])
         # After a limit nothing is written, so that the call is made when the run goes on with a
         # higher limit.
@@ -314,9 +360,6 @@ class _Running:
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
         if on_error not in (None, "fail"):
             call.is_of_run = True
-            if self._parent is not None:
-                # What replaces the output is in that of the call around, which may have a `Cache`.
-                self._parent.keep_from_cache()
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
@@ -324,7 +367,9 @@ class _Running:
             return Skipped(reason=detail), NO_DIGEST
         if isinstance(on_error, Default):
             self._skip_call(call, f"failed, and its default stands for it: {detail}")
-            value = call.state.default_after_items(on_error.value)
+            value = on_error.value
+            if call.step.generates and isinstance(value, list):
+                value = [*call.state.items.outcomes, *value]
             data = call.step.form.encode(value)
             if is_limit:
                 return value, digest(data)
@@ -368,13 +413,18 @@ class _Running:
         """Cancels all calls, and after a grace period abandons those that still run."""
         if self._stopping is None:
             self._stopping = reason
-            self._calls.cancel()
+            # The others end by themselves soon.
+            for call, task in self._tasks.items():
+                if call.is_running:
+                    task.cancel()
             self._timers.append(self._loop.call_later(GRACE_S, self._leave_behind))
 
     def _leave_behind(self) -> None:
         """Abandons the calls that ignore their cancellation."""
         assert self._stopping is not None
-        for call in self._calls.leave_behind():
+        for call in [call for call in self._tasks if call.is_running]:
+            leave_behind(self._tasks.pop(call), label=call.label)
+            self._give_back(call)
             self._settle(call, self._stopping, NO_DIGEST)
         self._end_if_over()
 
@@ -383,89 +433,3 @@ class _Running:
             self._stop(Blocked(self._failures[0].node, "failed"))
         if self._schedule.is_over and not self._over.done():
             self._over.set_result(None)
-
-
-def _caught(failure: NodeFailure) -> NodeSkip:
-    """The skip that stands for a failure in a nested graph that the node around it caught."""
-    reason = f"failed, and its caller did not: {describe(failure.error)}"
-    return NodeSkip(node=failure.node, reason=reason)
-
-
-class _Calls:
-    """The calls of one run of one graph: a task for each, begun when there is a place."""
-
-    def __init__(
-        self,
-        run: Callable[[StepCall], Coroutine[Any, Any, None]],
-        shared: Shared,
-        *,
-        around: StepCall | None,
-    ) -> None:
-        self._run = run
-        self._shared = shared
-        self._around = around  # the call that waits for the graph
-        self._loop = asyncio.get_running_loop()
-        # A call begins in whatever task makes way for it, which may be inside other spans.
-        self._context = contextvars.copy_context()
-        self._tasks: dict[StepCall, asyncio.Task[None]] = {}
-        self._is_over = False
-
-    def begin(self, state: StepState, item: int | None) -> None:
-        """Begins a call, now or when its node and the run have a place for it."""
-        call = StepCall(state, item, around=self._around)
-        if state.places is None:
-            self._take_place(call)
-        elif not state.places.take(partial(self._take_place, call)):
-            call.waits = (("node", self._shared.tracer.now_ns()),)
-
-    def _take_place(self, call: StepCall) -> None:
-        if not self._shared.places.take(partial(self._start, call), call):
-            call.waits = (*call.waits, ("pipeline", self._shared.tracer.now_ns()))
-
-    def give_back(self, call: StepCall) -> None:
-        """Frees a call's place, if it still has it."""
-        if call.has_place:
-            self._shared.places.leave(call)
-            if call.state.places is not None:
-                call.state.places.give_back()
-
-    def remove(self, call: StepCall) -> bool:
-        """Forgets a call that has ended; False if it was abandoned before."""
-        return self._tasks.pop(call, None) is not None
-
-    def cancel(self) -> None:
-        """Cancels the calls whose functions are running; the others end by themselves soon."""
-        for call, task in self._tasks.items():
-            if call.is_running:
-                task.cancel()
-
-    def leave_behind(self) -> list[StepCall]:
-        """Removes the calls that are still running, and continues without them."""
-        unfinished = [call for call in self._tasks if call.is_running]
-        for call in unfinished:
-            leave_behind(self._tasks.pop(call), label=call.label, log=self._shared.log)
-            self.give_back(call)
-        return unfinished
-
-    async def wait(self, timeout_s: float) -> None:
-        """Returns when all calls have ended, or after this many seconds; none begins after it."""
-        end_s = self._loop.time() + timeout_s
-        try:
-            while self._tasks and (remaining_s := end_s - self._loop.time()) > 0:
-                await asyncio.wait(self._tasks.values(), timeout=remaining_s)
-        finally:
-            self._is_over = True
-
-    def _start(self, call: StepCall) -> None:
-        """Starts the task of a call that has got its place."""
-        call.has_place = True
-        if self._is_over:
-            # The next call gets the place, but not at once: that would start it inside this one,
-            # and its next inside it.
-            self._loop.call_soon(self.give_back, call)
-            return
-        context = self._context.copy()
-        context.run(INNERMOST.set, call)
-        # Not in a task group, which would wait for ever for a call that ignores its cancellation.
-        # Not by the loop's own factory either: an eager one would run the call's first steps here.
-        self._tasks[call] = asyncio.Task(self._run(call), loop=self._loop, context=context)

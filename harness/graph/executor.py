@@ -20,7 +20,6 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext,
 from typing import Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut
-from harness.graph.outcome import Log
 from harness.graph.policies import Resources, Timeout
 from harness.log import log_debug, log_warning
 from harness.plugins import plugin_names
@@ -58,7 +57,6 @@ class Executor(Protocol):
 
         If this is cancelled, it must end soon.
         """
-        ...
 
 
 class OpenExecutor(Protocol):
@@ -78,7 +76,6 @@ class OpenExecutor(Protocol):
         `content` is what workers record of texts. `give_again` is told the label of a call that is
         made from its beginning.
         """
-        ...
 
 
 class InProcess:
@@ -98,7 +95,7 @@ class InProcess:
                 code="run.no-workers",
                 node=work.label,
             )
-        if _is_async(work.function):
+        if inspect.iscoroutinefunction(work.function):
             return await work.function(**work.arguments)
         value = await _call_in_thread(work)
         # A decorator may hide that the function under it is async.
@@ -137,14 +134,6 @@ class OnDemand(InProcess):
         return await (await self.opened()).call(work)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    code = getattr(function, "__code__", None)
-    # Checked first, since this runs at each call and the flag is quicker to read than `inspect`.
-    if code is not None and code.co_flags & inspect.CO_COROUTINE:
-        return True
-    return inspect.iscoroutinefunction(function)
-
-
 async def _call_in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
     result = Future[Any]()
     context = contextvars.copy_context()
@@ -171,7 +160,7 @@ _POLL_S = 0.1  # how often it is looked whether a person has answered
 
 
 async def timed(
-    attempt: Coroutine[Any, Any, object], limits: Timeout, *, pulse: Pulse, label: str, log: Log
+    attempt: Coroutine[Any, Any, object], limits: Timeout, *, pulse: Pulse, label: str
 ) -> object:
     """Awaits an attempt, and returns its result.
 
@@ -182,17 +171,17 @@ async def timed(
     try:
         limit = await _wait_until_limit(limits, task, pulse)
     except asyncio.CancelledError:
-        await end([task], label=label, log=log)
+        await end([task], label=label)
         raise
     except LeftBehind:
-        leave_behind(task, label=label, log=log)
+        leave_behind(task, label=label)
         raise
     if limit is None:
         result = task.result()
         if isinstance(result, SystemExit):
             raise result
         return result
-    await end([task], label=label, log=log)
+    await end([task], label=label)
     if limit == "total_s":
         raise NodeTimedOut(f"took longer than total_s = {limits.total_s:g} s", limit="total_s")
     raise NodeTimedOut(f"showed no sign of life for idle_s = {limits.idle_s:g} s", limit="idle_s")
@@ -233,7 +222,7 @@ async def _wait_until_limit(
             return None
 
 
-async def end(tasks: Collection[asyncio.Task[Any]], *, label: str, log: Log) -> None:
+async def end(tasks: Collection[asyncio.Task[Any]], *, label: str) -> None:
     """Cancels tasks of a call, and abandons those that go on after a grace period."""
     for task in tasks:
         task.cancel()
@@ -242,7 +231,7 @@ async def end(tasks: Collection[asyncio.Task[Any]], *, label: str, log: Log) -> 
             await asyncio.wait(tasks, timeout=GRACE_S)
     finally:
         for task in tasks:
-            leave_behind(task, label=label, log=log)
+            leave_behind(task, label=label)
 
 
 Doing = Literal["rest", "call", "sent", "ask"]
@@ -309,11 +298,12 @@ class Pulse:
 class LeftBehind(BaseException):
     """Raised inside a call that ignores its cancellation."""
 
-    def __init__(self) -> None:
-        super().__init__("it went on although it was cancelled")
+
+# The event loop refers to its tasks only weakly.
+_LEFT_BEHIND: set[asyncio.Task[Any]] = set()
 
 
-def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
+def leave_behind(task: asyncio.Task[Any], *, label: str) -> None:
     """Abandons the task of a cancelled call, with a warning if it has not ended."""
     task.add_done_callback(forget)
     if task.done():
@@ -323,14 +313,14 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
         code="run.node-left-behind",
         node=label,
     )
-    log.left_behind.add(task)
-    task.add_done_callback(log.left_behind.discard)
+    _LEFT_BEHIND.add(task)
+    task.add_done_callback(_LEFT_BEHIND.discard)
     coroutine = task.get_coro()
     assert coroutine is not None  # an eager task has none once it is over
     try:
         # Raised where the call waits, so that its spans end; a call that ignores even that goes on.
         # Not close(): what it raises does not get through to an async generator.
-        coroutine.throw(LeftBehind())
+        coroutine.throw(LeftBehind("it went on although it was cancelled"))
     except (LeftBehind, StopIteration):
         pass
     except Exception as error:  # noqa: BLE001 - it may raise anything

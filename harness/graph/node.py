@@ -233,25 +233,32 @@ def read_node(
             "in a function written with def",
             code="pipeline.node-without-signature",
         )
-    node_name = function.__name__ if name is None else name
     # A text alone is the name of one role: as a sequence, it would be one of letters.
     roles = (models,) if isinstance(models, str) else models
     check_options(options, NodeOptions.__optional_keys__)
-    policies = Policies(**options, on=on, models=None if roles is None else tuple(roles))
-    reader = _SignatureReader(node_name, Path(code.co_filename), code.co_firstlineno)
-    reader.check_name()
-    reader.check_options(each, takes, combine, policies)
-    if policies.on is not None and inspect.isasyncgenfunction(inspect.unwrap(function)):
-        raise reader.mistake(
-            f"node '{node_name}' yields its items one by one, and so runs with the pipeline; leave "
+    node = Node(
+        name=function.__name__ if name is None else name,
+        function=function,
+        parameters=(),
+        takes_run=False,
+        path=Path(code.co_filename),
+        line=code.co_firstlineno,
+        combine=combine,
+        policies=Policies(**options, on=on, models=None if roles is None else tuple(roles)),
+    )
+    _check_name(node)
+    _check_options(node, each, takes)
+    if on is not None and node.is_streaming:
+        raise node.mistake(
+            f"node '{node.name}' yields its items one by one, and so runs with the pipeline; leave "
             "out on=, or return a list",
-            "pipeline.on-a-stream",
+            code="pipeline.on-a-stream",
         )
-    signature = reader.signature(function, f"node '{node_name}'")
+    signature = _signature(node, function, f"node '{node.name}'")
     mapped_sources = dict(each or {})
     renamed_sources = dict(takes or {})
     parameter_names = [name for name in signature if name != RUN_PARAMETER]
-    reader.check_sources(mapped_sources, renamed_sources, parameter_names)
+    _check_sources(node, mapped_sources, renamed_sources, parameter_names)
     sources = mapped_sources | renamed_sources
     parameters = {
         name: Parameter(
@@ -262,108 +269,94 @@ def read_node(
         )
         for name in parameter_names
     }
-    return Node(
-        name=node_name,
-        function=function,
+    return replace(
+        node,
         parameters=tuple(parameters.values()),
         takes_run=RUN_PARAMETER in signature,
-        path=reader.path,
-        line=reader.line,
-        combine=combine,
-        when=None if when is None else reader.when(when, parameters),
-        policies=policies,
+        when=None if when is None else _when(node, when, parameters),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _SignatureReader:
-    """Reads what belongs to one node; every error names the node's file and line."""
-
-    name: str
-    path: Path
-    line: int
-
-    def mistake(self, message: str, code: str) -> PipelineInvalid:
-        return PipelineInvalid(message, code=code, path=self.path, line=self.line)
-
-    def check_name(self) -> None:
-        if self.name == RUN_PARAMETER:
-            raise self.mistake(
-                f"a node cannot be called '{self.name}', since a parameter of that name receives "
-                "the run; rename the function",
-                "pipeline.node-name-reserved",
-            )
-        if not self.name.isidentifier():
-            raise self.mistake(
-                f"a node cannot be called {self.name!r}, since a parameter could not have that "
-                "name; give it another: name=…",
-                "pipeline.node-name-invalid",
-            )
-
-    def check_options(
-        self, each: object, takes: object, combine: object, policies: Policies
-    ) -> None:
-        """Raises for values of the wrong type, which Python lets callers give."""
-        problem = policies.mistake()
-        if combine not in get_args(Combine):
-            problem = f'combine={combine!r} is unknown; write "zip" or "product"'
-        for option, value in (("each", each), ("takes", takes)):
-            if not isinstance(value, Mapping | None):
-                problem = f'{option}={value!r} names no parameter; write {{"parameter": "source"}}'
-        if problem is not None:
-            raise self.mistake(f"node '{self.name}': {problem}", "pipeline.option-invalid")
-
-    def check_sources(
-        self, each: Mapping[str, str], takes: Mapping[str, str], parameter_names: list[str]
-    ) -> None:
-        """Raises unless `each` and `takes` name different parameters that the node has."""
-        for option, names in (("each", each), ("takes", takes)):
-            for name in names:
-                if name not in parameter_names:
-                    raise self.mistake(
-                        f"{option}= of node '{self.name}' names '{name}', which is not a "
-                        f"parameter that takes a value; {did_you_mean(name, parameter_names)}",
-                        "pipeline.unknown-parameter",
-                    )
-        if both := each.keys() & takes.keys():
-            raise self.mistake(
-                f"each= and takes= of node '{self.name}' both name '{min(both)}'; leave one",
-                "pipeline.parameter-taken-twice",
-            )
-
-    def when(self, function: Callable[..., object], parameters: Mapping[str, Parameter]) -> When:
-        signature = self.signature(function, f"when= of node '{self.name}'")
-        if inspect.iscoroutinefunction(function) or RUN_PARAMETER in signature:
-            raise self.mistake(
-                f"when= of node '{self.name}' must be a plain function of nodes and inputs; to ask "
-                "a model, use a node",
-                "pipeline.when-not-plain",
-            )
-        return When(
-            function=function,
-            parameters=tuple(
-                # The same value as the node's own parameter of this name: one item, for example.
-                parameters.get(p.name)
-                or Parameter(name=p.name, source=p.name, is_mapped=False, default=p.default)
-                for p in signature.values()
-            ),
+def _check_name(node: Node) -> None:
+    if node.name == RUN_PARAMETER:
+        raise node.mistake(
+            f"a node cannot be called '{node.name}', since a parameter of that name receives the "
+            "run; rename the function",
+            code="pipeline.node-name-reserved",
+        )
+    if not node.name.isidentifier():
+        raise node.mistake(
+            f"a node cannot be called {node.name!r}, since a parameter could not have that name; "
+            "give it another: name=…",
+            code="pipeline.node-name-invalid",
         )
 
-    def signature(
-        self, function: Callable[..., object], subject: str
-    ) -> Mapping[str, inspect.Parameter]:
-        """A function's parameters; raises unless all of them can be given by name."""
-        parameters = inspect.signature(function).parameters
-        for parameter in parameters.values():
-            if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
-                raise self.mistake(
-                    f"{subject} takes {parameter}; an edge is a parameter name, so name them all",
-                    "pipeline.parameter-without-name",
+
+def _check_options(node: Node, each: object, takes: object) -> None:
+    """Raises for values of the wrong type, which Python lets callers give."""
+    problem = node.policies.mistake()
+    if node.combine not in get_args(Combine):
+        problem = f'combine={node.combine!r} is unknown; write "zip" or "product"'
+    for option, value in (("each", each), ("takes", takes)):
+        if not isinstance(value, Mapping | None):
+            problem = f'{option}={value!r} names no parameter; write {{"parameter": "source"}}'
+    if problem is not None:
+        raise node.mistake(f"node '{node.name}': {problem}", code="pipeline.option-invalid")
+
+
+def _check_sources(
+    node: Node, each: Mapping[str, str], takes: Mapping[str, str], parameter_names: list[str]
+) -> None:
+    """Raises unless `each` and `takes` name different parameters that the node has."""
+    for option, names in (("each", each), ("takes", takes)):
+        for name in names:
+            if name not in parameter_names:
+                raise node.mistake(
+                    f"{option}= of node '{node.name}' names '{name}', which is not a "
+                    f"parameter that takes a value; {did_you_mean(name, parameter_names)}",
+                    code="pipeline.unknown-parameter",
                 )
-            if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise self.mistake(
-                    f"parameter '{parameter.name}' of {subject} is positional-only; values are "
-                    "given by name, so remove the '/'",
-                    "pipeline.parameter-positional-only",
-                )
-        return parameters
+    if both := each.keys() & takes.keys():
+        raise node.mistake(
+            f"each= and takes= of node '{node.name}' both name '{min(both)}'; leave one",
+            code="pipeline.parameter-taken-twice",
+        )
+
+
+def _when(node: Node, function: Callable[..., object], parameters: Mapping[str, Parameter]) -> When:
+    signature = _signature(node, function, f"when= of node '{node.name}'")
+    if inspect.iscoroutinefunction(function) or RUN_PARAMETER in signature:
+        raise node.mistake(
+            f"when= of node '{node.name}' must be a plain function of nodes and inputs; to ask a "
+            "model, use a node",
+            code="pipeline.when-not-plain",
+        )
+    return When(
+        function=function,
+        parameters=tuple(
+            # The same value as the node's own parameter of this name: one item, for example.
+            parameters.get(p.name)
+            or Parameter(name=p.name, source=p.name, is_mapped=False, default=p.default)
+            for p in signature.values()
+        ),
+    )
+
+
+def _signature(
+    node: Node, function: Callable[..., object], subject: str
+) -> Mapping[str, inspect.Parameter]:
+    """A function's parameters; raises unless all of them can be given by name."""
+    parameters = inspect.signature(function).parameters
+    for parameter in parameters.values():
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            raise node.mistake(
+                f"{subject} takes {parameter}; an edge is a parameter name, so name them all",
+                code="pipeline.parameter-without-name",
+            )
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise node.mistake(
+                f"parameter '{parameter.name}' of {subject} is positional-only; values are "
+                "given by name, so remove the '/'",
+                code="pipeline.parameter-positional-only",
+            )
+    return parameters

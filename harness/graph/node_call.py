@@ -32,11 +32,10 @@ from harness.graph.outcome import (
     form_of_answer,
     not_an_answer,
     parse_answer,
-    schema_of_answer,
 )
 from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
-from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
+from harness.graph.state import CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
 from harness.trace import Span, describe, events
 
@@ -49,20 +48,18 @@ class Watcher(Protocol):
 
     def begins(self, node: str, item: int | None) -> None:
         """A call is made, of an item or of a node that is not mapped."""
-        ...
 
     def ends(self, node: str, item: int | None) -> None:
         """An item, or a node as a whole, has an outcome, whether or not it was called."""
-        ...
 
     def counts(self, node: str, total: int) -> None:
         """The number of items of a mapped node is known."""
-        ...
 
 
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
 """Called with each item of a generating node: its index, its value, and the value as JSON."""
 
+# The call whose code runs in this context, even if it uses the `run` of another call.
 _RUNNING: ContextVar[NodeCall] = ContextVar("running")
 # After so many answers of another form, a person who is there now is not asked again.
 _MOST_ANSWERS = 10
@@ -88,8 +85,9 @@ class CallFailed(Exception):
         self.failure = failure
 
 
-RunNested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
-"""Runs a graph inside a call: the call, the graph, its inputs, the prefix of its nodes' names."""
+RunNested = Callable[["NodeCall", StepCall, Graph, Mapping[str, object], str], Awaitable[Execution]]
+"""Runs a graph inside a call: the call whose `run` does, the call that waits for it, the graph, its
+inputs, the prefix of its nodes' names."""
 
 
 class NodeCall:
@@ -147,16 +145,12 @@ class NodeCall:
         self._begin_attempt(self._repeats + 1)
 
     def use(self, uses: Mapping[str, Use]) -> None:
-        """Records models, rubrics or settings that this call uses, and so each call around it."""
+        """Records models, rubrics or settings that this call, and so each call around it, uses."""
         self._call.uses.update(uses)
-        if self.parent is not None:
-            self.parent.use(uses)
 
     def keep_from_cache(self) -> None:
         """Notes that the output holds in this run alone, so that no `Cache` gives it to others."""
         self._call.is_of_run = True
-        if self.parent is not None:
-            self.parent.keep_from_cache()
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
@@ -235,9 +229,10 @@ class NodeCall:
             Suspended: There is no answer yet; the node ends here, and is called again with one.
         """
         shared = self._shared
+        excerpt = shared.tracer.excerpt
         self.keep_from_cache()
         key = f"{self.label}/{self._numbered('ask')}"
-        form, schema = form_of_answer(returns), schema_of_answer(returns)
+        form, schema = form_of_answer(returns)
         inputs = sorted(self._call.inputs.digests.items())
         about = hashlib.sha256(repr(inputs).encode()).hexdigest()[:16]
         # Without secrets, as the journal has it, since its answer is found by the text.
@@ -264,20 +259,16 @@ class NodeCall:
                 # For the next attempt of the node, which asks again.
                 shared.answers[asked] = reply
                 answered = events.AnswerEvent(
-                    key=key,
-                    text=shared.tracer.excerpt(text),
-                    answer=shared.tracer.excerpt(reply),
-                    about=shared.tracer.excerpt(about),
+                    key=key, text=excerpt(text), answer=excerpt(reply), about=excerpt(about)
                 )
                 shared.tracer.instant(answered)
                 # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
-        excerpt = shared.tracer.excerpt(text)
-        event = events.QuestionEvent(
-            key=key, text=excerpt, form=form, schema=schema, about=shared.tracer.excerpt(about)
+        asks = events.QuestionEvent(
+            key=key, text=excerpt(text), form=form, schema=schema, about=excerpt(about)
         )
-        shared.tracer.instant(event)
+        shared.tracer.instant(asks)
         self._unanswered.append(question)
         raise Suspended(question)
 
@@ -302,13 +293,13 @@ class NodeCall:
         The call that waits for it lends its place to the graph's calls.
         """
         task = this_task()
-        if INNERMOST.get(None) is None:
-            # This code runs in a thread that left its call's context.
-            INNERMOST.set(self._stand_in_for_innermost())
+        running = _RUNNING.get(None)
+        # None in a thread that left its call's context.
+        waiting = self._stand_in() if running is None else running._call  # noqa: SLF001 - its own
         self._nesting.add(task)
         try:
-            with self._shared.places.lent_by(INNERMOST.get()):
-                execution = await self._run_nested(self, graph, values, prefix)
+            with self._shared.places.lent_by(waiting):
+                execution = await self._run_nested(self, waiting, graph, values, prefix)
         finally:
             self._nesting.discard(task)
         if execution.failures:
@@ -320,7 +311,7 @@ class NodeCall:
             raise Suspended(*execution.questions)
         return execution
 
-    def _stand_in_for_innermost(self) -> StepCall:
+    def _stand_in(self) -> StepCall:
         """The call whose place is lent if it is unknown which call inside this one waits."""
         if self._call.loan is None:
             return self._call
@@ -359,29 +350,8 @@ class NodeCall:
         while True:
             try:
                 return await self._attempt(attempt, on_item)
-            except BaseException as raised:
-                error, *others = _leaves(raised)
-                if isinstance(error, asyncio.CancelledError):
-                    # Let through, it would look as if the run had been cancelled.
-                    subject = "its task" if task.cancelling() else "what it waited for"
-                    cancelled = asyncio.CancelledError(f"{subject} was cancelled")
-                    failure = NodeFailure(node=self.label, error=cancelled, attempts=attempt)
-                    raise CallFailed(failure) from raised
-                if not isinstance(error, Exception):
-                    if error is raised:
-                        raise
-                    raise error from raised
-                # No further attempt of a call that raises as it is cancelled, nor of one whose
-                # items other nodes may have used: the next attempt might give other items.
-                is_last = task.cancelling() or self._has_given_items
-                delay_s = None if is_last else self._delay_s(error, attempt)
-                if delay_s is None:
-                    failure = NodeFailure(
-                        node=self.label, error=error, attempts=attempt, beside=_first_lines(others)
-                    )
-                    raise CallFailed(failure) from error
-                if _may_be_due_to_a_reply(error):
-                    self._call.misled += 1
+            except BaseException as raised:  # noqa: BLE001 - raised again, or for a next attempt
+                error, delay_s = self._error_and_delay(raised, attempt=attempt, task=task)
             retry = events.RetryEvent(
                 node=self.label,
                 reason=type(error).__name__,
@@ -396,6 +366,43 @@ class NodeCall:
             with self.pulse.doing("rest"):
                 await asyncio.sleep(delay_s)
 
+    def _error_and_delay(
+        self, raised: BaseException, *, attempt: int, task: asyncio.Task[Any]
+    ) -> tuple[Exception, float]:
+        """The error of an attempt, and the seconds until the next.
+
+        Raises as `perform` does if there is no next.
+        """
+        error, *others = leaves = _leaves(raised)
+        if isinstance(error, Suspended):
+            # Questions that were asked side by side all wait, not the first alone; and some
+            # may have been asked by another call's code, whose task this one waited for.
+            suspended = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
+            elsewhere = [question for leaf in suspended for question in leaf.questions]
+            raise Suspended(*dict.fromkeys([*self._unanswered, *elsewhere])) from raised
+        if isinstance(error, asyncio.CancelledError):
+            # Let through, it would look as if the run had been cancelled.
+            subject = "its task" if task.cancelling() else "what it waited for"
+            cancelled = asyncio.CancelledError(f"{subject} was cancelled")
+            failure = NodeFailure(node=self.label, error=cancelled, attempts=attempt)
+            raise CallFailed(failure) from raised
+        if not isinstance(error, Exception):
+            if error is raised:
+                raise error
+            raise error from raised
+        # No further attempt of a call that raises as it is cancelled, nor of one whose
+        # items other nodes may have used: the next attempt might give other items.
+        is_last = task.cancelling() or self._has_given_items
+        delay_s = None if is_last else self._delay_s(error, attempt)
+        if delay_s is None:
+            failure = NodeFailure(
+                node=self.label, error=error, attempts=attempt, beside=_first_lines(others)
+            )
+            raise CallFailed(failure) from error
+        if _may_be_due_to_a_reply(error):
+            self._call.misled += 1
+        return error, delay_s
+
     def _delay_s(self, error: Exception, attempt: int) -> float | None:
         """Seconds before the next attempt; None for no further attempt."""
         retry = self._call.step.policies.retry
@@ -407,7 +414,6 @@ class NodeCall:
         """Calls the node's function once, inside a span, and checks its output."""
         call = self._call
         step = call.step
-        log = self._shared.log
         tracer = self._shared.tracer
         # On a full disk no further call is made whose output would be lost; see `OnFailure`.
         tracer.check_written()
@@ -437,23 +443,16 @@ class NodeCall:
             value_of_work = self._shared.executor.call(work)
             limits = step.policies.timeout
             if limits is not None:
-                value_of_work = timed(
-                    value_of_work, limits, pulse=self.pulse, label=self.label, log=log
-                )
+                value_of_work = timed(value_of_work, limits, pulse=self.pulse, label=self.label)
             try:
                 value = await value_of_work
             except Exception as error:
                 span.set(traceback=tracer.excerpt(_traceback(error)))
                 raise
-            except Suspended as suspended:
-                # Questions that were asked side by side all wait, not the first alone; and one may
-                # have been asked by another call's code, whose task this one waited for.
-                questions = dict.fromkeys([*self._unanswered, *suspended.questions])
-                raise Suspended(*questions) from suspended
             finally:
                 if self._nesting:
                     # Nested runs that still go on, as `asyncio.gather` leaves them.
-                    await end([*self._nesting], label=self.label, log=log)
+                    await end([*self._nesting], label=self.label)
             if self._unanswered:
                 # The node caught `Suspended`, as `asyncio.gather` with `return_exceptions` does.
                 raise Suspended(*self._unanswered)
@@ -508,7 +507,7 @@ class NodeCall:
         # that it had in the first, and finished steps are found, as in a resumed run.
         self._repeats = attempt - 1
         self._unanswered.clear()
-        if self.repeats and self._shared.on_repeat is not None:
+        if self.repeats:
             self._shared.on_repeat(self.label)
         if self._counts:
             # Work that the attempt before left out is done again, or left out again.
@@ -565,11 +564,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
         return [error]
     leaves = [leaf for nested in error.exceptions for leaf in _leaves(nested)]
     # A group cancels its other tasks when one raises: a cancellation is never the reason.
-    leaves.sort(key=_rank)
-    if isinstance(leaves[0], Suspended):
-        asking = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
-        return [Suspended(*(question for suspended in asking for question in suspended.questions))]
-    return leaves
+    return sorted(leaves, key=_rank)
 
 
 def _first_lines(errors: list[BaseException]) -> tuple[str, ...]:

@@ -164,15 +164,8 @@ def _no_cluster(address: str, error: object) -> ConfigurationInvalid:
 class _OnRay(OnWorkers):
     pickler = "ray.cloudpickle"
 
-    def __init__(
-        self,
-        ray: Any,  # noqa: ANN401 - the library
-        *,
-        tracer: Tracer,
-        content: ContentPolicy,
-        give_again: Callable[[str], None],
-    ) -> None:
-        super().__init__(tracer=tracer, content=content, give_again=give_again)
+    def __init__(self, ray: Any, **run: Any) -> None:  # noqa: ANN401 - the library
+        super().__init__(**run)
         self.lost = (ray.exceptions.RayError,)
         self._ray = ray
         # (resources, whether it may ask the driver) → `_perform` as a remote function, which Ray
@@ -227,13 +220,9 @@ class _OnRay(OnWorkers):
     def _submit(self, call: PackedCall, on: Resources) -> Any:  # noqa: ANN401 - a reference of Ray's
         """Makes the call a task of the cluster."""
         board = _RayBoard(self._open_switchboard()) if call.asks else None
-        small: dict[str, bytes] = {}
-        large: dict[str, Any] = {}
-        for name, data in call.arguments.items():
-            if len(data) < _LARGE_BYTES:
-                small[name] = data
-            else:
-                large[name] = self._put(data)
+        inputs = call.arguments
+        small = {name: data for name, data in inputs.items() if len(data) < _LARGE_BYTES}
+        large = {name: self._put(data) for name, data in inputs.items() if name not in small}
         try:
             function = self._remote_function(on, asks=call.asks)
             return function.remote(call._replace(arguments=small), board, **large)
@@ -405,30 +394,24 @@ class _Switchboard:
     def __init__(self) -> None:
         self._numbers = count(1)
         # (number of the call, number of the question, question); None is a sign of life.
-        self._messages: list[tuple[int, int, bytes | None]] = []
-        self._has_messages = asyncio.Event()
+        self._messages: asyncio.Queue[tuple[int, int, bytes | None]] = asyncio.Queue()
         self._answers: dict[int, asyncio.Future[bytes]] = {}  # by the number of the question
 
     async def beat(self, call: int) -> None:
-        self._add(call, 0, None)
+        self._messages.put_nowait((call, 0, None))
 
     async def ask(self, call: int, question: bytes) -> bytes:
         number = next(self._numbers)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
-        self._add(call, number, question)
+        self._messages.put_nowait((call, number, question))
         return await answer
-
-    def _add(self, call: int, number: int, question: bytes | None) -> None:
-        self._messages.append((call, number, question))
-        self._has_messages.set()
 
     async def take(self) -> list[tuple[int, int, bytes | None]]:
         """Waits for messages, and removes and returns all that have come."""
-        await self._has_messages.wait()
-        self._has_messages.clear()
-        messages = self._messages
-        self._messages = []
+        messages = [await self._messages.get()]
+        while not self._messages.empty():
+            messages.append(self._messages.get_nowait())
         return messages
 
     async def answer(self, number: int, data: bytes) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -165,8 +165,6 @@ class Log:
     """An ordered set."""
     codes: set[str] = field(default_factory=set)
     """Digests of the functions, models and rubrics whose parts are in the journal."""
-    left_behind: set[asyncio.Task[object]] = field(default_factory=set)
-    """Calls that did not end when they were cancelled."""
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -180,24 +178,17 @@ _FORMS: dict[object, str] = {
 }
 
 
-def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks for
-    """The kind of answer that a type asks for, in words."""
+def form_of_answer(returns: Any) -> tuple[str, dict[str, Any] | None]:  # noqa: ANN401 - any type
+    """`form` and `schema` of a `Question` that asks for a type."""
     if returns in _FORMS:
-        return _FORMS[returns]
+        return _FORMS[returns], None
     choices = get_args(returns)
     if choices and all(isinstance(choice, str) for choice in choices):
-        return events.QuestionEvent.form_of(choices)
-    return f"JSON of {described(returns)}"
-
-
-def schema_of_answer(returns: Any) -> dict[str, Any] | None:  # noqa: ANN401
-    """The JSON Schema of an answer that is given as JSON; None for another form."""
-    if not form_of_answer(returns).startswith("JSON"):
-        return None
-    try:
-        return TypeAdapter(returns).json_schema()
-    except PydanticUserError:  # pydantic reads the type, and has no schema for it
-        return None
+        return events.QuestionEvent.form_of(choices), None
+    schema = None
+    with suppress(PydanticUserError):  # pydantic reads the type, and has no schema for it
+        schema = TypeAdapter(returns).json_schema()
+    return f"JSON of {described(returns)}", schema
 
 
 _TYPES = {

@@ -34,6 +34,11 @@ class Step:
     followers: list[Step] = field(default_factory=list)  # steps that take its items as they come
 
     @property
+    def generates(self) -> bool:
+        """Whether it gives its items one after another in one call."""
+        return self.item_form is not None and not self.mapped
+
+    @property
     def gives_items(self) -> bool:
         """Whether its output is made item by item."""
         return bool(self.mapped) or self.item_form is not None

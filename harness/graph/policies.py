@@ -32,10 +32,16 @@ class Retry:
     on: tuple[type[Exception], ...] = field(default=(Exception,), kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
+        if not _is_at_least(1, self.attempts):
             raise InvalidInput(
-                f"Retry(attempts={self.attempts}); give 1 or more, since the first call counts",
+                f"Retry(attempts={self.attempts!r}); give 1 or more, since the first call counts",
                 code="pipeline.attempts-not-positive",
+            )
+        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+            raise InvalidInput(
+                f"Retry(on={self.on!r}); write a tuple of errors, such as on=(OSError,)",
+                code="pipeline.option-invalid",
             )
         _check_not_negative("Retry", "first_delay_s", self.first_delay_s)
         _check_not_negative("Retry", "longest_delay_s", self.longest_delay_s)
@@ -65,10 +71,9 @@ class Timeout:
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):
             limit = getattr(self, name)
-            # Not `limit <= 0`, which would let NaN pass.
-            if limit is not None and not limit > 0:
+            if limit is not None and (limit == 0 or not _is_at_least(0, limit)):
                 raise InvalidInput(
-                    f"Timeout({name}={limit:g}); it must be more than 0",
+                    f"Timeout({name}={limit!r}); it must be a number, and more than 0",
                     code="pipeline.timeout-not-positive",
                 )
 
@@ -85,9 +90,9 @@ class Concurrency:
     """Over all items of the node; each run of a nested pipeline counts separately."""
 
     def __post_init__(self) -> None:
-        if self.limit < 1:
+        if not _is_at_least(1, self.limit):
             raise InvalidInput(
-                f"Concurrency({self.limit}) would let no call begin; give 1 or more",
+                f"Concurrency({self.limit!r}) would let no call begin; give 1 or more",
                 code="pipeline.concurrency-not-positive",
             )
 
@@ -241,9 +246,13 @@ NO_POLICIES = Policies()
 
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:
-    # Not `value < 0`, which would let NaN pass.
-    if not (isinstance(value, int | float) and value >= 0):
+    if not _is_at_least(0, value):
         raise InvalidInput(
             f"{owner}({name}={value!r}); it must be a number, and cannot be less than 0",
             code="pipeline.policy-negative",
         )
+
+
+def _is_at_least(least: float, value: object) -> bool:
+    # Not `not value < least`, which would let NaN pass.
+    return isinstance(value, int | float) and value >= least

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ import orjson
 from harness.graph.executor import Executor, InProcess
 from harness.graph.fingerprint import Fingerprint
 from harness.graph.outcome import Asked, Asker, Log, Rerun, Skipped
+from harness.graph.plan import Step
 from harness.graph.policies import Default
 from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
 from harness.graph.values import ValueForm, digest, leave_unset
@@ -103,13 +104,9 @@ class Earlier:
                     distinct[tuple(sorted(output.uses.items()))] = None
         return [dict(items) for items in distinct]
 
-    def renamed(self, codes: Mapping[str, str]) -> dict[str, str]:
-        """The renamed nodes of a graph: path now → path in the earlier part of the run.
-
-        `codes` has the digest of each node's code, by path.
-        """
-        # All paths of a graph begin like the first.
-        prefix = next(iter(codes), "").rpartition("/")[0]
+    def renamed(self, plan: Sequence[Step], prefix: str) -> dict[str, str]:
+        """The renamed nodes of a graph: path now → path in the earlier part of the run."""
+        codes = {prefix + step.node.name: step.code.digest for step in plan}
         before = self._codes_by_prefix.get(prefix, {})
         # A new node is a missing one, renamed, if both have the same code and no third node has it.
         missing = _path_by_code({path: code for path, code in before.items() if path not in codes})
@@ -122,7 +119,8 @@ class Earlier:
         codes: dict[str, dict[str, str]] = {}
         for outputs in self._outputs.values():
             last = outputs[-1]
-            codes.setdefault(last.node.rpartition("/")[0], {})[last.node] = last.code or ""
+            prefix, slash, _ = last.node.rpartition("/")
+            codes.setdefault(prefix + slash, {})[last.node] = last.code or ""
         return codes
 
 
@@ -228,9 +226,9 @@ class Shared:
     asker: Asker | None = None
     asking: threading.Lock = field(default_factory=threading.Lock)  # held by a plain asker
     log: Log = field(default_factory=Log)
-    on_repeat: Callable[[str], object] | None = None
+    on_repeat: Callable[[str], object] = lambda _: None
     """Called with the label of each call that is repeated, by itself or within another."""
-    on_kept: Callable[[str], object] | None = None
+    on_kept: Callable[[str], object] = lambda _: None
     """Called with that of each whose output a further attempt of a call around it takes again."""
 
 
@@ -252,8 +250,7 @@ class Outputs:
             stored = self.attempts.find(call)
             if isinstance(stored, tuple):
                 # Not recorded as reused, since this part of the run made the call.
-                if self.shared.on_kept is not None:
-                    self.shared.on_kept(call.label)
+                self.shared.on_kept(call.label)
                 return stored
         # 2. An earlier part of the run, perhaps under another name.
         outcome = self._find_in_earlier_part(call)

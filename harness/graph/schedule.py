@@ -82,7 +82,7 @@ class Schedule:
         self._pass_on()
 
     def settle(self, state: StepState, item: int | None, outcome: object, digest: str) -> None:
-        """Records how a call ended, and starts all calls that can begin now.
+        """Records how a call ended, or an item of a generating node, and starts what can begin now.
 
         `outcome` is its output, `Skipped` or `Blocked`; `item` is None for a node that is not
         mapped.
@@ -91,11 +91,6 @@ class Schedule:
             self._settle_node(state, outcome, digest)
         else:
             self._settle_item(state, item, outcome, digest)
-        self._pass_on()
-
-    def add_item(self, state: StepState, item: int, value: object, digest: str) -> None:
-        """Records an item of a generating node, which goes on to generate more."""
-        self._settle_item(state, item, value, digest)
         self._pass_on()
 
     def call_inputs(
@@ -133,7 +128,7 @@ class Schedule:
         If one of those inputs has no value, or `each=` is given no list, it settles the node.
         """
         step = state.step
-        obstacle = self._obstacle(state, step.unmapped, item=None) if state.is_in_trouble else None
+        obstacle = self._obstacle(state, step.unmapped, item=None)
         if obstacle is not None:
             self._settle_node(state, obstacle)
         elif not step.mapped:
@@ -218,12 +213,11 @@ class Schedule:
             return
         # Added before the item starts or settles: `_end_items` compares `settled` with `begun`.
         state.begun.add(item)
-        if any(type(value) in _NO_VALUES for value in values):
-            obstacle = self._obstacle(state, state.step.mapped, item)
-            if obstacle is not None:
-                self._settle_item(state, item, obstacle, NO_DIGEST)
-                return
-        self._start(state, item)
+        obstacle = self._obstacle(state, state.step.mapped, item)
+        if obstacle is not None:
+            self._settle_item(state, item, obstacle, NO_DIGEST)
+        else:
+            self._start(state, item)
 
     def _obstacle(
         self, state: StepState, parameters: Sequence[Parameter], item: int | None
@@ -279,22 +273,18 @@ class Schedule:
             self._settle_node(state, outcome, digest_of_all(items.digests))
 
     def _settle_node(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
-        if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
-            # `add_item` has settled the items of a call that was made, but not those of a list that
-            # came from the journal, nor of a default.
-            self._settle_missing_items(state, outcome)
+        if state.step.generates and isinstance(outcome, list):
+            # The items of a call that was made are settled, but not those of a list that came from
+            # the journal, nor of a default.
+            for item in range(state.items.settled, len(outcome)):
+                self._settle_item(state, item, outcome[item], digest_of_value(outcome[item]))
+            state.items.total = len(outcome)
         state.outcome = outcome
         state.digest = _digest_of(outcome, digest)
         self._unsettled_nodes -= 1
         if self._on_end is not None:
             self._on_end(state.path, None)
         self._settled.append((state, None))
-
-    def _settle_missing_items(self, state: StepState, values: list[object]) -> None:
-        """Settles the items of a generating node that it did not give before it ended."""
-        for item in range(state.items.settled, len(values)):
-            self._settle_item(state, item, values[item], digest_of_value(values[item]))
-        state.items.total = len(values)
 
     def _pass_on(self) -> None:
         """Starts what the nodes and items in `_settled` allow, and what follows from that."""
@@ -308,12 +298,9 @@ class Schedule:
                     if follower.sources:
                         self._begin_item(follower, item)
                 continue
-            is_value = type(state.outcome) not in _NO_VALUES
             for step in state.step.consumers:
                 consumer = self.states[step.node.name]
                 consumer.waits_for -= 1
-                if not is_value:
-                    consumer.is_in_trouble = True
                 if not consumer.waits_for:
                     self._begin(consumer)
             for step in state.step.followers:

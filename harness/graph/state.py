@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -74,7 +73,6 @@ class StepState:
     # Limits how many of its calls are under way; None without a limit.
     places: Places | None = field(init=False)
     waits_for: int = field(init=False)  # how many nodes it still needs the whole output of
-    is_in_trouble: bool = False  # whether one of its sources is `Skipped` or `Blocked`
     # Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
     # skipped ones included.
     outcome: object = PENDING
@@ -132,12 +130,6 @@ class StepState:
         indices = [index for index, outcome in enumerate(outcomes) if type(outcome) is not Skipped]
         return [outcomes[i] for i in indices], digest_of_all(digests[i] for i in indices)
 
-    def default_after_items(self, default: object) -> object:
-        """The output of a failed call: the items that a generating node gave, then its default."""
-        if self.step.item_form is None or self.step.mapped or not isinstance(default, list):
-            return default
-        return [*self.items.outcomes, *default]
-
 
 # --- calls --------------------------------------------------------------------------------------
 
@@ -173,7 +165,6 @@ class StepCall:
     decided_by: tuple[int | str, ...] = ()  # `producers` of what its node's `when=` was given
     around: StepCall | None = None  # the call whose code waits for this call's graph
     has_place: bool = False  # whether it counts as under way
-    lender: Loan | None = None  # the loan by which it has its place; None if the place is its own
     loan: Loan | None = None  # of its own place, while it waits for nested calls
     # Its waits, each for a place of its node or of the pipeline, and when each began.
     waits: tuple[tuple[Literal["node", "pipeline"], int], ...] = ()
@@ -209,10 +200,6 @@ class Loan:
     borrower: StepCall | None = None  # the nested call that has the place now
     tasks: int = 0  # how many tasks of the lender wait for nested calls
     queue: deque[_QueuedCall] = field(default_factory=deque)  # nested calls that wait for a place
-
-
-INNERMOST: ContextVar[StepCall] = ContextVar("innermost")
-"""The call whose code runs in this context, even if it uses the `run` of another call."""
 
 
 class CallOutput(NamedTuple):
@@ -258,14 +245,14 @@ class Places:
 
         When the call is over, `leave` gives the place back; without a `call`, `give_back` does.
         """
-        loan = None if call is None or call.around is None else call.around.loan
+        loan = _loan_around(call)
         # 1. No limit.
         if self._free is None:
             start()
         # 2. The place of the call that waits for this one's graph, if no other call has it. It goes
         #    to no other graph: so each nested one has a place, and can end, whatever others do.
         elif call is not None and loan is not None and loan.borrower is None:
-            _borrow(loan, call)
+            loan.borrower = call
             start()
         # 3. A free one, or one in excess while other calls wait for their models. `_free` may go
         #    below 0, and no further call begins until it is back.
@@ -304,23 +291,21 @@ class Places:
     def leave(self, call: StepCall) -> None:
         """Frees the place of a call that is over."""
         self._end_loan(call)
-        lender = call.lender
         call.has_place = False
-        call.lender = None
-        if lender is None:
+        loan = _loan_around(call)
+        if loan is None or loan.borrower is not call:
             self.give_back()
             return
-        lender.borrower = None
+        loan.borrower = None
         # A call that has begun with another place stays in this queue, and takes nothing from it.
-        while lender.borrower is None and lender.queue:
-            self._begin(lender.queue.popleft(), lender)
+        while loan.borrower is None and loan.queue:
+            self._begin(loan.queue.popleft(), loan)
 
     def _end_loan(self, call: StepCall) -> None:
         borrower = None if call.loan is None else call.loan.borrower
         call.loan = None
         if borrower is not None and self._free is not None:
             # The borrower was left behind, and goes on in excess of the limit.
-            borrower.lender = None
             self._free -= 1
 
     def give_back(self) -> None:
@@ -339,22 +324,22 @@ class Places:
             *_, queued = heappop(self._queue)
             self._begin(queued, None)
 
-    def _begin(self, queued: _QueuedCall, lender: Loan | None) -> None:
-        """Begins a call with the place of a lender, or a free one, unless it has begun already."""
+    def _begin(self, queued: _QueuedCall, loan: Loan | None) -> None:
+        """Begins a call with the place of a loan, or a free one, unless it has begun already."""
         start = queued.start
         queued.start = None
         if start is None or self._free is None:
             return
-        if lender is None or queued.call is None:
+        if loan is None:
             self._free -= 1
         else:
-            _borrow(lender, queued.call)
+            loan.borrower = queued.call
         start()
 
 
-def _borrow(loan: Loan, call: StepCall) -> None:
-    loan.borrower = call
-    call.lender = loan
+def _loan_around(call: StepCall | None) -> Loan | None:
+    """The loan of the call that waits for this call's graph; None if it lends nothing."""
+    return None if call is None or call.around is None else call.around.loan
 
 
 def _depth(call: StepCall | None) -> int:

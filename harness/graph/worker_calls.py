@@ -88,7 +88,6 @@ class Board(Protocol):
 
     async def ask(self, call: int, question: bytes) -> bytes:
         """Passes on a question, and waits for its answer."""
-        ...
 
 
 # --- in the driver -------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Also byte counts as people write them: `8 GiB` is 8 * 2**30 bytes, `8 GB` is 8 *
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -132,29 +132,29 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
 
 def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
     """The bytes of each layer's KV cache as llama.cpp allocates it."""
-    keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
-
-    def bytes_of(layer: LayerCache) -> int:
-        cells = loading.cells(window_tokens=layer.window_tokens)
-        token_bytes = layer_token_bytes(layer, keys=keys, values=values, model=header.name)
-        # cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
-        return cells * token_bytes + loading.slots * state_bytes(layer)
-
-    return [bytes_of(layer) for layer in header.caches]
+    # cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
+    return [
+        loading.cells(window_tokens=layer.window_tokens) * token_bytes
+        + loading.slots * state_bytes(layer)
+        for layer, token_bytes in _token_bytes(header, loading)
+    ]
 
 
 def prompt_kv_bytes(header: GgufHeader, loading: Loading, tokens: int) -> int:
     """The bytes that so many tokens of one request fill in KV caches, without recurrent states."""
-    keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
-
-    def bytes_of(layer: LayerCache) -> int:
+    size = 0
+    for layer, token_bytes in _token_bytes(header, loading):
         window = None if loading.whole_windows else layer.window_tokens
         cached_tokens = tokens if window is None else min(tokens, window)
-        # cached tokens * kv_heads * (key bytes + value bytes)
-        token_bytes = layer_token_bytes(layer, keys=keys, values=values, model=header.name)
-        return cached_tokens * token_bytes
+        size += cached_tokens * token_bytes
+    return size
 
-    return sum(map(bytes_of, header.caches))
+
+def _token_bytes(header: GgufHeader, loading: Loading) -> Iterator[tuple[LayerCache, int]]:
+    """Each layer, with the bytes of a token there: kv_heads * (key bytes + value bytes)."""
+    keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
+    for layer in header.caches:
+        yield layer, layer_token_bytes(layer, keys=keys, values=values, model=header.name)
 
 
 def compute_bytes(header: GgufHeader, loading: Loading) -> int:

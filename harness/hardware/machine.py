@@ -7,9 +7,9 @@ NVIDIA's GPUs are seen, by the optional package `nvidia-ml-py`. The sizes of oth
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -56,22 +56,19 @@ def flops_per_s() -> float:
 
 def _read_bytes_per_s(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
     """Bytes a second that threads read together, each its own part again and again."""
-    read_bytes = [0] * len(parts)
     start_s = time.perf_counter()
 
-    def work(number: int) -> None:
-        part = parts[number]
+    def read(part: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+        rounds = 0
         while time.perf_counter() < start_s + _ROUND_S:
             # Reads the whole part, without the interpreter's lock.
             part.max()
-            read_bytes[number] += part.nbytes
+            rounds += 1
+        return rounds * part.nbytes
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(parts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(read_bytes) / (time.perf_counter() - start_s)
+    with ThreadPoolExecutor(len(parts)) as threads:
+        read_bytes = sum(threads.map(read, parts))
+        return read_bytes / (time.perf_counter() - start_s)
 
 
 # --- GPUs ---------------------------------------------------------------------------------------
@@ -103,12 +100,12 @@ class GpuState:
 
 def read_gpus() -> tuple[Gpu, ...]:
     """The machine's GPUs; empty without a driver, a GPU, or the package."""
-    with opened_gpus() as gpus:
-        return gpus.found if gpus else ()
+    with opened_gpus() as driver:
+        return driver.gpus if driver else ()
 
 
 @contextmanager
-def opened_gpus() -> Iterator[Gpus | None]:
+def opened_gpus() -> Iterator[GpuDriver | None]:
     """The driver until the block is left; None without a driver or the package."""
     try:
         import pynvml  # noqa: PLC0415 - an extra
@@ -121,26 +118,26 @@ def opened_gpus() -> Iterator[Gpus | None]:
         yield None
         return
     try:
-        yield Gpus(pynvml)
+        yield GpuDriver(pynvml)
     finally:
         pynvml.nvmlShutdown()
 
 
-class Gpus:
-    """The driver, while it is open; `found` has its GPUs in the order of their numbers."""
+class GpuDriver:
+    """NVIDIA's driver, while it is open; `gpus` are in the order of their numbers."""
 
     def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - pynvml is not typed
         self._nvml = nvml
-        count = self._asked(nvml.nvmlDeviceGetCount) or 0
-        self._handles = [self._asked(nvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
-        self.found = tuple(map(self._described, range(count)))
+        count = self._value(nvml.nvmlDeviceGetCount) or 0
+        self._handles = [self._value(nvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
+        self.gpus = tuple(map(self._described, range(count)))
 
     def state(self, number: int) -> GpuState:
         """The state of one GPU now; asking takes some milliseconds."""
         nvml, handle = self._nvml, self._handles[number]
-        rates = self._asked(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, handle)
-        power_mw = self._asked(nvml.nvmlDeviceGetPowerUsage, handle)
+        rates = self._value(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._value(nvml.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = self._value(nvml.nvmlDeviceGetPowerUsage, handle)
         return GpuState(
             busy=None if rates is None else rates.gpu / 100,
             used_bytes=None if memory is None else int(memory.used),
@@ -149,20 +146,20 @@ class Gpus:
 
     def _described(self, number: int) -> Gpu:
         nvml, handle = self._nvml, self._handles[number]
-        memory = self._asked(nvml.nvmlDeviceGetMemoryInfo, handle)
-        bits = self._asked(nvml.nvmlDeviceGetMemoryBusWidth, handle)
-        mhz = self._asked(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+        memory = self._value(nvml.nvmlDeviceGetMemoryInfo, handle)
+        bits = self._value(nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        mhz = self._value(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
         return Gpu(
             name=f"gpu{number}",
-            product=str(self._asked(nvml.nvmlDeviceGetName, handle) or ""),
+            product=str(self._value(nvml.nvmlDeviceGetName, handle) or ""),
             capacity_bytes=None if memory is None else int(memory.total),
             memory_bytes_per_s=bits * mhz * 2 * 10**6 // 8 if bits and mhz else None,
         )
 
-    def _asked(self, ask: Callable[..., Any], *about: object) -> Any:  # noqa: ANN401 - as above
+    def _value(self, query: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - as above
         try:
-            # Asked value by value: a GPU that does not know its power may still report its memory.
-            return ask(*about)
+            # Value by value: a GPU that does not know its power may still report its memory.
+            return query(*arguments)
         except self._nvml.NVMLError:
             return None
 

@@ -87,13 +87,13 @@ class ReplyType(Generic[T]):
             # those are asked for as `{"answer": …}`. A reply without that wrapper counts as well.
             bare_schema = adapter.json_schema()
             self._wrapped = bare_schema.get("type") != "object"
-            self._bare = self._whole = TypedJson(adapter)
+            self._bare = self._whole = TypedJson(adapter.core_schema)
             self._is_scalar = bare_schema.get("type") in _SCALARS
             if self._wrapped:
                 fields: Any = {"answer": (python_type, ...)}
                 model = create_model("Reply", __config__=ConfigDict(extra="forbid"), **fields)
                 adapter = TypeAdapter(model)
-                self._whole = TypedJson(adapter)
+                self._whole = TypedJson(adapter.core_schema)
             self.schema: JsonSchema = adapter.json_schema()
             self._field_names = _names_of_fields(self.schema)
         except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:

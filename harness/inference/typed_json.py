@@ -10,8 +10,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError, ValidationInfo
-from pydantic_core import SchemaValidator, core_schema
+from pydantic import ValidationError, ValidationInfo
+from pydantic_core import CoreSchema, SchemaValidator, core_schema
 
 AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»!,;:()。"
 _FRACTION = re.compile(r"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
@@ -27,10 +27,10 @@ class TypedJson:
     have commas. What fits two choices, or two ways to write numbers, is not read.
     """
 
-    def __init__(self, adapter: TypeAdapter[Any]) -> None:
-        self._schema = _rewritten(adapter.core_schema, _with_digits)
-        self._has_decimals = self._schema != adapter.core_schema
-        self._exact = _validator(self._schema) if self._has_decimals else adapter.validator
+    def __init__(self, schema: CoreSchema) -> None:
+        self._schema = rewritten(schema, _with_digits)
+        self._has_decimals = self._schema != schema
+        self._exact = _validator(self._schema)
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - of the type
         """The value in a JSON text; raises `ValidationError`."""
@@ -57,23 +57,23 @@ class TypedJson:
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
-        return _validator(_rewritten(self._schema, _with_choices))
+        return _validator(rewritten(self._schema, _with_choices))
 
 
-def _validator(schema: Any) -> SchemaValidator:  # noqa: ANN401 - of pydantic's
+def _validator(schema: CoreSchema) -> SchemaValidator:
     # A model in it would be read by its own validator, made of its schema as it was. pydantic 2.14
     # has no public way around that: hooks of a type get its models as references.
     return SchemaValidator(schema, _use_prebuilt=False)
 
 
-def _rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401
+def rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401
     """A schema of pydantic's, each part rewritten after the parts in it."""
     if type(schema) in (list, tuple):
-        return type(schema)(_rewritten(part, rewrite) for part in schema)
+        return type(schema)(rewritten(part, rewrite) for part in schema)
     if type(schema) is not dict:
         return schema
     values = {"metadata", "default"}
-    parts = {n: p if n in values else _rewritten(p, rewrite) for n, p in schema.items()}
+    parts = {n: p if n in values else rewritten(p, rewrite) for n, p in schema.items()}
     return rewrite(parts) if isinstance(parts.get("type"), str) else parts
 
 

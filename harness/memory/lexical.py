@@ -147,16 +147,17 @@ class LexicalIndex:
     def _prepare(self, progress: Progress | None) -> None:
         """Opens the index if it is usable; makes it if it is not."""
         # 1. Take the index as it is on disk, if there is nothing to read.
-        is_loaded = self._try_load()
-        if is_loaded and self.position == self._primary.last_sequence() and self._agrees():
-            return
+        with suppress(_Unreadable):
+            self._load()
+            if self.position == self._primary.last_sequence() and self._agrees():
+                return
         with self._turn(_TURN_WAIT_S):
             # 2. Read new writes. Another process may have repaired the index meanwhile, too.
-            if self._try_load():
-                with suppress(_Unreadable):
-                    self._advance(progress)
-                    if self._agrees():
-                        return
+            with suppress(_Unreadable):
+                self._load()
+                self._advance(progress)
+                if self._agrees():
+                    return
             # 3. Make it again: it holds nothing that the primary store does not have.
             self._make_again(progress)
 
@@ -180,15 +181,8 @@ class LexicalIndex:
                     shutil.rmtree(directory, ignore_errors=True)
         self._load()
 
-    def _try_load(self) -> bool:
-        """Loads the index; returns whether it is readable."""
-        try:
-            self._load()
-        except _Unreadable:
-            return False
-        return True
-
     def _load(self) -> None:
+        """Opens the index, and checks that its files are as they were written."""
         with _translated(self._directory):
             if damaged := damaged_file(self._directory):
                 raise ValueError(f"{damaged.name} is not as it was written")

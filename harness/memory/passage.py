@@ -204,6 +204,7 @@ def wanted_tags(where: Filter, tags_within: Callable[[str, Bounds], Sequence[str
     """
     groups: list[tuple[str, ...]] = []
     for name, condition in where.items():
+        _check_field(name)
         if isinstance(condition, Mapping):
             groups.append(tuple(tags_within(_name_tag(name), _bounds(name, condition))))
         else:
@@ -212,7 +213,6 @@ def wanted_tags(where: Filter, tags_within: Callable[[str, Bounds], Sequence[str
 
 
 def _bounds(name: str, comparisons: Mapping[Any, Any]) -> Bounds:
-    _check_field(name)
     for comparison, value in comparisons.items():
         if comparison not in _COMPARISONS or isinstance(_scalar(name, value), str | bool):
             raise InvalidInput(
@@ -250,7 +250,6 @@ def _fields_of(passage: Passage) -> Iterator[tuple[str, Scalar]]:
 
 def _values(name: str, condition: object) -> tuple[Scalar, ...]:
     """The values of a condition, which is one value or several."""
-    _check_field(name)
     values: tuple[object, ...] = (condition,)
     if isinstance(condition, Collection) and not isinstance(condition, str | bytes | bytearray):
         values = tuple(condition)

@@ -30,11 +30,10 @@ from harness.memory.database import LOST
 from harness.memory.postgres_url import PostgresUrl
 from harness.memory.sqlite import (
     BUSY,
-    DEFAULT_LANGUAGE,
     OTHERWISE,
     SCHEMA_VERSION,
-    TABLES,
     check_version,
+    make_tables,
     no_store,
     upgrade,
 )
@@ -330,7 +329,7 @@ class PostgresDatabase:
                 if version:
                     upgrade(db, version)
                 else:
-                    _make_tables(db)
+                    make_tables(db, uuid4().hex)
                 db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
             db.execute("COMMIT")
 
@@ -349,12 +348,6 @@ class PostgresDatabase:
             "the schema has tables of another program; give the url another ?schema=",
             code="memory.foreign-database",
         )
-
-
-def _make_tables(db: _Statements) -> None:
-    for statement in TABLES:
-        db.execute(statement)
-    db.execute("INSERT INTO state VALUES (0, ?, ?)", (DEFAULT_LANGUAGE, uuid4().hex))
 
 
 def _line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.errors import HarnessError, InvalidInput, MemoryStoreFailed
 from harness.files import make_private
-from harness.memory.database import Place
+from harness.memory.database import Place, Statements
 from harness.memory.passage import Passage, amounts_of
 from harness.text_store import switch_to_wal
 
@@ -228,7 +228,9 @@ class SqliteDatabase:
                 # Python cannot decode an error message of SQLite that quotes a damaged name.
                 code, remedy = _DAMAGED
             else:
-                code, remedy = _REMEDIES.get(_kind(error), OTHERWISE)
+                # The primary code of SQLite's result; an error of Python's module has none.
+                result = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                code, remedy = _REMEDIES.get(result, OTHERWISE)
             raise self.failed(f"{error} ({remedy})", code=code) from error
         except OSError as error:
             raise self.failed(
@@ -253,11 +255,6 @@ def _set_up(writer: sqlite3.Connection) -> None:
     writer.execute("PRAGMA synchronous = FULL")
     writer.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
     writer.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-
-
-def _kind(error: Exception) -> int:
-    """SQLite's primary result code; 0 for an error of Python's module."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -316,6 +313,13 @@ TABLES = (
 )
 
 
+def make_tables(db: Statements, place: str) -> None:
+    """Makes the tables of an empty store; `place` says which store it is."""
+    for statement in TABLES:
+        db.execute(statement)
+    db.execute("INSERT INTO state VALUES (0, ?, ?)", (DEFAULT_LANGUAGE, place))
+
+
 def checksum_of(row: Sequence[Any]) -> int:
     """A checksum of 64 bits of a passage's row, of its columns up to `metadata`."""
     # A quality may be written as 8 and is read as 8.0. A damaged value may be of any type.
@@ -324,7 +328,7 @@ def checksum_of(row: Sequence[Any]) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def upgrade(db: Any, version: int) -> None:  # noqa: ANN401 - a connection, as sqlite3's
+def upgrade(db: Statements, version: int) -> None:
     """Changes the tables of a store of an earlier version to those of this version."""
     # Version 5 kept passages that were merged into others, which nothing reads any more.
     db.execute("DROP TABLE IF EXISTS merged")
@@ -371,7 +375,7 @@ def _prepare(database: SqliteDatabase) -> None:
                 if version:
                     upgrade(writer, version)
                 else:
-                    _make_tables(writer, place)
+                    make_tables(writer, place)
                 writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     # 2. Check the file if it is a copy, which may have been made during a write.
     damage = None
@@ -410,12 +414,6 @@ def check_version(version: int, failed: Callable[..., MemoryStoreFailed]) -> Non
             "more; open another place",
             code="memory.schema-older",
         )
-
-
-def _make_tables(db: sqlite3.Connection, place: str) -> None:
-    for statement in TABLES:
-        db.execute(statement)
-    db.execute("INSERT INTO state VALUES (0, ?, ?)", (DEFAULT_LANGUAGE, place))
 
 
 def _version(db: sqlite3.Connection) -> int:

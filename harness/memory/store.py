@@ -43,7 +43,6 @@ from harness.memory.passage import (
     Hit,
     Hits,
     Passage,
-    Refusal,
     Stats,
     WantedTags,
     wanted_tags,
@@ -165,7 +164,9 @@ class MemoryStore:
         """
         # 1. Read the passages before anything is locked: the iterable may take long, or search in
         #    this store.
-        accepted, refused = self._divide_by_guard(passages)
+        checked = [(passage, refusal_of(passage, self._guard)) for passage in passages]
+        accepted = [passage for passage, refusal in checked if refusal is None]
+        refused = tuple(refusal for _, refusal in checked if refusal is not None)
         # 2. Make vectors for all that are new.
         embeds_later = self._embeds_later and len(accepted) > _FEW
         vectors_by_id = {} if embeds_later else self._vectors_of_new(accepted)
@@ -484,20 +485,6 @@ class MemoryStore:
         new = {passage.id: passage for passage in passages if passage.id not in stored}
         vectors = embed(self._embedder, [passage.searchable for passage in new.values()])
         return dict(zip(new, vectors, strict=True))
-
-    def _divide_by_guard(
-        self, passages: Iterable[Passage]
-    ) -> tuple[list[Passage], tuple[Refusal, ...]]:
-        """The passages that may be stored, and the refusals of the others."""
-        refusals: list[Refusal] = []
-        accepted: list[Passage] = []
-        for passage in passages:
-            refusal = refusal_of(passage, self._guard)
-            if refusal is None:
-                accepted.append(passage)
-            else:
-                refusals.append(refusal)
-        return accepted, tuple(refusals)
 
     def _record_write(self) -> None:
         with self._written_lock:  # otherwise a thread could replace a higher number by a lower one

@@ -32,7 +32,7 @@ _WITH_STOP_WORDS = frozenset(LANGUAGES) - {
 
 # Part of the schema on disk: an index of another schema does not open, and is made again. So this
 # number has to be raised with every change to documents or words.
-_FORMAT = 7
+_FORMAT = 8
 
 K1, B = 1.2, 0.75  # BM25's parameters, which tantivy fixes
 
@@ -119,13 +119,6 @@ class LexicalSchema:
         document.add_text("tag", _POSITION)
         return document
 
-    def _body_words(self, passage: Passage) -> list[str]:
-        # With the filler words, which count in the index too.
-        return self._analyzer.analyze(self._body(passage))
-
-    def _title_words(self, passage: Passage) -> list[str]:
-        return self._analyzer.analyze(spaced(passage.title))
-
     def _body(self, passage: Passage) -> str:
         """The text of a passage, filled up to `_TURN_WORDS` if it is a turn."""
         body = spaced(passage.searchable)
@@ -203,11 +196,17 @@ class LexicalSchema:
     ) -> dict[int, float]:
         """Sequence number to BM25 score of the passages that have any of the clauses."""
         scores = dict.fromkeys(passages, 0.0)
-        for field, words_of in (("body", self._body_words), ("title", self._title_words)):
+        for field in ("body", "title"):
             field_clauses = [clause for clause in clauses if clause.field == field]
             if not field_clauses:
                 continue
-            words = {sequence: words_of(passage) for sequence, passage in passages.items()}
+            # The body with its filler words, which count in the index too.
+            words = {
+                sequence: self._analyzer.analyze(
+                    self._body(passage) if field == "body" else spaced(passage.title)
+                )
+                for sequence, passage in passages.items()
+            }
             average_length = self._average_length(field_clauses, searcher)
             if average_length is None:
                 average_length = fmean(map(len, words.values()))
@@ -309,9 +308,15 @@ _UNMARKED = dict.fromkeys(range(0x300, 0x370), "") | {
 }
 
 
+# Names that end in signs, which the tokenizer drops, get a second word: C++, Notepad++, C#.
+_PLUS_PLUS = re.compile(r"\b([^\W\d_]\w*)\+\+")
+_SHARP = re.compile(r"\b([A-Za-z])[#♯](?!\w)")
+
+
 def spaced(text: str) -> str:
     """The text as an analyzer needs it: folded, with blanks where words may end."""
-    return in_twos(folded(text).translate(_UNMARKED))
+    words = in_twos(folded(text).translate(_UNMARKED))
+    return _SHARP.sub(r"\1 \1sharp ", _PLUS_PLUS.sub(r"\1 \1plusplus ", words))
 
 
 # --- the text of a query ---------------------------------------------------------------------

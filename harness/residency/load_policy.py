@@ -413,14 +413,11 @@ class Choice:
         return cost_s, is_busy, tenant.priority, -next_use, per_byte, model
 
     def _why_evicted(self, model: str) -> str:
-        if self._is_used_again(model):
+        if model in self._used_now or model in self._next_use:
             return f"'{model}' is used again later than others"
         if self._state.forecast.is_complete:
             return f"'{model}' is not used again"
         return f"no call is left for '{model}'"
-
-    def _is_used_again(self, model: str) -> bool:
-        return model in self._used_now or model in self._next_use
 
     # --- progress through the forecast ------------------------------------------------------------
 

@@ -121,9 +121,10 @@ class Draft:
         """Whether it has any source that is not blank."""
         return any(source.strip() for source in self.sources)
 
-    def finding(self, message: str, index: int, *, code: str) -> Finding:
-        """A finding about the section with this index in `sections`."""
-        return Finding(message, self.sections[index].title, index, code=code)
+    def finding(self, message: str, index: int | None, *, code: str) -> Finding:
+        """A finding about the section with this index in `sections`; None for the whole draft."""
+        title = None if index is None else self.sections[index].title
+        return Finding(message, title, index, code=code)
 
     def has_subsections(self, index: int) -> bool:
         """Whether the section is followed by one with a deeper heading."""
@@ -208,6 +209,21 @@ def visible_text(blocks: Iterable[Block]) -> str:
         for block in blocks
         if block.kind != "metadata"
     )
+
+
+_TITLE = r"(?:\s+(?:\"[^\"\n]*\"|'[^'\n]*'))?"
+# Behind the text of a link or in a line of its own, and around any text.
+_ADDRESS_OR_TAG = re.compile(
+    rf"(?<=\])\((?>(?:[^()\s]|\([^()\s]*\))*){_TITLE}\)"
+    rf"|^ {{0,3}}\[[^\^\]\n][^\]\n]*\]:[ \t]*\S++{_TITLE}[ \t]*$"
+    r"|</?[A-Za-z][\w-]*+(?:\s[^<>]*+)?/?>",
+    re.MULTILINE,
+)
+
+
+def without_addresses(markdown: str) -> str:
+    """A text without the addresses of its links and without tags, which no reader sees."""
+    return _ADDRESS_OR_TAG.sub("", markdown)
 
 
 ENOUGH_BYTES = 100

@@ -6,7 +6,6 @@ A draft near the threshold is judged several times.
 from __future__ import annotations
 
 import asyncio
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from harness.inference.request import most_tokens_in, most_tokens_of
 from harness.rubric.checks.echo import echoes
 from harness.rubric.draft import Draft
 from harness.rubric.judge import Ask, Case, judge, judge_request
-from harness.rubric.noise import pooled_deviation
+from harness.rubric.noise import is_undecided
 from harness.rubric.prompt import asked_of, prompt_sha256, shown
 from harness.rubric.rubric import Rubric
 from harness.rubric.scoring import Opinion, caps_by_checks, checked_score, combined, echo_score
@@ -262,74 +261,3 @@ def _checked_scores(rubric: Rubric, draft: Draft) -> tuple[list[DimensionScore],
     if draft.told and (findings := echoes(draft)):
         scores.append(echo_score(rubric, findings))
     return scores, {name: why for name, why in results.items() if isinstance(why, str)}
-
-
-# A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves
-# calls; it is no test.
-_DEVIATIONS = 2
-
-
-def is_undecided(
-    verdict: Verdict,
-    judgements: Sequence[Sequence[Verdict]],
-    rubric: Rubric,
-    *,
-    noise: float | None = None,
-) -> bool:
-    """Whether another judgement could turn the outcome: near the threshold, chance decides.
-
-    `judgements` holds one list of verdicts for each judge; `noise` is the measured standard
-    deviation of a composite for which each judge is heard once.
-    """
-    near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
-    # Grouped by judge, since a judge who is always more severe than another makes no noise.
-    composites = [[verdict.composite for verdict in of_judge] for of_judge in judgements]
-    half_width = _half_width(composites, near=near, is_measured=noise is not None)
-    # Rounded, since 8.3 - 8 is more than 0.3 in floats.
-    distance = abs(verdict.composite - rubric.pass_at)
-    if half_width == 0 or round(distance - half_width, 9) > 0:
-        return False
-    for dimension in rubric.dimensions:
-        name, floor = dimension.name, dimension.floor
-        if floor is None or name not in verdict.vector:
-            continue
-        scores = [
-            [rubric.shared(name, v.vector[name]) for v in of_judge] for of_judge in judgements
-        ]
-        highest = rubric.shared(name, verdict.vector[name]) + _half_width(scores, near=near)
-        # The draft fails by this floor, whatever its composite turns out to be.
-        if round(highest - rubric.shared(name, floor), 9) < 0:
-            return False
-    return True
-
-
-def is_judged_enough(verdict: Verdict, rubric: Rubric) -> bool:
-    """Whether a verdict by another `pass_at` needs no further judgement by this one."""
-    judges = verdict.judges
-    if judges is None:
-        return True
-    # It is set if the noise of the evaluator was measured, which is not known here: in doubt, no.
-    if judges.borderline is not None:
-        return False
-    if "repeats" not in rubric.model_fields_set or rubric.repeats == 1:
-        return True
-    times = len(judges.composites)
-    distance = round(abs(verdict.composite - rubric.pass_at), 9)
-    return times == rubric.repeats or (times == 1 and distance > rubric.repeat_within)
-
-
-def _half_width(
-    values: Sequence[Sequence[float]], *, near: float, is_measured: bool = False
-) -> float:
-    """Half the width of the interval around the mean of `values`, which has a list for each judge.
-
-    It is `near` if each judge was heard once; `is_measured` says that this is measured noise.
-    """
-    expected = near / math.sqrt(max(map(len, values)))
-    repeated = [of_judge for of_judge in values if len(of_judge) > 1]
-    # Beside measured noise, these few values say nothing more.
-    if is_measured or not repeated:
-        return expected
-    observed = _DEVIATIONS * pooled_deviation(repeated) / math.sqrt(sum(map(len, values)))
-    # Two equal scores do not show that there is no noise: scores are coarse.
-    return max(expected, observed)

@@ -72,85 +72,80 @@ def read_rubric(
         namesake = _find(path.stem, folders)
         nearest = f"; did you mean {namesake}?" if namesake else ""
         raise RubricInvalid(f"there is no such file{nearest}", code="rubric.not-found", path=path)
-    return _RubricReader(folders, refuse).read((path,))
+    return _read((path,), folders, refuse)
 
 
-@dataclass(frozen=True, slots=True)
-class _RubricReader:
-    """Reads the file of a rubric, and the files of the rubrics that it extends."""
+def _read(chain: tuple[Path, ...], folders: tuple[Path, ...], refuse: Refuse | None) -> RubricFile:
+    """The rubric in the last file of `chain`, each file of which extends the next one.
 
-    folders: tuple[Path, ...]
-    """Where the names of rubrics are looked up."""
-    refuse: Refuse | None
-
-    def read(self, chain: tuple[Path, ...]) -> RubricFile:
-        """The rubric in the last file of `chain`; each file in it extends the next one."""
-        # 1. The values of the file, merged with those of the rubric that it extends.
-        path = chain[-1]
-        file = _with_prompts(read_written(path))
-        problems = [
-            file.fields[name].problem(
-                f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
+    Names of rubrics are looked up in `folders`.
+    """
+    # 1. The values of the file, merged with those of the rubric that it extends.
+    path = chain[-1]
+    file = _with_prompts(read_written(path))
+    problems = [
+        file.fields[name].problem(
+            f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
+        )
+        for name in file.fields.keys() & FILLED_IN
+    ]
+    written, base = file, None
+    base_path = _base_of(file, chain, folders)
+    if base_path is not None:
+        base = _read((*chain, base_path), folders, refuse)
+        written, misfits = _extended(file, base.written)
+        problems += misfits
+    elif "without" in file.fields:
+        problems.append(
+            file.fields["without"].problem(
+                "'without' leaves out dimensions of the rubric that this extends; it extends none",
+                code="rubric.without-extends",
             )
-            for name in file.fields.keys() & FILLED_IN
-        ]
-        written, base = file, None
-        base_path = self._base_of(file, chain)
-        if base_path is not None:
-            base = self.read((*chain, base_path))
-            written, misfits = _extended(file, base.written)
-            problems += misfits
-        elif "without" in file.fields:
-            problems.append(
-                file.fields["without"].problem(
-                    "'without' leaves out dimensions of the rubric that this extends; it extends "
-                    "none",
-                    code="rubric.without-extends",
-                )
-            )
-        # 2. The rubric of these values, or all mistakes at once.
-        values = {name: v for name, v in written.plain().items() if name not in FILLED_IN}
-        folders = (path.parent, *(base.folders if base else ()))
-        context = {"directories": folders, "refuse": self.refuse}
-        try:
-            rubric = Rubric.model_validate(values, context=context)
-        except ValidationError as error:
-            mistakes = [_problem(e, written, path) for e in worth_saying(error.errors())]
-            raise refusal([*problems, *mistakes]) from None
-        if base is not None:
-            problems += _scores_of_another_scale(rubric, base.rubric, written)
-        if problems:
-            raise refusal(problems)
-        return RubricFile(rubric.model_copy(update={"id": path.stem}), written, folders)
+        )
+    # 2. The rubric of these values, or all mistakes at once.
+    values = {name: v for name, v in written.plain().items() if name not in FILLED_IN}
+    beside = (path.parent, *(base.folders if base else ()))
+    try:
+        context = {"directories": beside, "refuse": refuse}
+        rubric = Rubric.model_validate(values, context=context)
+    except ValidationError as error:
+        mistakes = [_problem(e, written, path) for e in worth_saying(error.errors())]
+        raise refusal([*problems, *mistakes]) from None
+    if base is not None:
+        problems += _scores_of_another_scale(rubric, base.rubric, written)
+    if problems:
+        raise refusal(problems)
+    return RubricFile(rubric.model_copy(update={"id": path.stem}), written, beside)
 
-    def _base_of(self, file: Written, chain: tuple[Path, ...]) -> Path | None:
-        """The file of the rubric that a file extends; None if it extends none."""
-        extends = file.fields.get("extends")
-        if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
-            # Validation says what is wrong with it, if anything is.
-            return None
-        name = extends.value.strip()
-        folders = (file.path.parent, *self.folders)
-        if name.endswith(_ENDINGS):
-            path: Path | None = file.path.parent / name
+
+def _base_of(file: Written, chain: tuple[Path, ...], folders: tuple[Path, ...]) -> Path | None:
+    """The file of the rubric that a file extends; None if it extends none."""
+    extends = file.fields.get("extends")
+    if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
+        # Validation says what is wrong with it, if anything is.
+        return None
+    name = extends.value.strip()
+    searched = (file.path.parent, *folders)
+    if name.endswith(_ENDINGS):
+        path: Path | None = file.path.parent / name
+    else:
+        # Not itself: one's own `brief` may extend the `brief` that ships.
+        path = _find(name, searched, besides=file.path)
+    if path is None or not path.is_file():
+        if path is not None:
+            missing = f"there is no file {path}; a path starts at the folder of this file"
+        elif name == file.path.stem:
+            missing = f"there is no rubric '{name}' besides this one"
         else:
-            # Not itself: one's own `brief` may extend the `brief` that ships.
-            path = _find(name, folders, besides=file.path)
-        if path is None or not path.is_file():
-            if path is not None:
-                missing = f"there is no file {path}; a path starts at the folder of this file"
-            elif name == file.path.stem:
-                missing = f"there is no rubric '{name}' besides this one"
-            else:
-                missing = _no_such_rubric(name, folders)
-            raise refusal([extends.problem(f"extends: {missing}", code="rubric.base-not-found")])
-        if any(path.samefile(earlier) for earlier in chain):
-            links = " → ".join(map(str, (*chain, path)))
-            problem = extends.problem(
-                f"the rubrics extend each other in a circle: {links}", code="rubric.extends-circle"
-            )
-            raise refusal([problem])
-        return path
+            missing = _no_such_rubric(name, searched)
+        raise refusal([extends.problem(f"extends: {missing}", code="rubric.base-not-found")])
+    if any(path.samefile(earlier) for earlier in chain):
+        links = " → ".join(map(str, (*chain, path)))
+        problem = extends.problem(
+            f"the rubrics extend each other in a circle: {links}", code="rubric.extends-circle"
+        )
+        raise refusal([problem])
+    return path
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
@@ -284,55 +279,46 @@ _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 
 def _extended(file: Written, base: Written) -> tuple[Written, list[Problem]]:
     """A file merged with its base, and what in the file does not fit the base."""
-    inherited = {name: field for name, field in base.fields.items() if name not in _NOT_INHERITED}
-    base_dimensions = _by_name(inherited["dimensions"].items)
-    left_out = {
-        item.value: item for item in _items_of(file, "without") if isinstance(item.value, str)
-    }
-    remaining = {name: d for name, d in base_dimensions.items() if name not in left_out}
-    inherited["dimensions"] = replace(inherited["dimensions"], value=[*remaining.values()])
-    problems = [
-        item.problem(
-            f"without: the rubric that this extends has no dimension '{name}'; "
-            + did_you_mean(name, base_dimensions),
-            code="rubric.unknown-left-out",
-        )
-        for name, item in left_out.items()
-        if name not in base_dimensions
-    ]
-    own = []
+    base_dimensions = {_name(dimension): dimension for dimension in _items_of(base, "dimensions")}
+    problems = []
+    # 1. The base's dimensions, without those that the file leaves out.
+    dimensions = dict(base_dimensions)
+    for item in _items_of(file, "without"):
+        if not isinstance(item.value, str):
+            continue
+        dimensions.pop(item.value, None)
+        if item.value not in base_dimensions:
+            problems.append(
+                item.problem(
+                    f"without: the rubric that this extends has no dimension '{item.value}'; "
+                    f"{did_you_mean(item.value, base_dimensions)}",
+                    code="rubric.unknown-left-out",
+                )
+            )
+    # 2. The file's own: changes of these, and new ones behind them.
+    new = []
     for dimension in _items_of(file, "dimensions"):
         name = _name(dimension)
-        is_new = {"checks", "judge"} & dimension.fields.keys()
-        if not name or name in base_dimensions or is_new:
-            own.append(dimension)
-            continue
-        problems.append(
-            dimension.problem(
-                f"the rubric that this extends has no dimension '{name}', and a new one needs "
-                f"'checks' or 'judge'; {did_you_mean(name, base_dimensions)}",
-                code="rubric.unknown-dimension",
+        if name in dimensions and dimensions[name] is base_dimensions[name]:
+            dimensions[name] = _changed_dimension(base_dimensions[name], dimension)
+        elif not name or name in base_dimensions or {"checks", "judge"} & dimension.fields.keys():
+            # Validation refuses one without a name, or with the name of another.
+            new.append(dimension)
+        else:
+            problems.append(
+                dimension.problem(
+                    f"the rubric that this extends has no dimension '{name}', and a new one needs "
+                    f"'checks' or 'judge'; {did_you_mean(name, base_dimensions)}",
+                    code="rubric.unknown-dimension",
+                )
             )
-        )
+    # 3. All fields.
+    inherited = {name: field for name, field in base.fields.items() if name not in _NOT_INHERITED}
     fields = _merged(file.fields, inherited, mappings=("scale", "shorten", "prompts"))
-    if _items_of(file, "dimensions"):
-        dimensions = _merged_dimensions(own, remaining)
-        fields["dimensions"] = replace(file.fields["dimensions"], value=dimensions)
-    elif "dimensions" in file.fields and file.fields["dimensions"].value in (None, []):
-        fields["dimensions"] = inherited["dimensions"]
+    if fields["dimensions"].value is None or isinstance(fields["dimensions"].value, list):
+        merged = [*dimensions.values(), *new]
+        fields["dimensions"] = replace(fields["dimensions"], value=merged)
     return replace(file, value=fields), problems
-
-
-def _merged_dimensions(own: Sequence[Written], base: Mapping[str, Written]) -> list[Written]:
-    """The base's dimensions with a file's own changes, then those that only the file has."""
-    changes = _by_name(own)
-    merged = []
-    for name, dimension in base.items():
-        change = changes.get(name)
-        merged.append(_changed_dimension(dimension, change) if change else dimension)
-    # A dimension that stands twice comes here the second time, and is refused for that.
-    new = [d for d in own if _name(d) not in base or d is not changes[_name(d)]]
-    return [*merged, *new]
 
 
 def _changed_dimension(base: Written, change: Written) -> Written:
@@ -388,15 +374,6 @@ def _items_of(file: Written, name: str) -> Sequence[Written]:
     """The items of a field that holds a list; empty if there is no such field."""
     field = file.fields.get(name)
     return field.items if field else []
-
-
-def _by_name(dimensions: Sequence[Written]) -> dict[str, Written]:
-    """The first of each name, in order; those without a name are left to validation."""
-    by_name: dict[str, Written] = {}
-    for dimension in dimensions:
-        if name := _name(dimension):
-            by_name.setdefault(name, dimension)
-    return by_name
 
 
 def _name(dimension: Written) -> str:

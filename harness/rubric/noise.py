@@ -1,7 +1,7 @@
 """The noise of an evaluator: how much its composites vary when it judges one draft several times.
 
 It is measured once for a rubric and an evaluator, and kept beside the rubric in `essay.noise.json`.
-Within the noise of the threshold, a single judgement decides nothing.
+Within the noise of the threshold, a single judgement decides nothing (`is_undecided`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harness.errors import InvalidInput
 from harness.files import write_whole
 from harness.rubric.rubric import Rubric
+from harness.rubric.verdict import Verdict
 
 _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -145,3 +146,74 @@ def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
     remaining = [measurement for measurement in stored if measurement.evaluator != noise.evaluator]
     _Measured(rubric_sha256=rubric.sha256, measured=(*remaining, noise)).write(rubric, directory)
     return _Measured.path(rubric, directory)
+
+
+# A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves
+# calls; it is no test.
+_DEVIATIONS = 2
+
+
+def is_undecided(
+    verdict: Verdict,
+    judgements: Sequence[Sequence[Verdict]],
+    rubric: Rubric,
+    *,
+    noise: float | None = None,
+) -> bool:
+    """Whether another judgement could turn the outcome: near the threshold, chance decides.
+
+    `judgements` holds one list of verdicts for each judge; `noise` is the measured standard
+    deviation of a composite for which each judge is heard once.
+    """
+    near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
+    # Grouped by judge, since a judge who is always more severe than another makes no noise.
+    composites = [[verdict.composite for verdict in of_judge] for of_judge in judgements]
+    half_width = _half_width(composites, near=near, is_measured=noise is not None)
+    # Rounded, since 8.3 - 8 is more than 0.3 in floats.
+    distance = abs(verdict.composite - rubric.pass_at)
+    if half_width == 0 or round(distance - half_width, 9) > 0:
+        return False
+    for dimension in rubric.dimensions:
+        name, floor = dimension.name, dimension.floor
+        if floor is None or name not in verdict.vector:
+            continue
+        scores = [
+            [rubric.shared(name, v.vector[name]) for v in of_judge] for of_judge in judgements
+        ]
+        highest = rubric.shared(name, verdict.vector[name]) + _half_width(scores, near=near)
+        # The draft fails by this floor, whatever its composite turns out to be.
+        if round(highest - rubric.shared(name, floor), 9) < 0:
+            return False
+    return True
+
+
+def is_judged_enough(verdict: Verdict, rubric: Rubric) -> bool:
+    """Whether a verdict by another `pass_at` needs no further judgement by this one."""
+    judges = verdict.judges
+    if judges is None:
+        return True
+    # It is set if the noise of the evaluator was measured, which is not known here: in doubt, no.
+    if judges.borderline is not None:
+        return False
+    if "repeats" not in rubric.model_fields_set or rubric.repeats == 1:
+        return True
+    times = len(judges.composites)
+    distance = round(abs(verdict.composite - rubric.pass_at), 9)
+    return times == rubric.repeats or (times == 1 and distance > rubric.repeat_within)
+
+
+def _half_width(
+    values: Sequence[Sequence[float]], *, near: float, is_measured: bool = False
+) -> float:
+    """Half the width of the interval around the mean of `values`, which has a list for each judge.
+
+    It is `near` if each judge was heard once; `is_measured` says that this is measured noise.
+    """
+    expected = near / math.sqrt(max(map(len, values)))
+    repeated = [of_judge for of_judge in values if len(of_judge) > 1]
+    # Beside measured noise, these few values say nothing more.
+    if is_measured or not repeated:
+        return expected
+    observed = _DEVIATIONS * pooled_deviation(repeated) / math.sqrt(sum(map(len, values)))
+    # Two equal scores do not show that there is no noise: scores are coarse.
+    return max(expected, observed)

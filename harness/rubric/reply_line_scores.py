@@ -12,7 +12,7 @@ from harness.rubric.reply_statements import SCORE_LABEL, AskedDimensions, Statem
 
 # What may stand before a label at the start of a line: list marks, ticks, stars.
 _OPENING = re.compile(
-    r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
+    r"(?>(?:(?!\[result\])[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
     r"|\(?(?:\d{1,2}|[a-z])[.)](?=[\s*]))*)"
     r"(?:(?:dimension|criterion|category|aspect|metric|name)[ \t]*+\d{0,2}[ \t:*_.-]*+"
     r"|(?:score|rating)[ \t](?:for|of|on)[ \t]|(?:the|my)[ \t])?",
@@ -49,7 +49,8 @@ _NO_STATEMENT = re.compile(
 _MARKS_ONLY = re.compile(r"[\s*_#:=-]{0,40}")
 # What is no part of a reason.
 _MARKUP = re.compile(
-    r"[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:", re.IGNORECASE | re.MULTILINE
+    r"</?[a-z]\w*>|<(?=\s*(?:</|\Z))|[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:",
+    re.IGNORECASE | re.MULTILINE,
 )
 
 
@@ -83,13 +84,14 @@ class LineScores:
         first = opening.end() if opening else start
         # A heading that names no dimension of the rubric ends the text about the last one.
         is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
-        if is_heading and not _INNER_HEADING.match(self._text, first, end):
+        is_score = reply_numbers.ALONE.fullmatch(self._text, start, end)  # `**PASS**`
+        if is_heading and not is_score and not _INNER_HEADING.match(self._text, first, end):
             self._change_subject("", start)
-        self._read_labels(first, end)
+        self._read_labels(start, first, end)
         self._read_leading_number(start, end)
 
-    def _read_labels(self, first: int, end: int) -> None:
-        """Takes in the labels of a line, with scores behind them or not."""
+    def _read_labels(self, start: int, first: int, end: int) -> None:
+        """Takes in the labels of a line, the `first` behind list marks, with scores or without."""
         text = self._text
         find_label = self._asked.label.match
         opens_with_label = find_label(text, first, end) or _ENTRY.match(text, first, end)
@@ -111,6 +113,8 @@ class LineScores:
             behind = _BEHIND_NAME.match(text, label.end(), end)
             opens_text = label_start == first and behind is not None
             if is_name and (number or opens_text):
+                # The text about the last dimension ends before the name and its list marks.
+                self._change_subject("", start if label_start == first else label_start)
                 self._change_subject(name, label.end())
             # In `clear, useful: 7`, it is unknown whose score the 7 is.
             is_unclear = is_name and follows_open_name
@@ -124,7 +128,7 @@ class LineScores:
         if not number or not self._subject:
             return
         # Words behind a number without a scale may say what it counts.
-        is_count = not number["scale_end"] and self._text[number.end() : end].strip(" \t\r*_`.")
+        is_count = not number["scale_end"] and self._text[number.end() : end].strip(" \t\r*_`.]")
         is_below_name = _MARKS_ONLY.fullmatch(self._text, self._subject_changes[-1], start)
         if is_below_name and not is_count:
             self._state(self._subject, number, start)

@@ -24,7 +24,8 @@ _WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"
 _WORD = rf"{_any(*_WORDS)}\b"
 DIGITS = (
     # `7,5` is 7.5, but between commas it is two cells of a row.
-    r"[-\u2212]?(?:(?<![,;])\d{1,3},\d{1,2}(?![\d,])|\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
+    r"[-\u2212]?(?:(?<![,;])\d{1,3},\d{1,2}(?![\d,])"
+    r"|(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})(?:e[-+]?\d)?)"
 )
 _PASS = {"pass", "passed", "passes", "yes", "true"}
 _FAIL = {"fail", "failed", "fails", "no", "false"}
@@ -33,7 +34,7 @@ _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
 PERCENT = r"(?:%|per[ ]?cent(?:age)?\b)"
-_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
+_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|p[uo]n(?:t[io]s?|ten)|балл\w{0,2})\b|[点分점]))"
 
 
 def score_in(
@@ -180,7 +181,7 @@ _BEHIND = (
     rf"(?!\.?\d)(?:{_OF}(?(slash)(?!{_RANGE}|[ \t]*+/)|{_END_OF_SCORE})"
     rf"|(?P<percent>%)?{_UNIT}?{_END_OF_SCORE})"
 )
-AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_NUMBER}{_BEHIND}", re.IGNORECASE)
+AT_FIRST = re.compile(rf"[\s*_`\[-]*+{_NO_LIST}(?!{_WORD}){_NUMBER}{_BEHIND}", re.IGNORECASE)
 """A score that begins a line."""
 ALONE = re.compile(
     rf"[\s*_]*+{_NUMBER}(?:{_OF}|(?P<percent>[ ]?%))?{_UNIT}?[\s*_)\uff09\]]*+\.?\s*", re.IGNORECASE

@@ -90,11 +90,10 @@ def judged_score(
     dimension: Dimension, judgement: Judgement, draft: Draft, *, applied_caps: Iterable[AppliedCap]
 ) -> DimensionScore:
     """The score of a dimension by a model's judgement; `applied_caps` are those by checks."""
-    findings: dict[Finding, None] = {}  # each once, in order
-    for issue in judgement.issues:
-        index = section_named(issue.section or "", draft.sections)
-        title = None if index is None else draft.sections[index].title
-        findings[Finding(issue.message, title, index)] = None
+    findings = dict.fromkeys(  # each once, in order
+        draft.finding(issue.message, section_named(issue.section or "", draft.sections), code="")
+        for issue in judgement.issues
+    )
     messages = [issue.message for issue in judgement.issues]
     score = DimensionScore(
         name=dimension.name,

@@ -17,7 +17,6 @@ from harness.graph import InProcess, NodeCall, Timeout, Work
 from harness.graph.executor import timed
 from harness.graph.graph import ResultT
 from harness.graph.node import RUN_PARAMETER
-from harness.graph.outcome import Log
 from harness.inference import Completion, Image, Message, OnCut, ToolCall
 from harness.session.mcp_tools import ToolSource
 from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableTool, cut, result_of
@@ -280,8 +279,7 @@ class _ToolCaller:
         if tool.timeout_s is None:
             return result_of(await result)
         limit = Timeout(total_s=tool.timeout_s)
-        # The log is for tasks that are left behind, of which `timed` itself warns.
-        result = timed(result, limit, pulse=call.pulse, label=call.label, log=Log())
+        result = timed(result, limit, pulse=call.pulse, label=call.label)
         try:
             return result_of(await result)
         except NodeTimedOut as error:

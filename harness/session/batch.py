@@ -23,7 +23,7 @@ import orjson
 
 from harness.errors import InvalidInput, NodeFailed, Notice
 from harness.files import write_whole
-from harness.graph import Graph, NodeSkip, Skipped
+from harness.graph import Graph, NodeSkip, Skipped, graph_inputs
 from harness.graph.graph import returned
 from harness.graph.plan import plan_of
 from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
@@ -31,17 +31,15 @@ from harness.inference import Backend, Limits, Spent
 from harness.log import log_warning
 from harness.rows import check_output, rows_saved
 from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise
-from harness.rubric.evaluator import is_judged_enough
+from harness.rubric.noise import is_judged_enough
 from harness.session.batch_files import (
     ROWS,
     SCORED,
     SCORES,
-    USES,
     BatchFiles,
     BatchResult,
     MadeBefore,
     OutputForm,
-    add_output,
     manifest_of,
     only_writer,
     state_of,
@@ -57,12 +55,12 @@ from harness.session.batch_rows import (
     target_of,
 )
 from harness.session.evaluation import evaluate
-from harness.session.models import known_endpoints
+from harness.session.models import with_backends
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
 from harness.session.result import RunResult
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
-from harness.session.roles import EVALUATOR, Roles, with_backends
+from harness.session.roles import EVALUATOR, Roles
 from harness.session.run import Run
 from harness.session.scorers import Scorer
 from harness.session.settings import Settings
@@ -145,6 +143,8 @@ class Batch:
             )
         if output is not None:
             check_output(output, {".csv", ".jsonl", ".parquet"})
+
+        # 1. What is made of the rows.
         self._name = name or f"batch {rows.pipeline.name if rows.pipeline else ''}"
         self.output = output
         self._rows = rows
@@ -162,6 +162,9 @@ class Batch:
         self._recorded: _Recorded | None = None
         self._manifest: dict[str, Any] = {}
         self.node = SCORES if rows.pipeline is None else ROWS
+
+        # 2. The run that made the output so far. Rows keep their numbers in it, which are parts of
+        #    the calls' labels.
         self._earlier: EarlierRun | None = None
         if output is not None and output.parent.is_dir():
             # Locked before the manifest is read: its writer may be about to change it.
@@ -170,14 +173,16 @@ class Batch:
                 self._earlier = self._unfinished(output, settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         names_before = orjson.loads(before.text) if before is not None and before.text else []
-        # Row number → row name. Rows keep their numbers, which are parts of the calls' labels.
+        # Row number → row name.
         self._order: list[str] = list(dict.fromkeys([*names_before, *rows.given]))
+
+        # 3. The graph, and this part of the run.
         if len(self._order) > _DRAWN_ROWS:
             trace = trace.model_copy(update={"timelines": ()})
         seed = separation.pool_seed or pool_seed
         separation = separation.model_copy(update={"pool_seed": seed or None})
-        self._settings = settings.model_copy(update={"trace": trace, "separation": separation})
-        self._backends = backends
+        settings = settings.model_copy(update={"trace": trace, "separation": separation})
+        self._settings = with_backends(settings, backends)
         self._prepare()
         if rescore:
             # First the graph that makes outputs, by which those of earlier parts are recognized;
@@ -228,7 +233,6 @@ class Batch:
                 self._inputs,
                 self._earlier,
                 settings=self._settings,
-                backends=self._backends,
                 through=ROWS if self._rows.pipeline else None,
             )
             kept_by_node.update(map(node_of_all, foreseen.kept))
@@ -280,7 +284,7 @@ class Batch:
         earlier, form = self._earlier, self._form
         before: list[MadeBefore] = []
         if earlier is not None:
-            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            now = await Surroundings(self._settings).beside(earlier.outputs)
             before = [*self._made_before(earlier, now)]
 
         def reused(node: str, number: int, output: str) -> object:
@@ -474,12 +478,12 @@ class Batch:
         """The graph's inputs: name → a value for each row, by which its calls are recognized."""
         table, recorded = self._rows, self._recorded
         inputs = {"digests": self._order}
-        take_rows = ["row" in scorer.takes for scorer in self._scorers]
+        needed = graph_inputs(self._graph)
         if isinstance(table, BatchRows):
             names = [name if name in table.given else None for name in self._order]
-            if self._chosen or not all(take_rows):
+            if "references" in needed:
                 inputs["references"] = [table.reference(name) if name else "" for name in names]
-            if any(take_rows):
+            if "whole_rows" in needed:
                 fields = [dict(table.given[name].fields) if name else "" for name in names]
                 inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:
@@ -490,9 +494,7 @@ class Batch:
         """Tags of the models that judge; empty if only checks decide."""
         if self._chosen is None or self._checks_only or not self._chosen.rubric.judged:
             return ()
-        backends = self._backends or {}
-        assigned = with_backends(self._settings.roles, backends)
-        return Roles(known_endpoints(self._settings, backends), assigned).tags(EVALUATOR)
+        return Roles(self._settings.endpoints, self._settings.roles).tags(EVALUATOR)
 
     def _is_given(self, label: str) -> bool:
         """Whether the row of a call is still in the table."""
@@ -506,7 +508,7 @@ class Batch:
         # `is_judged_enough` does not know the noise, which also decides how often to judge.
         if load_noise(chosen.rubric, "", directory=chosen.directory) != (None, ""):
             return set()
-        surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+        surroundings = await Surroundings(self._settings).beside(earlier.outputs)
         threshold_by_sha256 = at_any_threshold(chosen.rubric)
         state_by_sha256: dict[str, StepState] = {}
         labels = set()
@@ -607,7 +609,7 @@ class Batch:
         for number, name in enumerate(self._order):
             if name in self._rows.given:
                 row = self._row_made_before(number, earlier, now)
-                if row.last:
+                if row.last.outputs:
                     yield row
 
     def _row_made_before(self, number: int, earlier: EarlierRun, now: Surroundings) -> MadeBefore:
@@ -617,20 +619,20 @@ class Batch:
             call = self._call_of(state, number, output)
             reusable = None
             # A score holds only as long as the output that it is of.
-            if node == self.node or self.node in row.valid:
+            if node == self.node or self.node in row.valid.outputs:
                 reusable = earlier.outputs.find(call, changes=now.change_since)
             if isinstance(reusable, tuple):
                 value, digest = reusable
                 value = orjson.loads(state.step.form.encode(value))
                 uses = {name: use.digest for name, use in call.uses.items()}
-                add_output(row.valid, node, value, uses)
-                add_output(row.last, node, value, uses)
+                row.valid.add(node, value, uses)
+                row.last.add(node, value, uses)
                 if node == self.node:
                     output = {"output": digest}
                 continue
             before = earlier.outputs.last(node, number)
             if before is not None and before.value is not None:
-                add_output(row.last, node, before.value, before.uses or {})
+                row.last.add(node, before.value, before.uses)
                 row.reason = row.reason or reusable
         return row
 
@@ -651,15 +653,15 @@ class Batch:
         table = self._rows
         assert isinstance(table, BatchRows)
         if self._earlier is not None:
-            now = Surroundings(self._settings, self._backends)
+            now = Surroundings(self._settings)
             for row in self._made_before(self._earlier, now):
-                if ROWS in row.last:
-                    name = self._order[row.number]
-                    recorded.values[name] = row.last[ROWS]
-                    recorded.digests[name] = digest_of_value(row.last[ROWS])
+                if ROWS in row.last.outputs:
+                    name, output = self._order[row.number], row.last.outputs[ROWS]
+                    recorded.values[name] = output
+                    recorded.digests[name] = digest_of_value(output)
                     recorded.uses[name] = {
                         use: Use(model)
-                        for use, model in row.last[USES].items()
+                        for use, model in row.last.uses.items()
                         if use.startswith("reply:")
                     }
         form = self._states[ROWS].step.form

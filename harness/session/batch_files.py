@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
@@ -52,18 +52,29 @@ ROWS = "rows"
 """The node that calls the pipeline."""
 SCORES = "scores"
 """The node that scores the pipeline's outputs by a rubric."""
-# These two keys of `Made` are no nodes.
-USES = "uses"
-_DIGEST = "digest"
 _ROW = ["row", "id", "file", "line"]
 _FAILURE_COLUMNS = ["id", "reason"]
 _FAILURE = TypeAdapter(RowFailure)
 
-Made = dict[str, Any]
-"""What was made of a row. Node → its output as a JSON value, or None for a scorer that failed.
-`USES` → what their calls used: a name such as `reply:producer:qwen` → the model."""
 Line = Mapping[str, Any]
 """A row's line in the output, as JSON values."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Made:
+    """What was made of a row."""
+
+    outputs: dict[str, Any] = field(default_factory=dict)
+    """Node → its output as a JSON value, or None for a scorer that failed."""
+    uses: dict[str, str] = field(default_factory=dict)
+    """What the calls used: a name such as `reply:producer:qwen` → the model."""
+    digest: str | None = None
+    """Of the pipeline's output, if this part of the run made it."""
+
+    def add(self, node: str, value: object, uses: Mapping[str, str] | None = None) -> None:
+        """Adds a node's output, and what its call used."""
+        self.outputs[node] = value
+        self.uses |= uses or {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,15 +82,9 @@ class MadeBefore:
     """What earlier parts of the run made of a row."""
 
     number: int  # the row's number in the run
-    valid: Made = field(default_factory=dict)  # the outputs that still hold
-    last: Made = field(default_factory=dict)  # the last outputs, whether they still hold or not
+    valid: Made = field(default_factory=Made)  # the outputs that still hold
+    last: Made = field(default_factory=Made)  # the last outputs, whether they still hold or not
     reason: str | None = None  # why some of the last outputs do not hold
-
-
-def add_output(made: Made, node: str, value: object, uses: Mapping[str, str]) -> None:
-    """Adds a node's output, and what its call used, to what was made of a row."""
-    made[node] = value
-    made[USES] = {**made.get(USES, {}), **uses}
 
 
 def state_of(output: Path) -> Path:
@@ -187,7 +192,7 @@ class OutputForm:
         """The line of the row of this number in the run and this name."""
         row = self.rows.given[name]
         models = []
-        for use, model in made.get(USES, {}).items():
+        for use, model in made.uses.items():
             if use.startswith("reply:"):
                 _, role, endpoint = use.split(":", 2)
                 models.append({"role": role, "endpoint": endpoint, "model": model})
@@ -197,7 +202,7 @@ class OutputForm:
             "file": str(row.path),
             "line": row.line,
             "inputs": row.fields,  # stay as they are, which may be packed, until they are written
-            "output": made[ROWS],
+            "output": made.outputs[ROWS],
             "models": models,
         }
 
@@ -303,13 +308,15 @@ class BatchFiles:
         """
         self._reused = reused
         for row in before:
-            if row.valid:
+            if row.valid.outputs:
                 self._add_made(row.number, row.valid)
-            is_shown = ROWS in row.last or self.nodes <= row.last.keys()
+            outputs = row.last.outputs
+            is_shown = ROWS in outputs or self.nodes <= outputs.keys()
             if is_shown and row.number not in self.form.lines:
                 # An output that no longer holds stays until it is replaced, so that a batch that
                 # is interrupted has lost nothing. A scorer that failed, or is new, has no score.
-                line = self._line(row.number, dict.fromkeys(self.nodes) | row.last)
+                made = replace(row.last, outputs=dict.fromkeys(self.nodes) | outputs)
+                line = self._line(row.number, made)
                 line["outdated"] = row.reason or "not all scorers have scored it yet"
                 self._outdated[row.number] = line
         if not self._is_parquet:
@@ -360,18 +367,19 @@ class BatchFiles:
                     self._take_failure(node, number, record)
             case NodeOutput(node=node, item=int(item)) if node in self.nodes:
                 # A row's output voids the scores of its earlier output.
-                made = {_DIGEST: record.digest} if node == ROWS else self._made_by_row.get(item, {})
-                value = orjson.loads(orjson.dumps(record.value))
-                add_output(made, node, value, record.uses or {})
+                made = self._made_by_row.get(item, Made())
+                if node == ROWS:
+                    made = Made(digest=record.digest)
+                made.add(node, orjson.loads(orjson.dumps(record.value)), record.uses)
                 self._add_made(item, made)
             case Instant():
                 # A score is reused in the run if a row was made again and has the same output.
                 reuse = events.Reuse.of(record)
                 if reuse and reuse.item is not None and reuse.node in self.nodes - {ROWS}:
-                    made = self._made_by_row.get(reuse.item, {})
-                    if digest := made.get(_DIGEST):
-                        value = self._reused(reuse.node, reuse.item, digest)
-                        self._add_made(reuse.item, made | {reuse.node: value})
+                    made = self._made_by_row.get(reuse.item, Made())
+                    if made.digest:
+                        made.add(reuse.node, self._reused(reuse.node, reuse.item, made.digest))
+                        self._add_made(reuse.item, made)
             case RunStarted():
                 self.begun(record.run_id)
 
@@ -382,15 +390,16 @@ class BatchFiles:
             reason = reason[len(f"{kind}: ") :]
         code = self.codes.get((node, self.order[number]), NodeFailed.code)
         self.fail_row(number, reason, code=code)
-        made = self._made_by_row.get(number, {})
-        if node != ROWS and ROWS in made:
+        made = self._made_by_row.get(number, Made())
+        if node != ROWS and ROWS in made.outputs:
             # The row has a line, without a score of the scorer that failed.
-            self._add_made(number, made | {node: None})
+            made.add(node, None)
+            self._add_made(number, made)
 
     def _add_made(self, number: int, made: Made) -> None:
         """Writes the row's line if all nodes have an output for it; else keeps what was made."""
         self._made_by_row[number] = made
-        if not self.nodes <= made.keys():
+        if not self.nodes <= made.outputs.keys():
             return
         del self._made_by_row[number]
         line = self.form.lines[number] = self._line(number, made)

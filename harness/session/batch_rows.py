@@ -240,7 +240,11 @@ class BatchRows(NoCode):
                 f"{did_you_mean(unknown[0], self._names)}",
                 code="pipeline.unknown-input",
             )
-        rows = [*_rows_of(inputs, columns or {}, self._names)]
+
+        # 1. The rows of the table, or a sample of them.
+        texts = [text for text in self._every.values() if isinstance(text, str)]
+        named = {match[2] for text in texts for match in _BRACES.finditer(text) if match[2]}
+        rows = [*_rows_of(inputs, columns or {}, self._names, named)]
         if not rows:
             raise InvalidInput("there is no row below the names of the columns", code="row.no-rows")
         if sample is not None:
@@ -250,6 +254,8 @@ class BatchRows(NoCode):
         if "epoch" not in self._names:
             rows = _with_ids_by_epoch(rows)
         self._columns = {name for row in rows if isinstance(row, Row) for name in row.fields}
+
+        # 2. Those that fit, and those that do not.
         # Row name → row that fits. A name is a digest of the row's inputs, with the contents of
         # files that they name, and ends with the epoch.
         self.given: dict[str, Row] = {}
@@ -269,6 +275,8 @@ class BatchRows(NoCode):
         for name, value in self._every.items():
             if isinstance(value, str):
                 self._warn_of_doubled_braces(name, value)
+
+        # 3. The identity of the table, and the rows of the shard.
         names = [f"{name} {row.id}" for name, row in self.given.items()]
         names += map(_name_of, self.refused)
         # For the manifest. Sorted, since the same table in another order has the same shards.
@@ -398,7 +406,9 @@ class BatchRows(NoCode):
                 return _undoubled(match)
             if column in row.fields:
                 value = row.fields[column]
-                return text_of(value) if isinstance(value, dict) else str(value)
+                # As in the table: JSON has no True, and other quotation marks.
+                is_json = isinstance(value, dict | list | tuple | bool)
+                return text_of(value) if is_json else str(value)
             if not self._means_column(match):
                 return match[0]
             hint = f"; it is one text, {_TABLE}" if row.line is None else ""
@@ -514,18 +524,20 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - of any library
 
 
 def _rows_of(
-    inputs: Inputs, columns: Mapping[str, str], names: frozenset[str]
+    inputs: Inputs, columns: Mapping[str, str], names: frozenset[str], named: AbstractSet[str]
 ) -> Iterator[Row | InvalidInput]:
-    """The rows of files, folders and mappings, or an error for one that cannot be read."""
+    """The rows of files, folders and mappings, or an error for one that cannot be read.
+
+    `names` are those of inputs, and `named` the columns that texts for all rows name.
+    """
     if isinstance(inputs, str | Path):
         inputs = [inputs]
     for number, source in enumerate(inputs, start=1):
         if isinstance(source, Mapping):
             yield _row_of_mapping(source, number, columns, names)
         elif isinstance(source, str | Path):
-            yield from read_rows(
-                [str(source)], columns=columns, whole=names | {"target", "sources"}
-            )
+            whole = names | {"target", "sources"}
+            yield from read_rows([str(source)], columns=columns, whole=whole, named=named)
         else:
             raise InvalidInput(
                 f"a row is {type(source).__name__}; give mappings of inputs, or names of files",

@@ -44,6 +44,7 @@ from harness.wiggum import (
     verdict_attributes,
     write_first_draft,
 )
+from harness.wiggum.prompts import RevisionPrompts
 
 _refusal = partial(refusal_to_run, environment=os.environ)
 
@@ -143,11 +144,9 @@ async def run_loop(
     reviser = Reviser(
         ask=ask,
         model=producer,
-        requirements=rubric.requirements,
         max_output_tokens=max_output_tokens,
         mode=revise,
-        shorten_over=rubric.shorten.revise_over,
-        prompts=rubric.prompts,
+        prompts=RevisionPrompts.of(rubric),
         candidates=candidates,
         finalists=finalists,
         # More candidates at once would only queue, and an earlier one may be good enough.

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
+
+import orjson
 
 from harness.errors import InvalidInput, Notice, did_you_mean
 from harness.files import read_text
@@ -27,7 +29,7 @@ from harness.session.batch_files import SCORED, SCORES, BatchResult, Line, Made,
 from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
-from harness.session.pipeline import Pipeline, check_batch
+from harness.session.pipeline import Pipeline, check_options
 from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
@@ -70,7 +72,7 @@ class EvaluationResult(BatchResult):
         return BatchResult.to_json(self) | {
             "epochs": self.epochs,
             "reduce": self.reduce,
-            "scores": [_json_of(score) for score in self.scores],
+            "scores": orjson.loads(orjson.dumps(self.scores)),
             "done": self.scored,
         }
 
@@ -196,7 +198,7 @@ class Evaluation:
             InvalidInput: A row does not fit, a target is missing or cannot be compared, the output
                 is not of this evaluation, or an argument is invalid; nothing was run.
         """
-        check_batch(**options)
+        check_options(**options)
         batch = self.batch(settings_or_default(settings), **options)
         return cast("EvaluationResult", await batch.run())
 
@@ -321,7 +323,7 @@ class EvaluationForm(OutputForm):
         # Scorer → the names of its scores so far, in their order.
         self._parts: dict[str, dict[str, None]] = {s.name: {} for s in evaluation.scorers}
 
-    @cached_property
+    @property
     def columns(self) -> list[str]:
         """See `OutputForm.columns`. They grow when a scorer returns scores of new names."""
         names = [*self._success]
@@ -339,22 +341,20 @@ class EvaluationForm(OutputForm):
         models = line.pop("models")
         scores: dict[str, float] = {}
         by_rubric: dict[str, Any] = {}
-        if made.get(SCORES):
-            scored = SCORED.validate_python(made[SCORES])
+        if made.outputs.get(SCORES):
+            scored = SCORED.validate_python(made.outputs[SCORES])
             has_sources = any(map(str.strip, row.sources))
             self._unjudged |= _why_unjudged(self._rubric, scored, has_sources=has_sources)
             by_rubric = _fields_by_rubric(scored)
             scores |= by_rubric.pop("scores")
         no_score: list[str] = []
         for scorer in self._evaluation.scorers:
-            for part, score in (made[scorer.node] or {}).items():
+            for part, score in (made.outputs[scorer.node] or {}).items():
                 if score is None:
                     no_score.append(part)
                     continue
                 scores[part] = score
-                if part not in self._parts[scorer.name]:
-                    self._parts[scorer.name][part] = None
-                    vars(self).pop("columns", None)  # the cached value lacks this part
+                self._parts[scorer.name][part] = None
         return {
             **head,
             **line,
@@ -478,15 +478,6 @@ def _fields_by_rubric(scored: Scored) -> dict[str, Any]:
             if s.source == "judged"  # the findings of a check are its reason already
             for f in s.own_findings
         ],
-    }
-
-
-def _json_of(score: ScoreSummary) -> dict[str, Any]:
-    figures = asdict(score)
-    # JSON has no NaN.
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in figures.items()
     }
 
 

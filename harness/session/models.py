@@ -50,6 +50,7 @@ from harness.session.monitoring import (
     record_machine_speed,
     sampling,
 )
+from harness.session.roles import roles_with_backends
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import (
@@ -85,6 +86,13 @@ def known_endpoints(
     if settings.seed is not None:
         endpoints = {tag: endpoint.made_repeatable() for tag, endpoint in endpoints.items()}
     return placed(endpoints, settings)
+
+
+def with_backends(settings: Settings, backends: Mapping[str, Backend] | None) -> Settings:
+    """The settings with all endpoints that a run may call, and the roles that backends play."""
+    roles = roles_with_backends(settings.roles, backends or {})
+    endpoints = known_endpoints(settings, backends)
+    return settings.model_copy(update={"endpoints": endpoints, "roles": roles})
 
 
 def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> None:

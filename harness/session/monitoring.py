@@ -28,7 +28,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,7 +36,7 @@ from harness.files import whole_file
 from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
 from harness.hardware.capacity import core_count
 from harness.hardware.machine import (
-    Gpus,
+    GpuDriver,
     ProcessUse,
     core_use,
     memory_bytes_per_s,
@@ -46,7 +45,7 @@ from harness.hardware.machine import (
     read_gpus,
 )
 from harness.inference import MACHINE, Endpoint
-from harness.inference.providers.counters import Reading
+from harness.inference.providers.counters import MetricsSource, Reading
 from harness.log import log_warning
 from harness.trace import Clock, Interval, Tracer, describe, events
 from harness.trace.clock import boot_id
@@ -230,28 +229,11 @@ def _user_code(innermost: FrameType) -> tuple[str | None, str | None]:
 # --- counters of servers and devices --------------------------------------------------------------
 
 
-class Source(Protocol):
-    """A server or device whose counters one task reads again and again."""
-
-    @property
-    def pause_s(self) -> float:
-        """The least time between the end of a read and the next."""
-        ...
-
-    async def read(self) -> tuple[Reading, ...]:
-        """The quantities now."""
-        ...
-
-    async def aclose(self) -> None:
-        """Closes its connection, if it has one."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
     """A server or device to sample."""
 
-    source: Source
+    source: MetricsSource | LocalSource
     track: str
     """The track of its counters: `server <tag>`, `machine`, `gpu0`, …"""
     called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -310,13 +292,13 @@ def device_sources(
     `engines` map a track to a function that gives the process id of an engine started here, or None
     as long as it has no process.
     """
-    with opened_gpus() as gpus:
+    with opened_gpus() as driver:
         sources = {"machine": LocalSource(core_readings())}
         for track, process_id in {"process harness": os.getpid, **engines}.items():
             sources[track] = LocalSource(process_readings(process_id, clock=clock))
-        if gpus is not None:
-            for number, gpu in enumerate(gpus.found):
-                sources[gpu.name] = GpuSource(gpu_readings(gpus, number))
+        if driver is not None:
+            for number, gpu in enumerate(driver.gpus):
+                sources[gpu.name] = GpuSource(gpu_readings(driver, number))
         sampled = [Sampled(source=source, track=track) for track, source in sources.items()]
         for entry in sampled:
             entry.called.set()
@@ -332,7 +314,7 @@ class LocalSource:
         self._readings = readings
 
     async def read(self) -> tuple[Reading, ...]:
-        """See `Source`."""
+        """The quantities now."""
         return next(self._readings)
 
     async def aclose(self) -> None:
@@ -343,7 +325,7 @@ class GpuSource(LocalSource):
     """Readings of a GPU, whose driver may take long to answer."""
 
     async def read(self) -> tuple[Reading, ...]:
-        """See `Source`."""
+        """The quantities now."""
         return await asyncio.to_thread(next, self._readings)
 
 
@@ -388,10 +370,10 @@ def process_readings(
         yield tuple(readings)
 
 
-def gpu_readings(gpus: Gpus, number: int) -> Iterator[tuple[Reading, ...]]:
+def gpu_readings(driver: GpuDriver, number: int) -> Iterator[tuple[Reading, ...]]:
     """The load, memory and power of one GPU, as far as its driver reports them."""
     while True:
-        state = gpus.state(number)
+        state = driver.state(number)
         quantities = (
             ("in use", "share", state.busy),
             ("memory taken", "bytes", state.used_bytes),

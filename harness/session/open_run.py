@@ -13,8 +13,16 @@ Who makes and closes what:
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,11 +42,11 @@ from harness.residency import KeepAliveBudget
 from harness.rubric import Noise
 from harness.session.demand import judges, needed_roles
 from harness.session.mcp_tools import McpServers
-from harness.session.models import OpenModels, describe_endpoints, known_endpoints, open_models
+from harness.session.models import OpenModels, describe_endpoints, open_models, with_backends
 from harness.session.passages import PassageLibrary, PassageStore
 from harness.session.result import all_passed
 from harness.session.resume import EarlierRun, Origin
-from harness.session.roles import Casting, Roles, cast_roles, check_evaluators, with_backends
+from harness.session.roles import Casting, Roles, cast_roles, check_evaluators
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
@@ -88,8 +96,7 @@ class Setup:
     """Settings and backends, as a run or all runs of a session use them."""
 
     settings: Settings
-    """Its roles include those that backends play."""
-    endpoints: Mapping[str, Endpoint]
+    """See `with_backends`."""
     compared: ComparedModels
     environment: Mapping[str, str]
     """Environment variables, among them the API keys that endpoints name."""
@@ -110,15 +117,14 @@ class Setup:
         Raises:
             NotTrusted: Credentials or passages may not be sent to the store of the memory.
         """
-        endpoints = known_endpoints(settings, backends)
+        settings = with_backends(settings, backends)
+        endpoints = settings.endpoints
         memory = settings.memory
         trace = settings.trace
         check_store(memory.path, written_in=memory.written_in, environment=environment)
         warn_of_secrets(endpoints.values(), environment=environment, named=trace.secrets)
-        roles = with_backends(settings.roles, backends or {})
         return cls(
-            settings=settings.model_copy(update={"roles": roles}),
-            endpoints=endpoints,
+            settings=settings,
             compared=ComparedModels(endpoints, same_family=settings.separation.same_family),
             environment=environment,
             backends=backends,
@@ -135,7 +141,7 @@ class Setup:
 
     def required(self, roles: Roles, needed_roles: Mapping[str, str]) -> frozenset[str]:
         """Tags of the endpoints that must be usable; for `needed_roles`, see `Roles.required`."""
-        models_of_memory = _models_of(self.settings.memory, self.endpoints)
+        models_of_memory = _models_of(self.settings.memory, self.settings.endpoints)
         return roles.in_use | roles.required(needed_roles) | models_of_memory
 
     def opened(
@@ -147,7 +153,7 @@ class Setup:
     ) -> AbstractAsyncContextManager[OpenModels]:
         """See `open_models`."""
         return open_models(
-            self.endpoints,
+            self.settings.endpoints,
             settings=self.settings,
             environment=self.environment,
             backends=self.backends,
@@ -221,38 +227,49 @@ class SharedParts:
 # --- a part of a run ------------------------------------------------------------------------------
 
 
-class CallMoments:
-    """Numbers what happens to calls of nodes, to know what is of their last attempts."""
+@dataclass(slots=True)
+class _EndedLoop:
+    label: str
+    """Of the innermost call that it is in."""
+    result: WiggumResult
+    repeated: str = ""
+    """The label of the innermost call around it that was repeated since; empty if none was."""
+
+
+class EndedLoops:
+    """The revise loops that ended in a part of a run; knows which are of the last attempts."""
 
     def __init__(self) -> None:
-        self._moments = itertools.count(1)
-        # Label of a call → when it was last repeated; and when its output was last taken again, by
-        # an attempt of a call around it.
-        self._repeated: dict[str, int] = {}
-        self._kept: dict[str, int] = {}
+        self._loops: list[_EndedLoop] = []
+        # Label of an outermost call → the loops in it: a batch has a call for each of many rows.
+        self._loops_by_call = defaultdict[str, list[_EndedLoop]](list)
 
-    def next(self) -> int:
-        """The number of this moment."""
-        return next(self._moments)
+    def add(self, label: str, loop: WiggumResult) -> None:
+        """Adds a loop that has ended, in this call of a node."""
+        ended = _EndedLoop(label, loop)
+        self._loops.append(ended)
+        self._loops_by_call[label.partition("/")[0]].append(ended)
 
     def repeats(self, label: str) -> None:
         """Notes that a call is repeated."""
-        self._repeated[label] = self.next()
+        for loop in self._within(label):
+            loop.repeated = max(loop.repeated, label, key=len)
 
     def keeps(self, label: str) -> None:
         """Notes that a further attempt of a call around this one takes its output again."""
-        self._kept[label] = self.next()
+        for loop in self._within(label):
+            # What it did in earlier attempts of its own is not in that output.
+            if label.startswith(f"{loop.repeated}/"):
+                loop.repeated = ""
 
-    def is_still_so(self, label: str, moment: int) -> bool:
-        """Whether what a call did then is of the last attempt of it and of all calls around it."""
-        around = label
-        while around:
-            if self._repeated.get(around, 0) > moment:
-                return False
-            # What is inside a call whose output was taken again is as new as that.
-            moment = max(moment, self._kept.get(around, 0))
-            around = around.rpartition("/")[0]
-        return True
+    @property
+    def of_last_attempts(self) -> tuple[WiggumResult, ...]:
+        """In the order they ended, without those of attempts that were repeated."""
+        return tuple(loop.result for loop in self._loops if not loop.repeated)
+
+    def _within(self, label: str) -> Iterator[_EndedLoop]:
+        loops = self._loops_by_call.get(label.partition("/")[0], ())
+        return (loop for loop in loops if f"{loop.label}/".startswith(f"{label}/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,11 +344,7 @@ class OpenRun:
     """What a node's call depends on, so that a resumed run repeats it if that changed."""
 
     warnings: list[Notice] = field(default_factory=list)
-    call_moments: CallMoments = field(default_factory=CallMoments)
-    """When calls of nodes were repeated, or their outputs taken again."""
-    ended_loops: list[tuple[str, int, WiggumResult]] = field(default_factory=list)
-    """In the order they ended, each with the label of the innermost call that it is in, and the
-    number of this moment."""
+    ended_loops: EndedLoops = field(default_factory=EndedLoops)
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; filled when all nodes
     have ended."""
@@ -343,16 +356,6 @@ class OpenRun:
     """The calls of each model; filled when the run has ended."""
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
     """The rubric's hash, the folder of its files and the evaluators → the evaluators' noise."""
-
-    @property
-    def loops(self) -> tuple[WiggumResult, ...]:
-        """The loops of this part of the run, without those of attempts that were repeated."""
-        is_still_so = self.call_moments.is_still_so
-        return tuple(loop for label, moment, loop in self.ended_loops if is_still_so(label, moment))
-
-    def add_loop(self, label: str, loop: WiggumResult) -> None:
-        """Adds a loop that has ended, in this call of a node."""
-        self.ended_loops.append((label, self.call_moments.next(), loop))
 
     def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""
@@ -398,7 +401,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             else plan.shared.setup
         )
     settings = setup.settings
-    roles = cast_roles(setup.endpoints, settings, produces=plan.produces)
+    roles = cast_roles(settings.endpoints, settings, produces=plan.produces)
     is_judged = judges(plan.graph)
     # If the graph does not show that it judges, mistakes in evaluators are raised at the judgement.
     if is_judged:
@@ -429,7 +432,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             stack.enter_context(warnings_heard_by(run.trace.warned))
             for message, details in early_warnings:
                 run.trace.warned(message, details)
-            describe_endpoints(setup.endpoints, run.trace)
+            describe_endpoints(settings.endpoints, run.trace)
             if is_judged:
                 await run.casting.seat()
             else:
@@ -444,7 +447,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             run.budget = models.budget
             run.meter = Meter(
                 limits=merged(plan.limits, plan.own_limits, settings.limits.limits),
-                endpoints=setup.endpoints,
+                endpoints=settings.endpoints,
                 before=spent,
                 began_ns=began_ns,
                 tracer=run.trace,
@@ -455,7 +458,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             # Called last, since parts that are registered later may still make calls as they close.
             stack.callback(run.warn_of_no_price, run.meter)
             run.replies = KeptReplies(
-                setup.endpoints,
+                settings.endpoints,
                 trace=run.trace,
                 is_wanted=settings.trace.is_resumable,
                 warn=run.warn,
@@ -485,11 +488,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             run.mcp = McpServers(run.trace)
             stack.push_async_callback(run.mcp.aclose)
             run.surroundings = plan.surroundings or Surroundings(
-                settings,
-                setup.backends,
-                endpoints=setup.endpoints,
-                environment=environment,
-                facts=setup.facts,
+                settings, environment=environment, facts=setup.facts
             )
             yield run
     finally:
@@ -557,6 +556,7 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
     started = journal.started
     ended = journal.ended
     use = call_group(calls)
+    loops = run.ended_loops.of_last_attempts
     entries: list[dict[str, Any]] = [
         {
             "rubric": loop.rubric,
@@ -575,10 +575,10 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
             "best_round": loop.best.number,
             "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
         }
-        for loop in run.loops
+        for loop in loops
     ]
     last = entries[-1] if entries else {}
-    passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *run.loops])
+    passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *loops])
     is_skipped = any(notice.code == "run.result-skipped" for notice in run.warnings)
     roles = run.casting.roles
     separation = run.casting.separation

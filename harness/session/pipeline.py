@@ -61,8 +61,7 @@ class Pipeline(Graph[ResultT]):
         **policies: Unpack[PolicyOptions],
     ) -> None:
         super().__init__(name, fail_fast=fail_fast, result=result, **policies)
-        check_limits(limits)
-        _check_parallel(max_parallel)
+        check_options(limits=limits, max_parallel=max_parallel)
         self.limits = limits
         self.max_parallel = max_parallel
 
@@ -240,7 +239,7 @@ class Pipeline(Graph[ResultT]):
             InvalidInput: A row does not fit the pipeline, the output is not of this batch, or
                 another argument is invalid; nothing was run.
         """
-        check_batch(
+        check_options(
             sample=sample,
             max_parallel=max_parallel,
             limits=limits,
@@ -331,53 +330,28 @@ def _refuse_inputs_among(pipeline: Pipeline, options: Mapping[str, object]) -> N
             )
 
 
-def _check_parallel(max_parallel: int | None) -> None:
-    if max_parallel is not None and max_parallel < 1:
-        raise InvalidInput(
-            f"max_parallel={max_parallel} would let no call begin; give 1 or more",
-            code="pipeline.parallel-calls-not-positive",
-        )
-
-
-def check_options(**options: Any) -> None:  # noqa: ANN401 - as of `run_async`
-    """Raises `InvalidInput` for an invalid option of any run; missing options are valid."""
-    check_limits(options.get("limits"))
-    check_backends(options.get("backends"))
-    check_observers(options.get("observers", ()))
-
-
-def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch`
-    """Raises `InvalidInput` for an invalid option of a run over rows; missing options are valid."""
-    check_options(**options)
-    # Unchecked, max_parallel=0 would wait for ever, and sample=0 would run nothing silently.
-    _check_parallel(options.get("max_parallel"))
-    sample = options.get("sample")
-    if sample is not None and sample < 1:
-        raise InvalidInput(
-            f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"
-        )
-
-
-def check_limits(limits: object) -> None:
-    """Raises `InvalidInput` unless this is a `Limits` object or None."""
+def check_options(
+    *,
+    limits: object = None,
+    backends: object = None,
+    observers: object = (),
+    max_parallel: int | None = None,
+    sample: int | None = None,
+    **_others: object,
+) -> None:
+    """Raises `InvalidInput` for an invalid option of a run, a batch or a session."""
     if not isinstance(limits, Limits | None):
         raise InvalidInput(
             f"limits={limits!r} is no Limits object; write Limits(max_calls=9), for example",
             code="pipeline.limits-invalid",
         )
-
-
-def check_backends(backends: object) -> None:
-    """Raises `InvalidInput` unless this maps tags to backends, or is None."""
-    if backends is None:
-        return
-    if not isinstance(backends, Mapping):
+    if not isinstance(backends, Mapping | None):
         raise InvalidInput(
             f"backends={backends!r:.80} maps no tags to backends; write "
             '{"producer": ScriptedBackend(["A reply."])}, for example',
             code="pipeline.backends-invalid",
         )
-    for tag, backend in backends.items():
+    for tag, backend in (backends or {}).items():
         if not hasattr(backend, "chat"):
             raise InvalidInput(
                 f"backends[{tag!r}] is {backend!r:.80}, no backend; give ScriptedBackend(["
@@ -385,13 +359,19 @@ def check_backends(backends: object) -> None:
                 '"evaluator": Judge(9)}).backends of harness.testing',
                 code="pipeline.backends-invalid",
             )
-
-
-def check_observers(observers: object) -> None:
-    """Raises `InvalidInput` unless this is a list of functions that take a record."""
     if not isinstance(observers, Sequence) or not all(map(callable, observers)):
         raise InvalidInput(
             f"observers={observers!r:.80} is no list of functions that take a record; write "
             "[Metrics()], for example",
             code="pipeline.observers-invalid",
+        )
+    # Unchecked, max_parallel=0 would wait for ever, and sample=0 would run nothing silently.
+    if max_parallel is not None and max_parallel < 1:
+        raise InvalidInput(
+            f"max_parallel={max_parallel} would let no call begin; give 1 or more",
+            code="pipeline.parallel-calls-not-positive",
+        )
+    if sample is not None and sample < 1:
+        raise InvalidInput(
+            f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"
         )

@@ -14,13 +14,7 @@ from typing import Any
 
 from harness.errors import NodeFailed, Notice
 from harness.files import path_text
-from harness.graph import (
-    Execution,
-    NodeCall,
-    bind_inputs,
-    execute,
-    graph_inputs,
-)
+from harness.graph import Execution, NodeCall, bind_inputs, execute, graph_inputs
 from harness.graph.executor import Executor, InProcess, OnDemand, OpenExecutor
 from harness.graph.graph import asks_for_workers
 from harness.graph.reuse import OUTPUT_CACHE, Shared
@@ -30,6 +24,7 @@ from harness.inference import Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
 from harness.session.demand import Forecaster
+from harness.session.models import with_backends
 from harness.session.open_run import OpenRun, RunPlan, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -87,7 +82,8 @@ class PipelineRun(RunPlan):
             earlier = read_earlier_run(find_journal(run, lambda: self.settings.traces))
         values, given_inputs = inputs_now(graph, inputs, earlier)
         new_answers = match_answers(answers, earlier.questions)
-        surroundings = await Surroundings(self.settings, self.backends).beside(earlier.outputs)
+        settings = with_backends(self.settings, self.backends)
+        surroundings = await Surroundings(settings).beside(earlier.outputs)
         if earlier.is_finished:
             result = await result_if_nothing_to_do(graph, values, earlier, surroundings)
             if result is not None:
@@ -224,7 +220,7 @@ class PipelineRun(RunPlan):
                 )
 
             def repeats(label: str) -> None:
-                opened.call_moments.repeats(label)
+                opened.ended_loops.repeats(label)
                 opened.replies.give_again(label)
 
             ended = await execute(
@@ -233,7 +229,7 @@ class PipelineRun(RunPlan):
                 Shared(
                     run_of=run_of,
                     on_repeat=repeats,
-                    on_kept=opened.call_moments.keeps,
+                    on_kept=opened.ended_loops.keeps,
                     tracer=opened.trace,
                     executor=executor,
                     places=places,
@@ -324,7 +320,7 @@ class PipelineRun(RunPlan):
             retries=dict(self._retries),
             replies_used_again=opened.replies.used_again,
             parts=self.earlier.journal.parts + 1 if self.earlier else 1,
-            loops=opened.loops,
+            loops=opened.ended_loops.of_last_attempts,
             earlier_loops=tuple(opened.earlier_loops),
             models=tuple(opened.models),
             spent=opened.meter.of_run.spent,

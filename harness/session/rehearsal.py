@@ -12,7 +12,6 @@ from typing import Any
 from harness.graph import Execution, Graph, NodeCall, Work, execute
 from harness.graph.node_call import Suspended
 from harness.graph.reuse import Shared
-from harness.inference import Backend
 from harness.session.result import (
     CallResult,
     RunFiles,
@@ -97,7 +96,6 @@ async def rehearse(
     earlier: EarlierRun,
     *,
     settings: Settings,
-    backends: Mapping[str, Backend] | None = None,
     through: str | None = None,
 ) -> Rehearsal:
     """Finds the calls that a resumed run would make, without making them.
@@ -106,7 +104,7 @@ async def rehearse(
     pipeline's nodes. Raises `InvalidInput` as the run itself.
     """
     values, _ = inputs_now(graph, inputs, earlier)
-    surroundings = await Surroundings(settings, backends).beside(earlier.outputs)
+    surroundings = await Surroundings(settings).beside(earlier.outputs)
     no_calls = _NoCalls(through)
     ended = await _rehearsed(graph, values, earlier, surroundings, no_calls)
     reasons = {rerun.node: rerun.reason for rerun in ended.reruns}

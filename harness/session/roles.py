@@ -199,7 +199,7 @@ class Roles:
             )
 
 
-def with_backends(
+def roles_with_backends(
     assigned: Mapping[str, str | tuple[str, ...]], backends: Collection[str]
 ) -> dict[str, str | tuple[str, ...]]:
     """`[roles]`, but a backend that is given in code plays the role whose name is its tag.

@@ -612,7 +612,7 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # another run, with more room, may have more rounds
-        self._opened.add_loop(self._call.label, result)
+        self._opened.ended_loops.add(self._call.label, result)
         return result
 
     async def evaluate(

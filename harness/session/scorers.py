@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -71,7 +72,7 @@ class Scorer:
                 parts[part] = value.item()
         scores = [value for value in parts.values() if value is not None]
         numbers = [v for v in scores if isinstance(v, Real | Decimal)]
-        wrong = len(numbers) < len(scores) or not all(map(math.isfinite, numbers))
+        wrong = len(numbers) < len(scores) or not all(map(_is_finite, numbers))
         if wrong or not parts:
             raise EvaluationFailed(
                 f"scorer '{self.name}' returned {result!r:.80}; it must return a finite number, "
@@ -82,6 +83,12 @@ class Scorer:
             f"{self.name}.{part}" if part else self.name: None if value is None else float(value)
             for part, value in parts.items()
         }
+
+
+def _is_finite(number: Real | Decimal) -> bool:
+    with suppress(OverflowError):  # an integer beyond any float
+        return math.isfinite(number)
+    return False
 
 
 _BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}

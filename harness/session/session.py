@@ -16,13 +16,7 @@ from harness.log import warnings_heard_by
 from harness.session.open_run import Setup, SharedParts
 from harness.session.own_loop import Background, in_background, refuse_running_loop
 from harness.session.passages import PassageStore
-from harness.session.pipeline import (
-    Pipeline,
-    check_backends,
-    check_limits,
-    check_observers,
-    run_pipeline,
-)
+from harness.session.pipeline import Pipeline, check_options, run_pipeline
 from harness.session.result import RunEvents, RunResult
 from harness.session.roles import cast_roles
 from harness.session.settings import Settings, settings_or_default
@@ -183,18 +177,18 @@ async def open(  # noqa: A001 - harness.open
         InferenceError: The server of a managed model with a role does not say what it takes.
     """
     settings = settings_or_default(settings)
-    check_backends(backends)
-    check_observers(observers)
+    check_options(backends=backends, observers=observers)
     _check_session_limits(limits, tenants)
     setup = Setup.of(settings, backends, os.environ)
+    endpoints = setup.settings.endpoints
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
-    required = setup.required(cast_roles(setup.endpoints, setup.settings), {})
+    required = setup.required(cast_roles(endpoints, setup.settings), {})
     with warnings_heard_by(tracer.warned):
         async with setup.opened(tracer, required=required) as models:
             meter = Meter(
                 limits=limits or Limits(),
-                endpoints=setup.endpoints,
+                endpoints=endpoints,
                 tracer=tracer,
                 whose="session",
             )
@@ -235,7 +229,7 @@ def _check_session_limits(limits: object, tenants: object) -> None:
             code="session.tenants-invalid",
         )
     for scope in (limits, *(tenants.values() if isinstance(tenants, Mapping) else [tenants])):
-        check_limits(scope)
+        check_options(limits=scope)
         if isinstance(scope, Limits) and scope.max_seconds is not None:
             raise InvalidInput(
                 "max_seconds limits a run, and not a session; give it to session.run(limits=…), or "

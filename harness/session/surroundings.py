@@ -22,20 +22,13 @@ from harness.errors import ConfigurationInvalid, HarnessError
 from harness.graph import Earlier
 from harness.graph.state import Use
 from harness.graph.values import digest
-from harness.inference import (
-    Backend,
-    ChatRequest,
-    Completion,
-    Endpoint,
-    ModelMetadata,
-    server_address,
-)
+from harness.inference import ChatRequest, Completion, Endpoint, ModelMetadata, server_address
 from harness.inference.model_names import parse_model_name
 from harness.inference.reply_store import reply_settings
 from harness.inference.request import Request
 from harness.rubric import Rubric, load_rubric
 from harness.session.models import known_endpoints
-from harness.session.roles import Roles, with_backends
+from harness.session.roles import Roles
 from harness.session.separation import model_reported_by
 from harness.session.settings import OFFLINE_EMBEDDERS, Settings
 from harness.session.trust import facts_of, refusal_to_run
@@ -48,24 +41,22 @@ _UNKNOWN = "unknown"
 class Surroundings:
     """The uses of one run, or of the rehearsal of a run, as settings, files and servers have them.
 
-    `endpoints` are those of the settings and backends when None. A use that was read is not read
-    again. Runs with the same settings may share the uses that they read: `facts` maps a use's name
-    to the use, or to None if it cannot be read.
+    Of a run with backends in code, `settings` are those of `with_backends`. A use that was read is
+    not read again. Runs with the same settings may share the uses that they read: `facts` maps a
+    use's name to the use, or to None if it cannot be read.
     """
 
     def __init__(
         self,
         settings: Settings,
-        backends: Mapping[str, Backend] | None = None,
         *,
-        endpoints: Mapping[str, Endpoint] | None = None,
         environment: Mapping[str, str] = os.environ,
         facts: dict[str, Use | None] | None = None,
     ) -> None:
         self._settings = settings
         self._environment = environment
-        self._endpoints = known_endpoints(settings, backends) if endpoints is None else endpoints
-        self._roles = Roles(self._endpoints, with_backends(settings.roles, backends or {}))
+        self._endpoints = known_endpoints(settings)
+        self._roles = Roles(self._endpoints, settings.roles)
         self._facts = {} if facts is None else facts
         # Endpoint's tag → the model that its server reports, for models that seem to have moved.
         self._reported_models: dict[str, ModelMetadata] = {}

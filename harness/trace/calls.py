@@ -322,8 +322,7 @@ class ModelCost:
 class RunCost:
     """The cost of a run."""
 
-    # The called models, in that order, and uncalled ones paid by the hour.
-    models: tuple[ModelCost, ...]
+    models: tuple[ModelCost, ...]  # in the order of their first calls
     usd: float | None  # dollars, of all models whose cost is known; None if no cost is known
     usd_per_million_output_tokens: float | None  # for the output tokens of those models
     unpriced_models: tuple[str, ...]
@@ -340,10 +339,8 @@ def cost_of(
     """
     prices = {price.model: price for price in endpoints}
     models = tuple(
-        _model_cost(
-            model, [call for call in calls if call.model == model], prices.get(model), run_ns=run_ns
-        )
-        for model in dict.fromkeys(call.model for call in calls)
+        _model_cost(model, group, prices.get(model), run_ns=run_ns)
+        for model, group in grouped(calls, by=lambda call: call.model).items()
     )
     priced = [m for m in models if m.usd is not None]
     # None and not 0: a run of unknown price is not free.

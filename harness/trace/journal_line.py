@@ -55,11 +55,6 @@ _DEFAULTS: dict[type[Record], tuple[object, ...]] = {
 }
 
 
-def kind_of(record: Record) -> str:
-    """The word of a record's class in a journal."""
-    return _KINDS[type(record)]
-
-
 def line_start(record: type[Record]) -> bytes:
     """The beginning of every line of a class."""
     return b'{"kind":"%b",' % _KINDS[record].encode()

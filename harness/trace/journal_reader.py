@@ -22,7 +22,7 @@ import io
 import re
 import zlib
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -381,12 +381,15 @@ def next_part(journal: Path) -> int:
 def paths_beside(journal: Path) -> list[Path]:
     """The files beside a journal that may be further parts of its run, in order."""
     paths = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
-    parts: dict[Path, int] = {}
-    for path in paths:
-        part = part_of(path, journal)
-        if part:
-            parts[path] = part
-    return sorted(parts, key=parts.__getitem__)
+    return journals_among(paths, journal)
+
+
+def journals_among(paths: Iterable[Path], journal: Path) -> list[Path]:
+    """The files that are a run's journal or, by their names, further parts of it, in order."""
+    files = (path for path in paths if path.suffix == JOURNAL_SUFFIX)
+    parts = {path: 0 if path == journal else part_of(path, journal) for path in files}
+    numbered = [(part, path) for path, part in parts.items() if part is not None]
+    return [path for _, path in sorted(numbered)]
 
 
 def part_of(path: Path, journal: Path) -> int | None:

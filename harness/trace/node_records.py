@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -75,14 +75,14 @@ _Key = tuple[str, int | None]
 def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord, ...]:
     """One record for each call of a node, in the order in which they are first heard of.
 
-    Reads a journal twice, and keeps no output of it. With `latest`, figures are those of making a
+    Reads a journal once, and keeps no output of it. With `latest`, figures are those of making a
     call the last time, in place of all times. Raises `JournalInvalid` for a line in the middle that
     is not a record.
     """
     nodes = RecordedNodes()
-    for item in journal.items(SpanRecord, Instant, NodeOutput):
-        nodes.note(item)
-    return nodes.records(calls_of(journal.spans()), latest=latest)
+    items = nodes.noted(journal.items(SpanRecord, Instant, NodeOutput))
+    calls = calls_of(item for item in items if type(item) is SpanRecord)
+    return nodes.records(calls, latest=latest)
 
 
 class RecordedNodes:
@@ -93,6 +93,12 @@ class RecordedNodes:
         self._node_around: dict[int, _Key] = {}  # span → the innermost node call that it is in
         self._endpoints: list[EndpointEvent] = []
         self._reused_replies: list[ReplyAgain] = []
+
+    def noted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Passes the items of a journal on, and keeps what they say of nodes."""
+        for item in items:
+            self.note(item)
+            yield item
 
     def note(self, item: Item) -> None:
         """Adds an item, in the order of the journal."""
@@ -284,9 +290,9 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     # 1. Outputs of this part of the run.
     for flow in flows:
         # An `output`, or the `condition` of a `when=`, shows which node waited for which. Spans are
-        # numbered as they begin, so a source has the smaller number.
-        is_edge = flow.name in {"output", "condition"} and flow.source in by_id
-        if is_edge and flow.source < flow.target:
+        # numbered as they begin, so a source has the smaller number. A salvaged run may lack one.
+        is_known = flow.source in by_id and flow.target in by_id
+        if flow.name in {"output", "condition"} and is_known and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])
     # Label of a call → its attempts; name of a node → the attempts at all its items.
     attempts: dict[str, list[NodeAttempt]] = {}

@@ -241,9 +241,8 @@ class _Tracks:
     def __init__(self) -> None:
         self._uuids = count(_ROOT + 1)
         self._groups: dict[str, int] = {}
-        self.uuid_fields: list[
-            bytes
-        ] = []  # number of a lane → the field `track_uuid` of its events
+        # Number of a lane → the field `track_uuid` of its events.
+        self.uuid_fields: list[bytes] = []
 
     def root(self, name: str) -> bytes:
         """The packet of the group around all others: viewers sort tracks without one by name."""

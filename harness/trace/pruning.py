@@ -27,9 +27,9 @@ from harness.trace.journal_reader import (
     JOURNAL_SUFFIX,
     beginning_of,
     is_packed,
+    journals_among,
     open_journal,
-    part_of,
-    part_path,
+    paths_beside,
 )
 from harness.trace.records import Instant
 from harness.trace.run_list import AUDIT_LOG, PRUNED, AuditLine, append_line
@@ -72,7 +72,7 @@ class StoredRun:
     @property
     def journals(self) -> list[Path]:
         """Its journal, and those of further parts."""
-        return _journals_among(self.paths, self.journal)
+        return journals_among(self.paths, self.journal)
 
 
 def stored_runs(
@@ -89,7 +89,7 @@ def stored_runs(
         except OSError:
             continue  # It was just removed.
         journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
-        dated_paths = _journals_among(paths, journal) or paths
+        dated_paths = journals_among(paths, journal) or paths
         run = StoredRun(
             journal=journal,
             final=finals.get(run_id),
@@ -201,13 +201,6 @@ def _files_by_run(directory: Path) -> dict[str, list[Path]]:
     return files
 
 
-def _journals_among(paths: Iterable[Path], journal: Path) -> list[Path]:
-    """A run's journal, and those of further parts, in order."""
-    parts = {path: part_of(path, journal) or 0 for path in paths}
-    files = [path for path, part in parts.items() if part or path == journal]
-    return sorted(files, key=parts.__getitem__)
-
-
 def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | None, str | None]:
     """Why a run stays, and the file of the batch that needs it; None for each if it may go."""
     # What a kill has left of a run.
@@ -261,10 +254,9 @@ def _locked(run: StoredRun) -> Iterator[bool]:
         yield False
         return
     try:
-        last = part_of(run.journals[-1], run.journal) or 0
-        changed_s = max((p.lstat().st_mtime for p in run.journals if p.exists()), default=0.0)
-        is_same = changed_s == run.changed_s and not part_path(run.journal, last + 1).exists()
-        yield lock.is_certain and is_same
+        journals = [run.journal, *paths_beside(run.journal)]
+        changed_s = max((path.lstat().st_mtime for path in journals if path.exists()), default=0.0)
+        yield lock.is_certain and journals == run.journals and changed_s == run.changed_s
     finally:
         lock.release()
 

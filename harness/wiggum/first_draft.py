@@ -11,6 +11,7 @@ from harness.rubric import Draft, Evaluator
 from harness.trace import events
 from harness.wiggum.loop import lengthened
 from harness.wiggum.ratchet import Candidate, Finalist, Selection, best_of
+from harness.wiggum.reply_text import text_in
 from harness.wiggum.reviser import Reviser
 from harness.wiggum.sampling import SampledPlace
 
@@ -40,7 +41,7 @@ async def write_first_draft(
         is_cut = reply.finish_reason == "length"
         if not is_cut:
             check_whole(reply, endpoint=request.model)
-        return reply.text.strip(), is_cut
+        return text_in(reply.text), is_cut
 
     def is_flawless(candidate: Candidate) -> bool:
         if not candidate.text or candidate.cut or finalists > 1:

@@ -157,7 +157,8 @@ def decide(
     # 2. Is there nothing left to spend?
     if len(rounds) >= policy.max_rounds:
         return Stop(reason="max_rounds")
-    step = next_revision(rounds, policy)
+    base = best_round(rounds) if policy.revise_from == "best" else rounds[-1]
+    step = Revise(base=base, focus=focus_of(base, policy.focus_below))
     lacking = _lacking(rounds, rest_of, lambda: most_tokens(step))
     return Stop(reason="budget", detail=lacking) if lacking else step
 
@@ -176,12 +177,6 @@ def decide_on_draft(
             detail = f"the revision is the draft of round {round_.number} again"
             return Stop(reason="cycle", detail=detail)
     return None
-
-
-def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:
-    """The revision to make after these rounds."""
-    base = best_round(rounds) if policy.revise_from == "best" else rounds[-1]
-    return Revise(base=base, focus=focus_of(base, policy.focus_below))
 
 
 def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:

@@ -7,11 +7,12 @@ them: sources, task, requirements; then the draft; then its findings.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Self
 
 from harness.compress import Section, condense, matter_of, passages_of, sections_of
 from harness.inference import Message
-from harness.rubric import DimensionScore, Draft, Finding, Prompts
+from harness.rubric import DimensionScore, Draft, Finding, Prompts, Rubric
 from harness.rubric.templates import FIELD, OF_WRITING
 from harness.text.sentences import sentence_pieces
 from harness.wiggum.policy import Round
@@ -34,20 +35,21 @@ class FailedDraft:
     focus: Sequence[DimensionScore]
     rounds: Sequence[Round]
 
-    @property
-    def by_section(self) -> dict[int, tuple[str, ...]] | None:
-        """Section index → the findings about it, from `located`."""
-        return located(self.focus, self.draft.sections)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionPrompts:
     """The prompts of one loop's revisions."""
 
-    prompts: Prompts
-    requirements: tuple[str, ...]
+    prompts: Prompts = field(default_factory=Prompts)
+    requirements: tuple[str, ...] = ()
     # A draft of more characters is shown as its outline, with the sections to change in full.
-    shorten_over: int
+    shorten_over: int = 5_000
+
+    @classmethod
+    def of(cls, rubric: Rubric) -> Self:
+        """The prompts of loops by a rubric."""
+        over = rubric.shorten.revise_over
+        return cls(prompts=rubric.prompts, requirements=rubric.requirements, shorten_over=over)
 
     def first(self, draft: Draft) -> str:
         """A prompt for the first draft, with all sources."""

@@ -90,50 +90,65 @@ class Selection:
         return self.finalists[0] if self.finalists else Finalist(text="")
 
 
-Rank = tuple[bool, bool, float]
-"""The rank of a draft by the checks, as in `Checked.rank`: the higher, the better."""
-
 Put = Callable[[Mapping[int | None, str]], str]
 """Makes the next draft: section index → new text, or None → the whole text. Raises `InvalidInput`
 if a text does not fit."""
 
 
-def select(
-    base: Draft,
-    candidates: Sequence[Candidate],
-    *,
-    put: Put,
-    check: Callable[[Draft], Checked],
-    undecided: Collection[int | None] = (),
-    finalists: int = 1,
-    how: How = "whole",
-) -> Selection:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A draft with a candidate in it, and what the checks say of it."""
+
+    candidate: Candidate
+    draft: Draft
+    checked: Checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A draft whose sections candidates compete for, by what the checks say of the whole."""
+
+    base: Draft
+    check: Callable[[Draft], Checked]
+    put: Put = lambda texts: texts[None]
+    # The sections that a model criticized: checks cannot tell whether they have gained.
+    undecided: Collection[int | None] = ()
+
+    def trial(self, candidate: Candidate, beside: Iterable[Candidate] = ()) -> Trial | None:
+        """The base with a candidate, and others for other sections; None if it does not fit."""
+        if not candidate.text:
+            return None
+        try:
+            text = self.put({taken.section: taken.text for taken in (*beside, candidate)})
+        except InvalidInput:
+            return None
+        draft = replace(self.base, text=text, cut=candidate.cut)
+        return Trial(candidate=candidate, draft=draft, checked=self.check(draft))
+
+    def gains(self, trial: Trial, *, text: str, checked: Checked) -> bool:
+        """Whether a candidate may be taken into a draft of this text: see `select`."""
+        # An unchanged text has the same rank too, but is no gain.
+        if trial.candidate.section in self.undecided and trial.draft.text != text:
+            return trial.checked.rank >= checked.rank
+        return trial.checked.rank > checked.rank
+
+
+def select(contest: Contest, candidates: Sequence[Candidate], *, finalists: int = 1) -> Selection:
     """Takes, section by section, the candidate that the checks rank highest.
 
     A candidate is taken only if it raises the draft's rank. In an `undecided` section, which a
     model criticized, it need only not lower it. The second finalist is made of the second-best
     candidates, and so on.
     """
-    climbs = [
-        _climb(base, candidates, put=put, check=check, undecided=undecided, place=place)
-        for place in range(finalists)
-    ]
+    climbs = [_climb(contest, candidates, place=place) for place in range(finalists)]
     drafts: dict[str, Finalist] = {}
     for finalist, _ in climbs:
         if finalist.taken:
             # If several climbs make the same text, the best climb's finalist stays.
             drafts.setdefault(finalist.text, finalist)
     _, fates = climbs[0]
-    return Selection(
-        finalists=tuple(drafts.values()),
-        tried=tuple(_tried(base, candidate, fates[candidate]) for candidate in candidates),
-        how=how,
-    )
-
-
-def gains(checked: Checked, *, over: Rank, undecided: bool) -> bool:
-    """Whether a candidate may be taken: see `select`."""
-    return checked.rank > over or (undecided and checked.rank == over)
+    tried = tuple(_tried(contest.base, candidate, fates) for candidate in candidates)
+    return Selection(finalists=tuple(drafts.values()), tried=tried)
 
 
 def best_of(
@@ -145,40 +160,34 @@ def best_of(
     raises the rank. `base` gives all but the text, such as the task and the sources.
     """
     # 1. Rank whole drafts.
-    written = [draft for draft in drafts if draft.text]
-    scores = {
-        draft.number: check(replace(base, text=draft.text, cut=draft.cut)) for draft in written
-    }
+    contest = Contest(base=base, check=check)
     # A cut draft cannot pass, so any whole one goes before it.
     ranked = sorted(
-        written,
-        key=lambda draft: (not draft.cut, scores[draft.number].rank, -draft.number),
+        filter(None, map(contest.trial, drafts)),
+        key=lambda t: (not t.candidate.cut, t.checked.rank, -t.candidate.number),
         reverse=True,
     )
     chosen: dict[str, Finalist] = {}
-    for draft in ranked[:finalists]:
-        chosen.setdefault(draft.text, _finalist(draft.text, [draft]))
+    fates: dict[Candidate, _Fate] = {}
+    for place, trial in enumerate(ranked):
+        fates[trial.candidate] = "outdone" if place else "taken", trial.checked.mean
+        if place < finalists:
+            text = trial.draft.text
+            chosen.setdefault(text, _finalist(text, [trial.candidate]))
     best_first = list(chosen.values())
-    tried: list[Tried] = []
-    for draft in drafts:
-        outcome: Outcome = "outdone"
-        if not draft.text:
-            outcome = "failed" if draft.error else "unusable"
-        elif draft == ranked[0]:
-            outcome = "taken"
-        mean = scores[draft.number].mean if draft.text else None
-        tried.append(_tried(base, draft, (outcome, mean)))
+    tried = [_tried(base, draft, fates) for draft in drafts]
     # 2. Mix the best one with sections of the others.
     if ranked:
-        best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
+        best = ranked[0].draft
         sections: list[Candidate] = []
-        for draft in ranked[1:]:
-            if not draft.cut:
-                sections += _sections_for(best, draft)
-        mixed = select(best, sections, put=partial(put_sections, best.text), check=check)
+        for trial in ranked[1:]:
+            if not trial.candidate.cut:
+                sections += _sections_for(best, trial.candidate)
+        put = partial(put_sections, best.text)
+        mixed = select(Contest(base=best, check=check, put=put), sections)
         tried += mixed.tried
         for better in mixed.finalists:
-            best_first[0] = replace(better, taken=(ranked[0], *better.taken))
+            best_first[0] = replace(better, taken=(ranked[0].candidate, *better.taken))
     return Selection(finalists=tuple(best_first), tried=tuple(tried))
 
 
@@ -228,52 +237,44 @@ _Fate = tuple[Outcome, float | None]
 
 
 def _climb(
-    base: Draft,
-    candidates: Sequence[Candidate],
-    *,
-    put: Put,
-    check: Callable[[Draft], Checked],
-    undecided: Collection[int | None],
-    place: int,
+    contest: Contest, candidates: Sequence[Candidate], *, place: int
 ) -> tuple[Finalist, dict[Candidate, _Fate]]:
-    """One draft: at each section the candidate that is best (`place` 0), second-best (1), ..."""
-    text, rank = base.text, check(base).rank
-    chosen: dict[int | None, Candidate] = {}
-    fates: dict[Candidate, _Fate] = {
-        candidate: ("failed" if candidate.error else "unusable", None) for candidate in candidates
-    }
+    """One draft: at each section the candidate that is best (`place` 0), second-best (1), ...
+
+    Candidates without a trial have no fate.
+    """
+    text, checked = contest.base.text, contest.check(contest.base)
+    chosen: list[Candidate] = []
+    fates: dict[Candidate, _Fate] = {}
     for section in dict.fromkeys(candidate.section for candidate in candidates):
-        better: list[tuple[Rank, Candidate, str]] = []
-        # The candidates of earlier sections stay: the rank is that of the draft as a whole.
-        texts = {key: candidate.text for key, candidate in chosen.items()}
+        better: list[Trial] = []
         for candidate in candidates:
-            if candidate.section != section or not candidate.text:
+            # The candidates of earlier sections stay: the rank is that of the draft as a whole.
+            trial = contest.trial(candidate, chosen) if candidate.section == section else None
+            if trial is None:
                 continue
-            try:
-                trial = put({**texts, section: candidate.text})
-            except InvalidInput:
-                continue
-            checked = check(replace(base, text=trial, cut=candidate.cut))
-            fates[candidate] = "no_gain", checked.mean
-            if gains(checked, over=rank, undecided=section in undecided and trial != text):
-                fates[candidate] = "outdone", checked.mean
-                better.append((checked.rank, candidate, trial))
+            fates[candidate] = "no_gain", trial.checked.mean
+            if contest.gains(trial, text=text, checked=checked):
+                fates[candidate] = "outdone", trial.checked.mean
+                better.append(trial)
         if better:
-            better.sort(key=lambda gain: (gain[0], -gain[1].number), reverse=True)
+            better.sort(key=lambda t: (t.checked.rank, -t.candidate.number), reverse=True)
             # If a section has too few gains for this place, its last one is taken.
-            rank, best, text = better[min(place, len(better) - 1)]
-            chosen[section] = best
-            fates[best] = "taken", fates[best][1]
-    return _finalist(text, chosen.values()), fates
+            best = better[min(place, len(better) - 1)]
+            text, checked = best.draft.text, best.checked
+            chosen.append(best.candidate)
+            fates[best.candidate] = "taken", checked.mean
+    return _finalist(text, chosen), fates
 
 
-def _finalist(text: str, candidates: Iterable[Candidate]) -> Finalist:
-    chosen = tuple(candidates)
-    return Finalist(text=text, taken=chosen, cut=any(candidate.cut for candidate in chosen))
+def _finalist(text: str, candidates: Sequence[Candidate]) -> Finalist:
+    is_cut = any(candidate.cut for candidate in candidates)
+    return Finalist(text=text, taken=tuple(candidates), cut=is_cut)
 
 
-def _tried(base: Draft, candidate: Candidate, fate: _Fate) -> Tried:
-    outcome, checked = fate
+def _tried(base: Draft, candidate: Candidate, fates: Mapping[Candidate, _Fate]) -> Tried:
+    without_trial: _Fate = ("failed" if candidate.error else "unusable", None)
+    outcome, checked = fates.get(candidate, without_trial)
     index = candidate.section
     return Tried(
         number=candidate.number,

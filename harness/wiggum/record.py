@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import chain
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
@@ -144,11 +145,11 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
         # have repeated all, the one with the most rounds counts, the last of equals.
         ended = [n for n, span in enumerate(spans) if _has_ended(span.stop_reason)]
         since = spans[ended[-1] :] if ended else spans
-        *_, loop = sorted(since, key=lambda span: len(rounds[span.id]))
+        loop = max(reversed(since), key=lambda span: len(rounds[span.id]))
         composites: Iterable[float] | None = loop.composites
         # A killed loop did not record its composites, but its evaluations did.
         if composites is None:
-            composites = (score for span in spans for score in composites_by_span[span.id])
+            composites = chain.from_iterable(composites_by_span[span.id] for span in spans)
         loops.append(
             RecordedLoop(
                 key=loop.key,

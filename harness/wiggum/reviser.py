@@ -13,41 +13,39 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
 from harness.compress import edits_in, splice
 from harness.compress.condense import LEFT_OUT
-from harness.compress.markdown import blocks_of, closes_fence
 from harness.errors import InvalidInput, ReplyInvalid
 from harness.inference import ChatRequest, Completion, Message
 from harness.inference.answer import check_whole
 from harness.inference.request import most_tokens_of
-from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
-from harness.text.sentences import ends_sentence, sentences_of
+from harness.rubric import Ask, Checked, Draft
+from harness.text.sentences import ends_sentence
 from harness.trace import Tracer
 from harness.wiggum.policy import check_choice, check_count
 from harness.wiggum.prompts import (
     FailedDraft,
     RevisionPrompts,
     cited,
+    located,
     place_of,
     without_criticized,
 )
 from harness.wiggum.ratchet import (
     Candidate,
+    Contest,
     Finalist,
     How,
-    Put,
-    Rank,
     Selection,
-    gains,
     put_sections,
     select,
 )
+from harness.wiggum.reply_text import text_in, without_broken_end
 from harness.wiggum.sampling import SampledPlace, sample
 
 RevisionMode = Literal["sections", "whole"]
@@ -69,58 +67,37 @@ class _Plan:
 
     how: How
     places: Sequence[SampledPlace]
-    put: Put = lambda texts: texts[None]
+    contest: Contest
     # Section → its text, and its findings.
     criticized: Mapping[int | None, tuple[str, Sequence[str]]] = field(default_factory=dict)
-    undecided: Collection[int | None]  # see `select`
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
     It has no state: the same rounds lead to the same prompts. Raises `InvalidInput` for a wrong
     mode or number.
-
-    `max_output_tokens` is the most room of a call. A section gets less, about twice its length; if
-    this is None, so does a whole draft. `check` chooses among several candidates. `at_once` is the
-    number of calls that the model answers at once; None if unknown.
     """
 
-    def __init__(
-        self,
-        *,
-        ask: Ask,
-        model: str,
-        requirements: Sequence[str],
-        max_output_tokens: int | None,
-        mode: RevisionMode = "sections",
-        shorten_over: int = 5_000,
-        prompts: Prompts | None = None,
-        candidates: int = 1,
-        finalists: int = 1,
-        at_once: int | None = None,
-        first_seed: int = 0,
-        check: Callable[[Draft], Checked] = lambda _: Checked(),
-        tracer: Tracer | None = None,
-    ) -> None:
-        check_choice("revise", mode, RevisionMode)
-        check_count("candidates", candidates)
-        check_count("finalists", finalists)
-        self._ask = ask
-        self.candidates = candidates
-        self.finalists = finalists
-        self._at_once = at_once
-        self.first_seed = first_seed
-        self._check = check
-        self.tracer = tracer or Tracer()
-        self.model = model
-        self.max_output_tokens = max_output_tokens
-        self._mode = mode
-        self.prompts = RevisionPrompts(
-            requirements=tuple(requirements),
-            shorten_over=shorten_over,
-            prompts=prompts or Prompts(),
-        )
+    ask: Ask
+    model: str
+    # The most room of a call. A section gets less, about twice its length; if this is None, so does
+    # a whole draft.
+    max_output_tokens: int | None
+    prompts: RevisionPrompts = field(default_factory=RevisionPrompts)
+    mode: RevisionMode = "sections"
+    candidates: int = 1
+    finalists: int = 1
+    at_once: int | None = None  # calls that the model answers at once; None if unknown
+    first_seed: int = 0
+    check: Callable[[Draft], Checked] = lambda _: Checked()  # chooses among several candidates
+    tracer: Tracer = field(default_factory=Tracer)
+
+    def __post_init__(self) -> None:
+        check_choice("revise", self.mode, RevisionMode)
+        check_count("candidates", self.candidates)
+        check_count("finalists", self.finalists)
 
     async def revise(self, failed: FailedDraft) -> Selection:
         """The next draft; the number of rounds seeds the sampling.
@@ -130,7 +107,7 @@ class Reviser:
         """
         selection = Selection(finalists=())
         for plan in self._plans(failed):
-            selection = await self._chosen(failed.draft, plan)
+            selection = replace(await self._chosen(plan), how=plan.how)
             # If no candidate gains anything, that is a result too, a plateau.
             if selection.best.text or any(trial.outcome == "no_gain" for trial in selection.tried):
                 break
@@ -145,17 +122,18 @@ class Reviser:
 
     async def sampled(self, places: Sequence[SampledPlace]) -> tuple[Candidate, ...]:
         """The candidates for these places; see `sample`."""
-        times, at_once = self.candidates, self._at_once
-        return await sample(places, times=times, at_once=at_once, ask=self._ask, tracer=self.tracer)
+        return await sample(
+            places, times=self.candidates, at_once=self.at_once, ask=self.ask, tracer=self.tracer
+        )
 
     # --- what is asked ---------------------------------------------------------------------------
 
     def _plans(self, failed: FailedDraft) -> Iterator[_Plan]:
         """The ways to revise a draft; each but the first is for replies that cannot be used."""
         draft = failed.draft
-        by_section = self._mode == "sections" and not draft.cut
+        by_section = self.mode == "sections" and not draft.cut
         if by_section and any(section.level for section in draft.sections):
-            if findings := failed.by_section:
+            if findings := located(failed.focus, draft.sections):
                 yield self._section_by_section(failed, findings)
                 return
             yield self._by_edits(failed)
@@ -166,7 +144,7 @@ class Reviser:
     ) -> _Plan:
         """A call for each section with findings."""
         draft = failed.draft
-        bodies = {index: draft.sections[index].body for index in findings}
+        sections = draft.sections
         judged = [score for score in failed.focus if score.source == "judged"]
         return _Plan(
             how="sections",
@@ -175,16 +153,19 @@ class Reviser:
                     failed,
                     prompt,
                     # No more than it needs: a small model fills all the room there is.
-                    room=self._enough(bodies[index]),
-                    text_of=partial(_fitting, before=bodies[index]),
+                    room=self._enough(sections[index].body),
+                    text_of=partial(_fitting, before=sections[index].text),
                     section=index,
                 )
                 for index, prompt in self.prompts.sections(failed, findings).items()
             ],
-            put=partial(put_sections, draft.text),
-            criticized={index: (bodies[index], findings[index]) for index in findings},
-            # Checks cannot tell whether a section has gained that a model criticized.
-            undecided=set(cited(judged, draft.sections)),
+            contest=Contest(
+                base=draft,
+                check=self.check,
+                put=partial(put_sections, draft.text),
+                undecided=cited(judged, sections),
+            ),
+            criticized={index: (sections[index].body, findings[index]) for index in findings},
         )
 
     def _by_edits(self, failed: FailedDraft) -> _Plan:
@@ -204,7 +185,7 @@ class Reviser:
 
         room = self.max_output_tokens or self._enough(*shown)
         place = self._place(failed, prompt, room=room, text_of=applied)
-        return _Plan(how="edits", places=[place], undecided=_undecided(failed.focus))
+        return _Plan(how="edits", places=[place], contest=self._contest_of_wholes(failed))
 
     def _as_a_whole(self, failed: FailedDraft) -> _Plan:
         """One call for the whole draft."""
@@ -215,9 +196,14 @@ class Reviser:
         return _Plan(
             how="whole",
             places=[self._place(failed, self.prompts.whole(failed), room=room, text_of=text_of)],
+            contest=self._contest_of_wholes(failed),
             criticized={None: (draft.text, findings)},
-            undecided=_undecided(failed.focus),
         )
+
+    def _contest_of_wholes(self, failed: FailedDraft) -> Contest:
+        is_undecided = any(score.source == "judged" for score in failed.focus)
+        undecided = (None,) if is_undecided else ()
+        return Contest(base=failed.draft, check=self.check, undecided=undecided)
 
     def _enough(self, *texts: str) -> int:
         """Tokens to write these texts again, within `max_output_tokens`."""
@@ -255,31 +241,23 @@ class Reviser:
 
     # --- what is made of the replies -------------------------------------------------------------
 
-    async def _chosen(self, draft: Draft, plan: _Plan) -> Selection:
+    async def _chosen(self, plan: _Plan) -> Selection:
         """Samples the candidates of a plan, and chooses the next draft among them."""
         if self.candidates == 1:
             return await self._only(plan)
+        candidates = [*_shortened(plan)]
+        places = plan.places
         # If several finalists go to the evaluator, checks alone must not end the sampling.
-        may_stop_early = self.finalists == 1
-        rank = self._check(draft).rank if may_stop_early else None
-        is_enough = partial(self._is_enough, draft, rank, plan)
-        shortened = [*_shortened(plan)]
-        # If it is enough to leave the criticized sentences out, the section needs no call.
-        done = {candidate.section for candidate in shortened if is_enough(candidate)}
-        places = [
-            replace(place, is_enough=is_enough)
-            for place in plan.places
-            if place.section not in done
-        ]
-        return select(
-            draft,
-            [*shortened, *await self.sampled(places)],
-            put=plan.put,
-            check=self._check,
-            undecided=plan.undecided,
-            finalists=self.finalists,
-            how=plan.how,
-        )
+        if self.finalists == 1:
+            base = plan.contest.base
+            is_enough = partial(_is_enough, plan.contest, self.check(base))
+            # If it is enough to leave the criticized sentences out, the section needs no call.
+            done = {candidate.section for candidate in candidates if is_enough(candidate)}
+            places = [
+                replace(place, is_enough=is_enough) for place in places if place.section not in done
+            ]
+        candidates += await self.sampled(places)
+        return select(plan.contest, candidates, finalists=self.finalists)
 
     async def _only(self, plan: _Plan) -> Selection:
         """The draft made of the only candidate of each place, which no check compares."""
@@ -287,39 +265,11 @@ class Reviser:
         usable = [candidate for candidate in sampled if candidate.text]
         texts = {candidate.section: candidate.text for candidate in usable}
         try:
-            text = plan.put(texts) if texts else ""
+            text = plan.contest.put(texts) if texts else ""
         except InvalidInput as error:
             raise self._misfit(error, texts.values()) from error
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
-        return Selection(finalists=(only,), how=plan.how)
-
-    def _is_enough(
-        self, draft: Draft, rank: Rank | None, plan: _Plan, candidate: Candidate
-    ) -> bool:
-        """Whether a candidate would raise the `rank`, and its section then satisfies all checks."""
-        if rank is None or not candidate.text or candidate.cut:
-            return False
-        try:
-            trial = replace(draft, text=plan.put({candidate.section: candidate.text}))
-        except InvalidInput:
-            return False
-        # In an undecided section the same rank is enough, but an unchanged text is no gain.
-        if trial.text == draft.text:
-            return False
-        checked = self._check(trial)
-        if not gains(checked, over=rank, undecided=candidate.section in plan.undecided):
-            return False
-        if candidate.section is None:
-            return not checked.short
-        # The candidate may have headings, so that it takes up several sections.
-        added = len(trial.sections) - len(draft.sections)
-        rewritten = range(candidate.section, candidate.section + 1 + added)
-        # Findings that remain must be about other sections.
-        return all(
-            score.findings
-            and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
-            for score in checked.short
-        )
+        return Selection(finalists=(only,))
 
     def _read(self, completion: Completion, *, text_of: Callable[[str], str]) -> tuple[str, bool]:
         """The candidate's text, which `text_of` makes of a reply, and whether its end is broken."""
@@ -340,64 +290,36 @@ class Reviser:
         )
 
 
+def _is_enough(contest: Contest, checked: Checked, candidate: Candidate) -> bool:
+    """Whether a candidate gains over the base, and its section then satisfies all checks."""
+    base = contest.base
+    trial = None if candidate.cut else contest.trial(candidate)
+    if trial is None or not contest.gains(trial, text=base.text, checked=checked):
+        return False
+    short = trial.checked.short
+    if candidate.section is None:
+        return not short
+    # The candidate may have headings, so that it takes up several sections.
+    sections = trial.draft.sections
+    added = len(sections) - len(base.sections)
+    rewritten = range(candidate.section, candidate.section + 1 + added)
+    # Findings that remain must be about other sections.
+    return all(
+        score.findings and all(place_of(f, sections) not in rewritten for f in score.findings)
+        for score in short
+    )
+
+
 def _shortened(plan: _Plan) -> Iterator[Candidate]:
     """Texts without the sentences that checks criticized: candidates that cost no call."""
     for section, (text, findings) in plan.criticized.items():
-        if section not in plan.undecided:
+        if section not in plan.contest.undecided:
             remaining = without_criticized(text, findings)
             if remaining and remaining != text.strip():
                 yield Candidate(number=0, section=section, text=remaining)
 
 
 def _fitting(reply: str, *, before: str) -> str:
-    """The reply; empty if it copied a mark of omitted text, which the prompt may have."""
+    """The text of a reply; empty if it copied a mark of omitted text, which the prompt may have."""
     # A mark that was in the draft before is a part of its text.
-    return "" if LEFT_OUT in reply and LEFT_OUT not in before else reply
-
-
-def _undecided(focus: Sequence[DimensionScore]) -> set[int | None]:
-    """The whole draft (None) if a model criticized it: checks cannot tell whether it gained."""
-    return {None} if any(score.source == "judged" for score in focus) else set()
-
-
-# What opens or closes code; behind backticks, a line with more of them is prose.
-_FENCE = re.compile(r"[ \t]*(?:`{3,}(?!.*`)|~{3,})")
-_PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
-
-
-def without_broken_end(text: str) -> str:
-    """A cut reply without the sentence, table row or line of code that it was cut in.
-
-    An open code fence is closed. If that would leave nothing, the reply stays as it is.
-    """
-    if not text.strip():
-        return text
-    last = blocks_of(text)[-1]
-    before = text[: len(text) - len(last.text)]
-    lines = last.text.rstrip().splitlines(keepends=True)
-    # An item of a list is one block, with the code in it.
-    start, fence = _open_fence(lines) if last.kind == "item" else (0, last.fence)
-    *whole_lines, end = lines[start:]
-    if fence and not (whole_lines and closes_fence(end, fence.strip())):
-        # The last line stays if the code has no other.
-        code = whole_lines if len(whole_lines) > 1 else [*whole_lines, end]
-        return f"{before}{''.join([*lines[:start], *code]).rstrip()}\n{fence}"
-    if ends_sentence(text):
-        return text
-    if last.kind == "table":
-        return (before + "".join(whole_lines)).rstrip()
-    if last.kind not in _PROSE or _FENCE.match(end):
-        return text
-    broken_sentence = sentences_of(last.text)[-1]
-    return text[: text.rindex(broken_sentence)].rstrip() or text
-
-
-def _open_fence(lines: Sequence[str]) -> tuple[int, str]:
-    """Where code begins that no line closes, and the line that would close it; else `(0, "")`."""
-    start, fence = 0, ""
-    for number, line in enumerate(lines):
-        if fence:
-            fence = "" if closes_fence(line, fence.strip()) else fence
-        elif match := _FENCE.match(line):
-            start, fence = number, match[0]
-    return (start, fence) if fence else (0, "")
+    return "" if LEFT_OUT in reply and LEFT_OUT not in before else text_in(reply, before=before)

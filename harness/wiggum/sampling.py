@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.errors import LASTING, HarnessError, InferenceError, LimitReached, ReplyEmpty
 from harness.inference import ChatRequest, Completion, Message
@@ -61,10 +61,30 @@ async def sample(
     # The calls for a place are made in waves, so large that all places together keep the model
     # busy. A candidate that is enough saves the waves after it.
     wave = times if at_once is None else max(1, at_once // max(1, len(places)))
+    # A call that is made only once raises, which ends the round; an empty reply does not, since
+    # other sections may have text.
+    excused = ReplyEmpty if times == 1 else (InferenceError, LimitReached)
     errors: list[HarnessError] = []
 
-    def called(place: SampledPlace, number: int) -> Coroutine[Any, Any, _Result]:
-        return _single(place, ask) if times == 1 else _one_of_several(place, number, ask, tracer)
+    async def called(place: SampledPlace, number: int) -> Candidate:
+        """A candidate; if its call failed, without text and with the error."""
+        request = _varied(place, number)
+        begun = events.CandidateEvent(label=f"candidate {number}", number=number, seed=request.seed)
+        with tracer.span(begun) if times > 1 else nullcontext() as span:
+            blank = Candidate(
+                number=number,
+                section=place.section,
+                seed=request.seed,
+                span=None if span is None else span.id,
+            )
+            try:
+                text, cut = place.read(await ask(request))
+            except excused as error:
+                errors.append(error)
+                if span is not None:
+                    span.set(detail=tracer.excerpt(str(error)))
+                return replace(blank, error=str(error))
+            return replace(blank, text=text, cut=cut)
 
     async def sampled(place: SampledPlace) -> list[Candidate]:
         candidates: list[Candidate] = []
@@ -82,9 +102,7 @@ async def sample(
                 order = (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
                 async with asyncio.TaskGroup() as group:
                     tasks = {n: group.create_task(called(place, n)) for n in order}
-                results = [tasks[number].result() for number in numbers]
-                latest = [candidate for candidate, _ in results]
-                errors.extend(error for _, error in results if error is not None)
+                latest = [tasks[number].result() for number in numbers]
                 candidates += latest
         return candidates
 
@@ -92,7 +110,7 @@ async def sample(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(sampled(place)) for place in places]
     except ExceptionGroup as failed:
-        # A call that is made only once raises, which ends the round. The first error says why.
+        # The first error says why.
         error: Exception = failed
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
@@ -104,34 +122,12 @@ async def sample(
     return candidates
 
 
-# A candidate, and the error of its call if that failed.
-_Result = tuple[Candidate, HarnessError | None]
-
-
-async def _single(place: SampledPlace, ask: Ask) -> _Result:
-    """The only candidate of a place; raises any error but that of an empty reply."""
-    try:
-        text, cut = place.read(await ask(place.request))
-    except ReplyEmpty as error:  # other sections may have text
-        return Candidate(number=1, section=place.section, error=str(error)), error
-    return Candidate(number=1, section=place.section, text=text, cut=cut), None
-
-
-async def _one_of_several(place: SampledPlace, number: int, ask: Ask, tracer: Tracer) -> _Result:
-    """One of several candidates of a place; if its call failed, without text and with the error."""
+def _varied(place: SampledPlace, number: int) -> ChatRequest:
+    """The request for a candidate. The first is made like a single one; others must differ."""
     request = place.request
-    # The first candidate is made like a single one; the others must differ from it.
     if number > 1:
         seed = place.base_seed + (number - 1) * _SEED_STEP
         request = replace(request, seed=seed, temperature=_VARIED_TEMPERATURE)
     if place.afresh and number % 2 == 0:
         request = replace(request, messages=(Message("user", place.afresh),))
-    begun = events.CandidateEvent(label=f"candidate {number}", number=number, seed=request.seed)
-    with tracer.span(begun) as span:
-        blank = Candidate(number=number, section=place.section, seed=request.seed, span=span.id)
-        try:
-            text, cut = place.read(await ask(request))
-            return replace(blank, text=text, cut=cut), None
-        except (InferenceError, LimitReached) as error:
-            span.set(detail=tracer.excerpt(str(error)))
-            return replace(blank, error=str(error)), error
+    return request

@@ -8,10 +8,8 @@ from harness.errors import InvalidInput
 
 @pytest.mark.parametrize("table", ["devices", "quantizations"])
 def test_each_row_has_its_source_and_its_date(table):
-    missing = [row for row in rows(table) if not (row["source"] and row["date"])]
-    assert missing == []
-    unsourced = [row for row in rows(table) if row.get("usd_per_hour") and not row["price_source"]]
-    assert unsourced == []
+    assert [row for row in rows(table) if not (row["source"] and row["date"])] == []
+    assert all(row["price_source"] for row in rows(table) if row.get("usd_per_hour"))
 
 
 # Of the documents that the project started from, section 1. Their 7B has 7.24 billion parameters,
@@ -34,8 +32,7 @@ def test_a_published_size_follows_from_the_bits_of_its_weights(name, gb_7b, gb_1
 
 def test_a_gpu_is_known_by_what_its_driver_calls_it():
     assert product("NVIDIA H100 80GB HBM3") == known_device("h100")
-    for name in ("L40S", "NVIDIA L40S"):
-        assert known_device(name).name == "l40s"
+    assert known_device("L40S") == known_device("NVIDIA L40S") == known_device("l40s")
     for name in ("RTX 4090", "rtx4090", "NVIDIA GeForce RTX 4090"):
         assert known_device(name).name == "rtx-4090"
     assert known_device("NVIDIA A100-SXM4-80GB").name == "a100-80gb-sxm"
@@ -49,9 +46,8 @@ def test_a_model_is_known_by_name_or_takes_the_layers_of_one_of_its_size():
     assert (seven.parameters, seven.layers, seven.packing) == (7 * 10**9, 32, "safetensors")
     for name in ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1:8b", "Llama 3.1 8B"):
         assert known_shape(name).layers == 32
-    assert known_shape("deepseek-ai/DeepSeek-V3-0324").quantization == "FP8"
     assert known_shape("Qwen3-30B-A3B").expert_share < 0.2
-    deepseek = known_shape("DeepSeek-V3")
+    deepseek = known_shape("deepseek-ai/DeepSeek-V3-0324")
     assert (deepseek.quantization, deepseek.sequence_kv_bytes(1)) == ("FP8", 61 * 576 * 2)
 
 
@@ -66,7 +62,6 @@ def test_tables_and_routers_stay_in_16_bits(model, precision, gib):
 
 
 def test_an_unknown_device_is_told_with_the_nearest():
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises(InvalidInput, match="did you mean 'h100'") as caught:
         known_device("h10")
     assert caught.value.code == "advise.device-unknown"
-    assert "did you mean 'h100'" in str(caught.value)

@@ -196,9 +196,10 @@ def test_models_that_share_a_device_never_take_more_than_it_has():
 
 def test_a_run_says_how_many_asked_at_once_and_what_for():
     journal = Journal(RECORDED / "h100-eight-at-once.jsonl")
-    calls = calls_of(one for one in journal.items(SpanRecord) if isinstance(one, SpanRecord))
     # Eight were answered at once, and eight waited.
-    [(tag, (roles, load))] = loads_of(calls).items()
+    [(tag, (roles, load))] = loads_of(calls_of(journal.spans())).items()
     assert (tag, roles, load.users, load.calls) == ("m8", ("producer",), 16, 16)
     assert 10 < load.prompt_tokens < 2000
     assert load.rate_per_s is not None
+    momentary = SpanRecord(1, None, "chat", 5, 5, "ok", None, {"model": "m8"})
+    assert loads_of(calls_of([momentary]))["m8"][1].users == 1

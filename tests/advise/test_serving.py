@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from server_flags import flags
 
-from harness.advise.layout_table import Serving, servers
-from harness.advise.layout_table import command_of as settings_of
-from harness.advise.layout_table import endpoint_of as lines_of
+from harness.advise.serving import Serving, servers
+from harness.advise.serving import command_of as settings_of
+from harness.advise.serving import endpoint_of as lines_of
 from harness.errors import HarnessError
 from harness.inference import ChatRequest, Endpoint, as_messages
 from harness.inference.providers import PROVIDERS

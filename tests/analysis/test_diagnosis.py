@@ -13,7 +13,7 @@ from planted_runs import HEALTHY, Make, PlantedRun
 
 from harness import Cache, NodeFailed, Pipeline, Run, ScriptedReply, Settings
 from harness.analysis import LAYERS, RULES, RunFinding, diagnose
-from harness.analysis.facts import Observed, Server, batching_helps
+from harness.analysis.observed import Observed, Server, batching_helps
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
 from harness.testing import Script, run_pipeline

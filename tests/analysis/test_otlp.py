@@ -111,6 +111,7 @@ def journal(tmp_path):
                 clock.advance(ms=4_000)
                 evaluate(trace, clock, "Better.", of=revise.id)
                 evaluate(trace, clock, "Mine.", of=None)
+        trace.completed_span("client lag", start_ns=clock() - 9, end_ns=clock())
     return Journal(trace.journal_path)
 
 
@@ -128,6 +129,7 @@ def test_a_run_is_one_trace_with_its_spans_inside_each_other(journal):
         "chat claude-9": "draft",
         "prefill": "chat claude-9",
         "wiggum": "invoke_workflow essay",
+        "client lag": "invoke_workflow essay",
         "retrieval": "wiggum",
         "execute_tool search": "wiggum",
         "evaluate round 1": "wiggum",

@@ -9,8 +9,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 from sample_runs import span, write_journal
 
-from harness.analysis.otlp import retry_delay_s, send_otlp
+from harness.analysis.otlp import export_otlp, retry_delay_s, send_otlp
 from harness.errors import ExportFailed, InvalidInput
+from harness.trace import ExportTarget
 from harness.version import __version__
 
 PROTOBUF = "application/x-protobuf"
@@ -158,10 +159,7 @@ def test_a_batch_ends(tmp_path, batch, notes, sent):
 @pytest.mark.parametrize(
     ("address", "headers", "code"),
     [
-        *(
-            (address, {}, "address")
-            for address in ("", "127.0.0.1:6006", "ftp://host", "http://host:70000")
-        ),
+        *((bad, {}, "address") for bad in ("", "127.0.0.1:6006", "ftp://host", "http://host:70000")),
         ("http://127.0.0.1:1", {f"Bearer {KEY}": ""}, "header"),
         ("http://127.0.0.1:1", {"x-key": f"{KEY}\r\nx: y"}, "header"),
     ],
@@ -174,6 +172,19 @@ def test_what_cannot_be_sent_is_said_before_anything_is_read_and_without_secrets
 
     assert caught.value.code == f"export.{code}-invalid"
     assert KEY not in str(caught.value)
+
+
+def test_headers_of_opentelemetrys_variable_are_decoded_and_not_quoted(journal, monkeypatch):
+    variable = "OTEL_EXPORTER_OTLP_HEADERS"
+    monkeypatch.setenv(variable, f"Authorization=Basic%20{KEY}=, x-scope = a%2Cb ,")
+    with Receiver() as receiver:
+        export_otlp(journal, ExportTarget(endpoint=receiver.url))
+    sent = receiver.posted[0].headers
+    assert (sent["authorization"], sent["x-scope"]) == (f"Basic {KEY}=", "a,b")
+    monkeypatch.setenv(variable, KEY)
+    with pytest.raises(InvalidInput) as caught:
+        export_otlp(journal, ExportTarget(endpoint=receiver.url))
+    assert (caught.value.code, KEY in str(caught.value)) == ("export.header-malformed", False)
 
 
 def test_nobody_there_is_said_with_the_address_but_not_with_a_password(journal):

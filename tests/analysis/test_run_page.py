@@ -235,6 +235,7 @@ def test_a_damaged_journal_with_a_circle_of_nodes_still_has_columns(tmp_path: Pa
         span(2, 5, 9, name="node", node="b", label="b", needs=["a"]),
         Flow("output", 2, 1),
         Flow("output", 1, 2),
+        Flow("output", 2, 3),  # to a node whose line is lost
         RunEnded(9, "ok"),
     )
     assert [[node.name for node in column] for column in page.columns] == [["a"], ["b"]]

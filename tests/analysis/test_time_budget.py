@@ -2,7 +2,7 @@ import asyncio
 from dataclasses import replace
 
 from harness import Default, Pipeline, Retry, Run, Settings, Skipped
-from harness.analysis.facts import Observed
+from harness.analysis.observed import Observed
 from harness.analysis.time_budget import time_shares
 from harness.trace import Interval, Journal, SpanRecord, calls_of
 from harness.trace.events import Events

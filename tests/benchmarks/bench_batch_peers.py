@@ -317,10 +317,10 @@ async def serve(port: int = 0) -> None:
 def reply_to(asked: dict[str, object]) -> bytes:
     text = ANSWER
     if "response_format" in asked:
-        from harness.testing import judgement_as_json
+        from harness.testing import judgement
 
         schema = asked["response_format"]["json_schema"]["schema"]  # type: ignore[index]
-        text = judgement_as_json(schema["properties"], 8.0, reason="It could say how much.")
+        text = json.dumps(judgement(schema["properties"], 8.0, reason="It could say how much."))
     read = len(json.dumps(asked["messages"])) // 4
     usage = {"prompt_tokens": read, "completion_tokens": 20, "total_tokens": read + 20}
     head = {"id": "1", "model": asked["model"], "created": 1}

@@ -28,7 +28,7 @@ from harness.inference import Client, Completion, Endpoint
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.session import Settings
 from harness.wiggum import Reviser, Round
-from harness.wiggum.prompts import FailedDraft
+from harness.wiggum.prompts import FailedDraft, RevisionPrompts
 
 DOCUMENT = Path(__file__).parents[2] / "examples" / "documents" / "one-machine-two-models.md"
 PRODUCER = "producer"
@@ -129,8 +129,8 @@ async def revised(shim: Client, draft: Draft, *, candidates: int) -> Revised:
     reviser = Reviser(
         ask=ask,
         model=PRODUCER,
-        requirements=RUBRIC.requirements,
         max_output_tokens=REPLY_TOKENS,
+        prompts=RevisionPrompts.of(RUBRIC),
         candidates=candidates,
         check=lambda _: Checked(),
     )

@@ -54,6 +54,7 @@ from harness.session.settings import Settings, demo_endpoint
 from harness.text.words import terms
 from harness.trace import Tracer
 from harness.wiggum import Candidate, LoopPolicy, Reviser, best_of, revise_until_met
+from harness.wiggum.prompts import RevisionPrompts
 
 DOCUMENTS = Path(__file__).parents[3] / "shared" / "data" / "longdocs"
 RUBRICS = Path(__file__).parents[2] / "rubrics"
@@ -225,9 +226,8 @@ class Arms:
         return Reviser(
             ask=ask,
             model=self._model,
-            requirements=self._rubric.requirements,
             max_output_tokens=ROOM_TOKENS,
-            prompts=self._rubric.prompts,
+            prompts=RevisionPrompts.of(self._rubric),
             candidates=candidates,
             at_once=1,
             first_seed=self._seed * 1_000_000,

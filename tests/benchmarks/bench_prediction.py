@@ -23,7 +23,7 @@ import structlog
 
 from harness import Endpoint, Pipeline, Run, Settings
 from harness.analysis import diagnose
-from harness.analysis.facts import MACHINE
+from harness.analysis.observed import MACHINE
 from harness.analysis.speed_limits import SpeedLimit
 from harness.session.settings import demo_endpoint
 from harness.trace import Journal

@@ -119,6 +119,7 @@ def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project:
     [
         (),
         ("8B", "7B"),
+        ("producer=", "7B"),
         ("none.gguf",),
         ("8X",),
         ("llama9:70b",),

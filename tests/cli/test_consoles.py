@@ -19,7 +19,7 @@ CLIPBOARD = "owl\x1b]52;c;ZXZpbA==\x07\x9b2Jowl"
 def in_a_table(text):
     table = Table()
     table.add_column("one")
-    table.add_row(Text(text))
+    table.add_row(text)
     return table
 
 
@@ -33,10 +33,13 @@ def test_a_terminal_is_shown_what_it_would_have_obeyed(made):
     assert "owl?" in out.getvalue()
 
 
-def test_a_file_gets_no_escape_sequences_either():
+def test_a_file_gets_no_escape_sequences_either_and_no_markup_is_obeyed():
     out = io.StringIO()
-    Shown(file=out, width=200).print(Text(CLIPBOARD))
+    Shown(file=out, width=200).print(CLIPBOARD, "[b]:x:[/y]", in_a_table("\a\b[b]:x:[/y]"))
     assert "\x1b]52" not in out.getvalue()
+    assert out.getvalue().count("[b]:x:[/y]") == 2
+    with Shown(file=out).status("Writing a[/b].json"):
+        assert "[/b]" not in out.getvalue()
 
 
 @pytest.mark.parametrize("overflow", ["fold", "crop", "ellipsis"])

@@ -11,10 +11,9 @@ from typing import Any, get_args
 
 import pytest
 from golden import assert_shown, printed
-from rich.console import Console
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
-from harness.cli.consoles import json_object
+from harness.cli.consoles import Shown, json_object
 from harness.cli.rounds import changes, print_rounds, rounds_as_json
 from harness.cli.run_result import print_failure, print_result, result_fields, spent_line
 from harness.graph.outcome import Rerun
@@ -154,7 +153,7 @@ def test_json_says_what_was_tried_or_not_asked_again(result: RunResult) -> None:
 
 
 def test_the_result_is_printed_apart_from_all_the_rest(result: RunResult) -> None:
-    out, aside = (Console(file=io.StringIO(), width=200) for _ in range(2))
+    out, aside = (Shown(file=io.StringIO(), width=200) for _ in range(2))
     print_result(result, out, aside)
     assert isinstance(out.file, io.StringIO)
     assert out.file.getvalue() == f"{result.result}\n"

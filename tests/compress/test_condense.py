@@ -144,6 +144,16 @@ def test_the_focus_is_followed_among_many_numbers_as_well():
     assert wanted not in condensed(document, 500)
 
 
+def test_the_focus_is_followed_in_a_script_without_blanks():
+    wanted = "望远镜看到了一百二十亿年前的星系。"
+    others = ["水獭生活在河流附近吃鱼。", "面包在温暖的地方发酵。", "国会否决了这项法案。"]
+    days = [f"这里说明第{n}天的天气和道路的情况。" for n in range(60)]
+    document = "".join([*days[:30], *others, wanted, *days[30:]])
+
+    assert wanted in condensed(document, 50, focus="哪个望远镜看到了星系?")
+    assert wanted not in condensed(document, 50)
+
+
 PREFERRED = {
     "number": ("The mean delay was 31 days.", "The mean delay was long."),
     "quote": ('She said "it was never so" again.', "She said that it was never so."),

@@ -11,6 +11,8 @@ from harness.compress import condense_toward, sentences_of
 from harness.compress.condense import LEFT_OUT
 
 FLUSHED = "It is flushed twice by hand."
+OTTERS = "水獭生活在河流附近吃鱼。" * 20
+WEIGHTS = "模型的冷启动时间取决于权重的大小。"
 SUBJECTS = ("gateway", "scheduler", "journal", "cache", "tracer", "loader", "planner", "meter")
 
 
@@ -63,12 +65,13 @@ def test_what_the_text_quotes_stays_verbatim(chosen):
             "Zebras came late to the party.", "Some zebras arrived late.", id="rare words"
         ),
         pytest.param("| zinc | 30 |", "| zinc | 30 |\n", id="a row of a long table"),
+        pytest.param("冷启动要多久?取决于权重大小。", WEIGHTS, id="no blanks between words"),
     ],
 )
 def test_what_a_claim_rests_on_stays(said, evidence):
     rows = "".join(f"| metal {number} | {number} |\n" for number in range(200))
     document = (
-        f"{manual()}# Odds\n\n{FLUSHED} Some zebras arrived late.\n\n"
+        f"{manual()}# Odds\n\n{FLUSHED} Some zebras arrived late. {OTTERS}{WEIGHTS}{OTTERS}\n\n"
         f"| what | g |\n|---|---|\n{rows}| zinc | 30 |\n{rows}"
     )
     (seen,) = condense_toward([document], draft=said, budget_chars=1_500)

@@ -34,28 +34,28 @@ def graph():
 # --- as they are written -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [
-        pytest.param(lambda: Retry(0), "pipeline.attempts-not-positive", id="no attempts"),
-        pytest.param(lambda: Retry(first_delay_s=-1), "pipeline.policy-negative", id="delay"),
-        pytest.param(lambda: Retry(longest_delay_s=math.nan), "pipeline.policy-negative", id="nan"),
-        pytest.param(lambda: Timeout(total_s=0), "pipeline.timeout-not-positive", id="no time"),
-        pytest.param(lambda: Concurrency(0), "pipeline.concurrency-not-positive", id="no call"),
-        pytest.param(lambda: Cache(max_age_s=-1), "pipeline.policy-negative", id="age"),
-        pytest.param(lambda: Resources(gpus=-1), "pipeline.policy-negative", id="gpus"),
-        pytest.param(lambda: Resources(gpus=1.5), "pipeline.gpus-not-whole", id="part of a GPU"),
-        pytest.param(lambda: Resources(memory="8 GB?"), "pipeline.memory-not-a-size", id="memory"),
-        pytest.param(lambda: Resources(custom={"a": -1}), "pipeline.policy-negative", id="custom"),
-        pytest.param(lambda: Resources(custom={"a": "1"}), "pipeline.policy-negative", id="text"),
-        pytest.param(lambda: Resources(max_retries=-1), "pipeline.policy-negative", id="retries"),
+REFUSED = {
+    "attempts-not-positive": [lambda: Retry(0), lambda: Retry("3")],
+    "option-invalid": [lambda: Retry(on=[OSError]), lambda: Retry(on=(OSError, "x"))],
+    "timeout-not-positive": [lambda: Timeout(total_s=0), lambda: Timeout(idle_s="3")],
+    "concurrency-not-positive": [lambda: Concurrency(0), lambda: Concurrency("2")],
+    "gpus-not-whole": [lambda: Resources(gpus=1.5)],
+    "memory-not-a-size": [lambda: Resources(memory="8 GB?")],
+    "policy-negative": [
+        *(lambda: Retry(first_delay_s=-1), lambda: Retry(longest_delay_s=math.nan)),
+        *(lambda: Cache(max_age_s=-1), lambda: Resources(gpus=-1)),
+        *(lambda: Resources(custom={"a": -1}), lambda: Resources(custom={"a": "1"})),
+        lambda: Resources(max_retries=-1),
     ],
-)
-def test_numbers_out_of_range_are_refused_when_written(make, code):
-    with pytest.raises(InvalidInput) as caught:
-        make()
+}
 
-    assert caught.value.code == code
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_is_out_of_range_or_of_another_type_is_refused_when_written(code):
+    for make in REFUSED[code]:
+        with pytest.raises(InvalidInput) as caught:
+            make()
+        assert caught.value.code == f"pipeline.{code}"
 
 
 @pytest.mark.parametrize(

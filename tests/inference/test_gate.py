@@ -6,7 +6,6 @@ from manual_clock import ManualClock
 
 from harness.errors import StreamCut
 from harness.graph.executor import leave_behind
-from harness.graph.outcome import Log
 from harness.inference import ChatRequest, ScriptedBackend, as_messages
 from harness.inference.gate import Replica
 from harness.trace import SpanEnded, SpanStarted, Tracer
@@ -105,7 +104,7 @@ def test_a_call_gives_its_place_to_the_next_that_waits_when_it(how, then):
         else:
             if how.endswith("before"):
                 if "abandoned" in how:
-                    leave_behind(calls["b"], label="b", log=Log())
+                    leave_behind(calls["b"], label="b")
                 calls["b"].cancel()
                 await until_idle()
             held.answer("a")

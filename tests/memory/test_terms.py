@@ -45,6 +45,10 @@ WORDS = {
     "korean and thai": ("한국어 말 ไทย", ["한국", "국어", "말", "ไท", "ทย"]),
     "marks that make another letter": ("мой їжак сумку", ["мой", "їжак", "сумку"]),
     "signs": ("... !?", []),
+    "names that end in signs": (
+        "C++17, notepad++; c\uff03 a#b 1++",
+        ["c", "cplusplus", "17", "notepad", "notepadplusplus", "c", "csharp", "a", "b", "1"],
+    ),
     "digests, but nothing encoded": (f"{SHA_1} {SHA_256} {'QUJD' * 100}", [SHA_1, SHA_256]),
     # Normalised as a whole, this one would take minutes: accents are put in order.
     "nothing but accents": ("a" + "\u0301\u0327" * 100_000, ["a"]),

@@ -125,7 +125,7 @@ UNSTATED = {
     "true": json.dumps({R: {"score": True}, D: False}),
     "NaN": '{"relevance": {"score": NaN}, "depth": {"score": Infinity}}',
     "JSON off the scale": json.dumps({R: {"score": 10.1}, D: {"score": -0.5}}),
-    "an exponent": '{"relevance": {"score": 1e1}}',
+    "an exponent off the scale": '{"relevance": {"score": 1e2}}',
     "a list of scores": json.dumps({R: {"score": [7, 8]}}),
     "other tables": json.dumps({"weights": {R: 1, D: 2}, "example": GOOD}),
     "a round before": json.dumps({"previous": GOOD}),
@@ -286,19 +286,18 @@ def test_that_there_are_no_issues_is_none(said):
     assert read_reply(text, RUBRIC, (DEPTH,), draft=NOTHING)[D].issues == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        pytest.param(
-            "**Depth**: 7/10 - no figures\n  are given.", "no figures are given.", id="a line"
-        ),
-        pytest.param(
-            "## Depth\nNo figures.\n\n**Score:** 7\n## Tone\nBad.", "No figures.", id="section"
-        ),
-        pytest.param("| Depth | 7 | no figures |\nThat is all.", "no figures", id="a row"),
-        pytest.param("Depth: 7", "", id="none"),
-    ],
-)
+REASONS = {
+    "a line": ("**Depth**: 7/10 - no figures\n  are given.", "no figures are given."),
+    "section": ("## Depth\nNo figures.\n\n**Score:** 7\n## Tone\nBad.", "No figures."),
+    "a row": ("| Depth | 7 | no figures |\nThat is all.", "no figures"),
+    "an item": ("1. **Depth** - 7/10: no figures\n2. **Relevance** - 8/10", "no figures"),
+    "tags": ("## Depth\n<reason>No figures.</reason>\n<score>7</score>", "No figures."),
+    "none": ("Depth: 7", ""),
+    "none in brackets": ("Depth (7)\nRelevance (8)", ""),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), REASONS.values(), ids=REASONS)
 def test_the_reason_of_a_score_in_lines_is_what_stands_around_it(text, reason):
     assert read_reply(text, RUBRIC, RUBRIC.judged, draft=NOTHING)[D].reason == reason
 

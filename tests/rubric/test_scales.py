@@ -26,6 +26,7 @@ def replied(**scores):
 def test_a_scale_of_two_scores_is_one_of_pass_and_fail_whatever_they_are():
     assert Scale(min=0.1, max=0.3, step=0.2).is_pass_fail
     assert not Scale(min=0.1, max=0.3, step=0.1).is_pass_fail
+    assert Scale(min=0, max=1e-12).step == 5e-14
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from harness.rubric import (
     measured_noise,
     reach_verdict,
 )
-from harness.rubric.evaluator import is_undecided
+from harness.rubric.noise import is_undecided
 from harness.rubric.rubric import Scale
 from harness.rubric.scoring import Opinion, combined, samples_of
 from harness.rubric.verdict import half_up

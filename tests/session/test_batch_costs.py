@@ -8,7 +8,7 @@ from session_runs import settings_of
 
 from harness import Evaluation, Pipeline, ScriptedBackend
 from harness.rubric import load_rubric
-from harness.rubric.evaluator import is_judged_enough
+from harness.rubric.noise import is_judged_enough
 from harness.rubric.verdict import Judges, Verdict
 
 RUBRIC = """\

@@ -371,6 +371,10 @@ def no_number(output):
     return math.nan if output == "5" else 1
 
 
+def no_float(output):
+    return 10**400 if output == "5" else 1
+
+
 def words(output):
     return "good"
 
@@ -380,6 +384,7 @@ def words(output):
     [
         (broken, "evaluation.scorer-raised", ["b", "c"]),
         (no_number, "evaluation.score-invalid", ["b"]),
+        (no_float, "evaluation.score-invalid", ["b"]),
         (words, "evaluation.score-invalid", ["a", "b", "c"]),
     ],
 )
@@ -803,12 +808,24 @@ def test_double_braces_that_are_no_column_are_told(setup, prompt, shown, outcome
 
 
 def test_an_object_of_a_table_stands_in_a_prompt_as_json(setup):
-    (setup.folder / "rows.jsonl").write_text('{"inputs": {"shop": "Tea", "n": true}}\n')
-    columns = {"ticket": "inputs"}
-    rows = setup.folder / "rows.jsonl"
-    setup.run(Evaluation("2+2 for {ticket}", rows, columns=columns, scorers=[length]))
-    sent = setup.producer.requests[0].messages[-1].content
-    assert sent == '2+2 for {"shop":"Tea","n":true}'
+    row = {"inputs": {"shop": "Tea", "n": True}, "tags": ["a", None, True]}
+    (setup.folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    prompts = {
+        "2+2 for {ticket}": '2+2 for {"shop":"Tea","n":true}',
+        "2+2 for {inputs} {tags}": '2+2 for {"shop":"Tea","n":true} ["a",null,true]',
+    }
+    for (prompt, sent), rows in itertools.product(
+        prompts.items(), (setup.folder / "rows.jsonl", [row])
+    ):
+        columns = {"ticket": "inputs"} if "ticket" in prompt else None
+        setup.run(Evaluation(prompt, rows, columns=columns, scorers=[length]))
+        assert setup.producer.requests[-1].messages[-1].content == sent
+    setup.run(
+        Evaluation("2+2 for {inputs} {inputs.n}", setup.folder / "rows.jsonl", scorers=[length])
+    )
+    assert (
+        setup.producer.requests[-1].messages[-1].content == '2+2 for {"shop":"Tea","n":true} true'
+    )
 
 
 def test_a_column_of_several_words_stands_in_a_prompt_and_other_braces_are_text(setup):

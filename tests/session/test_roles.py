@@ -9,7 +9,7 @@ from harness import Pipeline, Run
 from harness.inference import Endpoint
 from harness.log import warnings_heard_by
 from harness.session.demand import check_roles, models_of
-from harness.session.roles import Roles, with_backends
+from harness.session.roles import Roles, roles_with_backends
 from harness.session.separation import (
     ComparedModels,
     chains_from,
@@ -58,7 +58,7 @@ IN_CODE = {
 
 @pytest.mark.parametrize(("assigned", "backends", "cast"), IN_CODE.values(), ids=IN_CODE)
 def test_a_backend_given_in_code_plays_the_role_that_it_is_called_by(assigned, backends, cast):
-    assert with_backends(assigned, backends) == cast
+    assert roles_with_backends(assigned, backends) == cast
 
 
 REFUSED = {

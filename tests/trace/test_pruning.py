@@ -335,6 +335,8 @@ def test_all_parts_are_packed_and_the_run_goes_on_in_a_further_one(tmp_path):
 def test_a_file_beside_a_run_that_is_no_part_of_it_holds_up_nothing(tmp_path):
     journal = store(tmp_path, 1, age_s=2 * DAY_S)
     journal.with_suffix(".scores.jsonl").write_text("{}")  # newer than the journal
+    journal.with_suffix(".1.bak").write_text("a copy")
+    assert {path.suffix for path in stored(tmp_path)[name(1)].journals} == {".jsonl"}
     store(tmp_path, 2, age_s=2 * DAY_S)
     (tmp_path / f"{name(2)}.77-00c0ffee0bad.jsonl").write_bytes(sealed(STARTED))
     assert [line.final for line in list_runs(tmp_path)] == ["PASS", "PASS"]

@@ -30,8 +30,10 @@ def test_entries_are_appended_a_line_each_and_read_back(path):
     # What Python makes of bytes on a command line that are not UTF-8.
     task = b"two\ncaf\xe9".decode("utf-8", "surrogateescape")
     append_line(path, line_of(run_id="another", task=task))
+    append_line(path, b'{"final": "PASS", "plan": ["a"]}\n\n')
 
-    second, first = read_audit_log(path)
+    bare, second, first = read_audit_log(path)
+    assert (bare.run_id, bare.task, bare.wiggum_scores, bare.final) == (None, "", (), "PASS")
     assert (first.run_id, first.task, first.final) == (ENTRY["run_id"], "Über 概要", "PASS")
     assert (first.wiggum_scores, first.input_tokens, first.stop_reason) == ((6.0, 8.5), 100, None)
     assert first.model_dump()["tool_calls"] == []  # further fields are kept
@@ -49,14 +51,6 @@ def test_a_run_that_was_resumed_is_listed_once_where_it_ended_last(path):
     ]  # fmt: skip
 
 
-def test_lines_that_lack_fields_are_read_too(path):
-    path.write_text('{"final": "PASS", "plan": ["a"]}\n\n')
-
-    (line,) = read_audit_log(path)
-
-    assert (line.run_id, line.task, line.wiggum_scores, line.final) == (None, "", (), "PASS")
-
-
 def test_what_is_no_whole_line_of_a_run_is_left_out(path):
     whole = line_of()
     for length in range(0, len(whole), 7):
@@ -68,10 +62,7 @@ def test_what_is_no_whole_line_of_a_run_is_left_out(path):
     path.write_bytes(path.read_bytes() + b"a note\n" + whole)
     with capture_logs() as logs:
         assert [line.run_id for line in read_audit_log(path)] == [ENTRY["run_id"]] * 3
-    assert [(log["code"], log["line"]) for log in logs] == [
-        ("audit.line-skipped", 4),
-        ("audit.line-skipped", 2),
-    ]
+    assert [log["line"] for log in logs if log["code"] == "audit.line-skipped"] == [4, 2]
 
 
 def test_a_killed_run_whose_journal_is_damaged_does_not_hide_the_others(path):
@@ -99,8 +90,6 @@ def test_the_latest_runs_are_those_of_the_whole_list(path):
         append_line(path, line_of(run_id=run_id, timestamp=timestamp))
 
     whole = [line.run_id for line in list_runs(path.parent)]
-
     assert len(whole) == 7
     for latest in range(1, 9):
-        found = list_runs(path.parent, latest=latest)
-        assert [line.run_id for line in found] == whole[-latest:]
+        assert [line.run_id for line in list_runs(path.parent, latest=latest)] == whole[-latest:]

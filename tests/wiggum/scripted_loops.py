@@ -207,7 +207,6 @@ async def run_loop(
             reviser=Reviser(
                 ask=ask,
                 model="writer",
-                requirements=(),
                 max_output_tokens=100,
                 mode=mode,
                 candidates=candidates,

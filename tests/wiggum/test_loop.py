@@ -46,9 +46,7 @@ class Models:
             return await revise_until_met(
                 first,
                 evaluator=Evaluator(rubric, ask=asked, models=models),
-                reviser=Reviser(
-                    ask=asked, model="writer", requirements=(), max_output_tokens=100, mode=mode
-                ),
+                reviser=Reviser(ask=asked, model="writer", max_output_tokens=100, mode=mode),
                 meter=meter,
                 policy=policy,
                 tracer=Tracer(sink) if sink else Tracer(),

@@ -17,7 +17,6 @@ from harness.wiggum.policy import (
     Stop,
     decide,
     decide_on_draft,
-    next_revision,
 )
 
 
@@ -218,7 +217,7 @@ def test_a_revision_starts_from_the_best_round_unless_the_last_is_asked_for(
     ],
 )
 def test_a_revision_is_for_what_failed(vectors, below_floor, focus):
-    step = next_revision(rounds(*vectors, below_floor=below_floor), LoopPolicy(focus_below=7))
+    step = decided(rounds(*vectors, below_floor=below_floor), policy=LoopPolicy(focus_below=7))
 
     assert [s.name for s in step.focus] == focus
 
@@ -234,7 +233,7 @@ def test_what_nothing_is_said_against_is_not_revised(reasons, focus):
     scores = (score("a", 8, reasons[0]), score("b", 10, reasons[1]))
     judged = Verdict(rubric="essay", rubric_sha256="5eed", scores=scores, composite=9, passed=False)
 
-    step = next_revision([Round(number=1, draft="x", verdict=judged)], LoopPolicy())
+    step = decided([Round(number=1, draft="x", verdict=judged)])
 
     assert [s.name for s in step.focus] == focus
 

@@ -15,6 +15,7 @@ from harness.session import Pipeline, Run, Settings
 from harness.session.settings import TraceSettings
 from harness.trace import Tracer
 from harness.wiggum import LoopPolicy, Reviser, WiggumResult, revise_until_met
+from harness.wiggum.prompts import RevisionPrompts
 
 TASK = "Say how a clock works."
 CLOCK = "A clock has a spring, an escapement and a pendulum. " * 20
@@ -53,8 +54,8 @@ def run_loop(
                 reviser=Reviser(
                     ask=asked,
                     model="writer",
-                    requirements=rubric.requirements,
                     max_output_tokens=100,
+                    prompts=RevisionPrompts(requirements=rubric.requirements),
                 ),
                 meter=meter,
                 policy=LoopPolicy(focus_below=rubric.focus_below),

@@ -14,7 +14,7 @@ from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, R
 from harness.trace import Flows, Instant, SpanRecord, Tracer
 from harness.wiggum import LoopPolicy, Reviser, Round
 from harness.wiggum.prompts import FailedDraft
-from harness.wiggum.ratchet import Candidate, best_of, select
+from harness.wiggum.ratchet import Candidate, Contest, best_of, select
 from harness.wiggum.sampling import SampledPlace, sample
 
 RUBRIC = Rubric(title="Clear", dimensions=(Dimension(name="clear", judge="Is it clear?"),))
@@ -39,8 +39,9 @@ def candidates(**texts: list[str]) -> list[Candidate]:
     ]
 
 
-def chosen(found, **more):
-    return select(BASE, found, put=put, check=check, **more)
+def chosen(found, *, finalists=1, **contest):
+    contest = {"base": BASE, "put": put, "check": check, **contest}
+    return select(Contest(**contest), found, finalists=finalists)
 
 
 def test_the_best_candidate_of_each_section_is_taken_and_the_others_say_why_not():
@@ -95,7 +96,7 @@ def test_a_candidate_that_cannot_be_put_into_the_draft_is_unusable():
             raise InvalidInput("no", code="test.no")
         return put(texts)
 
-    selection = select(BASE, candidates(one=["good", "fair"]), put=refuse, check=check)
+    selection = chosen(candidates(one=["good", "fair"]), put=refuse)
 
     assert [one.outcome for one in selection.tried] == ["unusable", "taken"]
 
@@ -306,7 +307,7 @@ def test_an_endpoint_that_the_next_call_would_not_reach_is_asked_once():
 
 def revised_once(draft, focus, **how):
     """The revision of a first draft for one low score."""
-    reviser = Reviser(model="m", requirements=(), max_output_tokens=50, at_once=1, **how)
+    reviser = Reviser(model="m", max_output_tokens=50, at_once=1, **how)
     first = Round(number=1, draft=draft.text, verdict=reach_verdict(RUBRIC, [DULL]))
     return asyncio.run(reviser.revise(FailedDraft(draft, (focus,), (first,))))
 
@@ -342,6 +343,22 @@ def test_a_candidate_is_enough_if_nothing_is_left_to_gain_in_its_section(reply, 
     revised_once(BASE, focus, ask=ask, candidates=3, check=lambda draft: checked(check(draft)))
 
     assert len(requests) == asked
+
+
+def test_a_whole_candidate_that_scores_as_a_cut_draft_is_enough():
+    asked = []
+
+    async def ask(request: ChatRequest) -> Completion:
+        asked.append(request)
+        return completion("All of it, to the end.")
+
+    def check(draft: Draft) -> Checked:
+        return Checked(rank=(not draft.cut, True, 5.0))
+
+    draft = Draft(text="All of it, to the", task="Write.", cut=True)
+    revised_once(draft, DULL, ask=ask, candidates=3, check=check)
+
+    assert len(asked) == 1
 
 
 POOR = "Servers load models. Bakers bake bread. Bread is eaten."

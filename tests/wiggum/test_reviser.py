@@ -13,7 +13,7 @@ from harness.inference import ScriptedBackend
 from harness.inference.request import most_prompt_tokens
 from harness.rubric import DimensionScore, Draft, Finding, Verdict
 from harness.wiggum import Reviser, Round
-from harness.wiggum.prompts import FailedDraft
+from harness.wiggum.prompts import FailedDraft, RevisionPrompts
 from harness.wiggum.ratchet import Finalist, Selection
 
 TEXT = """\
@@ -68,11 +68,7 @@ def rounds_of(text: str, *vectors: dict[str, float]) -> list[Round]:
 
 
 def revision(ask, given_draft: Draft, *focus: DimensionScore, rounds=None, **fields) -> Selection:
-    reviser = Reviser(
-        ask=ask,
-        model="writer",
-        **{"requirements": (), "max_output_tokens": 100, **fields},
-    )
+    reviser = Reviser(ask=ask, model="writer", **{"max_output_tokens": 100, **fields})
     rounds = rounds or rounds_of(given_draft.text)
     return asyncio.run(reviser.revise(FailedDraft(given_draft, focus, rounds)))
 
@@ -109,7 +105,7 @@ def test_only_the_criticized_section_is_written_again(reply, section, after):
 
 
 def test_every_finding_reaches_the_call_for_its_section_and_no_other():
-    backend = always("It runs.")
+    backend = always("Here is the revised section:\n\n```markdown\nIt runs.\n```")
 
     text = revise(
         backend,
@@ -348,7 +344,8 @@ def test_every_call_is_told_the_task_all_that_the_rubric_asks_and_short_sources(
     backend = always("# Parts\n\nBetter.")
     sources = ("The clock has two parts.", "It was built in 1987.")
 
-    revise(backend, draft(text, *sources), focus, requirements=["Be short", "Is it clear?"])
+    told = RevisionPrompts(requirements=("Be short", "Is it clear?"))
+    revise(backend, draft(text, *sources), focus, prompts=told)
 
     (prompt,) = prompts(backend)
     for told in ("Say how the clock works.", "Be short", "Is it clear?", *sources):
@@ -383,7 +380,7 @@ def test_only_what_a_long_draft_was_shown_in_full_can_be_written_again():
     sections = sections_of(LONG)
 
     focus = failed(Finding("too long", "Part 3", 3), Finding("say more of part 7"))
-    result = revision(backend.chat, draft(LONG), focus, shorten_over=3_000)
+    result = revision(backend.chat, draft(LONG), focus, prompts=RevisionPrompts(shorten_over=3_000))
 
     assert result.how == "edits"
     (prompt,) = prompts(backend)
@@ -400,7 +397,7 @@ def test_the_section_nearest_to_the_findings_is_shown_even_if_there_is_no_room_f
     backend = always("# Prices\n\nTea costs a lot.")
 
     focus = failed(Finding("say who pays the price of the tea"))
-    result = revision(backend.chat, draft(text), focus, shorten_over=3_000)
+    result = revision(backend.chat, draft(text), focus, prompts=RevisionPrompts(shorten_over=3_000))
 
     assert result.best.text.strip() == f"{LONG}# Prices\n\nTea costs a lot."
 
@@ -418,7 +415,7 @@ def test_the_section_nearest_to_the_findings_is_shown_even_if_there_is_no_room_f
 )
 def test_what_a_revision_takes_at_most_is_what_its_calls_take_at_most(text, focus):
     backend = always("Better.")
-    reviser = Reviser(ask=backend.chat, model="writer", requirements=(), max_output_tokens=100)
+    reviser = Reviser(ask=backend.chat, model="writer", max_output_tokens=100)
 
     rounds = rounds_of(text)
     failed_draft = FailedDraft(draft(text), [focus], rounds)

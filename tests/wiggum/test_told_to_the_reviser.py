@@ -8,7 +8,7 @@ from harness.compress import sections_of
 from harness.rubric import DimensionScore, Draft, Finding
 from harness.wiggum.loop import lengthened
 from harness.wiggum.prompts import cited, faults_of, located, nearest_sources, place_of
-from harness.wiggum.reviser import without_broken_end
+from harness.wiggum.reply_text import text_in, without_broken_end
 
 # --- what is said against a draft ----------------------------------------------------------------
 
@@ -83,6 +83,8 @@ def test_everything_is_listed_with_the_reason_of_each_dimension_and_its_sections
 
 CLOCK = "A clock has a spring and an escapement."
 SPRING = "A spring drives a clock with its escapement and pendulum."
+TOKEI = "この時計はばねと振り子で動く。"
+ABOUT = "clock spring pendulum 時計の振り子"
 BREAD = "Bread is made from flour, water, salt and yeast."
 
 
@@ -94,10 +96,11 @@ BREAD = "Bread is made from flour, water, salt and yeast."
         pytest.param([BREAD, CLOCK], 80, CLOCK, id="only those that fit"),
         pytest.param([CLOCK, "x" * 90, BREAD], 100, f"{CLOCK}\n\n{BREAD}", id="not one too long"),
         pytest.param(["Same.", "Same."], 100, "Same.", id="each once"),
+        pytest.param([BREAD, TOKEI], 60, TOKEI, id="no blanks between words"),
     ],
 )
 def test_sources_are_shown_whole_and_of_too_many_the_nearest_first(sources, limit_chars, shown):
-    assert nearest_sources(sources, to=["clock spring pendulum"], limit_chars=limit_chars) == shown
+    assert nearest_sources(sources, to=[ABOUT], limit_chars=limit_chars) == shown
 
 
 def test_of_a_nearest_source_that_is_too_long_the_nearest_passages_are_shown():
@@ -158,3 +161,26 @@ def test_a_draft_is_lengthened_by_more_than_its_tokens_usually_are():
     assert longest.text.startswith(draft.text)
     assert (longest.task, longest.sources) == (draft.task, draft.sources)
     assert lengthened(draft, tokens=0) == draft
+
+
+SECTION = "## Notes\n\nOld.\n"
+REPLIES = {
+    "a fence": ("```markdown\nNew.\n```", SECTION, "New."),
+    "a fence without a label": ("~~~\n## Notes\n\nNew.\n~~~", SECTION, "## Notes\n\nNew."),
+    "a courtesy, a fence that was cut": ("Sure! Here it is:\n\n```md\nNew", SECTION, "New"),
+    "another language": ("So soll es sein:\n\n## Notes\n\nNeu.", SECTION, "## Notes\n\nNeu."),
+    "code, as before": ("```md\n# B\n```", "## X\n\n```md\n# A\n```", "```md\n# B\n```"),
+}
+WHOLE = [
+    "```\nx = 1\n```",
+    "So:\n\n```md\n# A\n```",
+    "Here are the steps:\n\n- one",
+    "A.\n\n## B\n\nC.",
+]
+
+
+@pytest.mark.parametrize(
+    ("reply", "before", "text"), [*REPLIES.values(), *((text, SECTION, text) for text in WHOLE)]
+)
+def test_what_stands_around_a_text_is_left_out(reply, before, text):
+    assert text_in(reply, before=before) == text

@@ -121,9 +121,11 @@ class EmbeddedLlamaCpp(Engine):
         """Has the child load the model; returns the address of its server, or raises."""
         answer = await child.ask(fields)
         if answer is None:
+            end = child.end_in_words()
+            if "libgomp.so" in end:  # which images such as python:3.12-slim lack
+                end += "; install the OpenMP runtime: apt install libgomp1, or dnf install libgomp"
             raise LoadFailed(
-                f"the engine ended while it loaded the model: {child.end_in_words()}",
-                code="model.engine-died",
+                f"the engine ended while it loaded the model: {end}", code="model.engine-died"
             )
         if url := answer.get("url"):
             return cast("str", url)

@@ -133,7 +133,7 @@ class ScoreSummary(MeanFigure):
     and have no groups; else by a bootstrap over the groups. NaN for fewer than three groups, and
     for equal scores."""
     high: float
-    bootstrap_stderr: float
+    bootstrap_stderr: float | None
     accuracy: float
     """The mean of successes, 1 or 0, reduced as the scores are."""
     success: float
@@ -204,49 +204,49 @@ def summaries(
         if not has_score.any():
             continue
         values = scores[has_score, number]
-        groups = clusters[has_score] if has_groups else None
+        clusters_of_values = clusters[has_score]
+        groups = len(set(clusters_of_values)) if has_groups else None
+        mean = mean_figure(values, clusters_of_values)
         low, high = _interval(values, groups, resamples, means[:, number])
         result.append(
             ScoreSummary(
                 name=name,
-                **asdict(mean_figure(values, groups)),
-                groups=None if groups is None else len(set(groups)),
+                **asdict(mean),
+                groups=groups,
                 low=low,
                 high=high,
-                bootstrap_stderr=float(np.nanstd(means[1:, number])),
+                # Of one row or group, all resamples are equal, and no error is known.
+                bootstrap_stderr=None
+                if mean.stderr is None
+                else float(np.nanstd(means[1:, number])),
                 accuracy=float(np.nanmean(accuracies[has_score, number])),
                 success=success[name] if reducer.at is None else reducer.at,
                 # A scorer that returned None gave none of its parts either.
                 missing=sum(without_score[part] for part in {name, name.partition(".")[0]}),
-                categories=_by_category(values, categories[has_score], groups),
+                categories=_by_category(values, categories[has_score], clusters_of_values),
             )
         )
     return tuple(result)
 
 
 def _interval(
-    values: Values, groups: NDArray[np.str_] | None, resamples: Resamples, means: Values
+    values: Values, groups: int | None, resamples: Resamples, means: Values
 ) -> tuple[float, float]:
     """The interval of the mean of the rows' scores, as in `ScoreSummary`."""
     if groups is None and np.isin(values, (0, 1)).all():
         return wilson(float(values.mean()), len(values))
-    count = len(values) if groups is None else len(set(groups))
     # Equal scores have equal resamples, which is no sign of certainty.
-    if count < 3 or (values == values[0]).all():
+    if (groups or len(values)) < 3 or (values == values[0]).all():
         return math.nan, math.nan
     estimate = resamples.estimate(means, confidence=0.95)
     return estimate.low, estimate.high
 
 
 def _by_category(
-    values: Values, categories: NDArray[np.str_], groups: NDArray[np.str_] | None
+    values: Values, categories: NDArray[np.str_], clusters: NDArray[np.str_]
 ) -> dict[str, MeanFigure]:
-    figures = {}
-    for category in sorted(set(categories.tolist()) - {""}):
-        chosen = categories == category
-        chosen_groups = None if groups is None else groups[chosen]
-        figures[category] = mean_figure(values[chosen], chosen_groups)
-    return figures
+    chosen = {name: categories == name for name in sorted(set(categories.tolist()) - {""})}
+    return {name: mean_figure(values[rows], clusters[rows]) for name, rows in chosen.items()}
 
 
 def wilson(share: float, rows: int) -> tuple[float, float]:
@@ -258,17 +258,15 @@ def wilson(share: float, rows: int) -> tuple[float, float]:
     return max(0.0, (middle - half) / whole), min(1.0, (middle + half) / whole)
 
 
-def mean_figure(values: Values, groups: NDArray[np.str_] | None) -> MeanFigure:
-    """The mean of `(rows,)` with its standard error; clustered if there are groups."""
+def mean_figure(values: Values, clusters: NDArray[np.generic]) -> MeanFigure:
+    """The mean of `(rows,)` with its standard error; a row without a group is its own cluster."""
     rows = len(values)
     mean = float(values.mean())
-    deviations = values - mean
-    if groups is not None:
-        _, codes = np.unique(groups, return_inverse=True)
-        deviations = np.asarray(np.bincount(codes, weights=deviations), dtype=np.float64)
-    clusters = len(deviations)
+    _, codes = np.unique(clusters, return_inverse=True)
+    deviations = np.bincount(codes, weights=values - mean)  # (clusters,)
+    count = len(deviations)
     stderr = None
-    if clusters > 1:
+    if count > 1:
         squares = float(deviations @ deviations)
-        stderr = math.sqrt(squares * clusters / (clusters - 1)) / rows
+        stderr = math.sqrt(squares * count / (count - 1)) / rows
     return MeanFigure(rows=rows, mean=mean, stderr=stderr)

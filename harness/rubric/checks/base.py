@@ -93,26 +93,22 @@ class InRange(Check):
     def _range(self) -> str:
         return range_in_words(self.min, self.max)
 
-    def _grade(
-        self, count: int, what: str, *, title: str | None = None, index: int | None = None
-    ) -> Grade:
-        """The grade of a count in the section with this title and index, or in the whole draft."""
+    def _grade(self, draft: Draft, count: int, what: str, index: int | None = None) -> Grade:
+        """The grade of a count in the section with this index, or in the whole draft."""
         findings: tuple[Finding, ...] = ()
         if count < self.min:
             message = f"{count} {what}; at least {self.min} are needed"
-            findings = (Finding(message, title, index, code="check.too-few"),)
+            findings = (draft.finding(message, index, code="check.too-few"),)
         elif self.max is not None and count > self.max:
             message = f"{count} {what}; at most {self.max} are allowed"
-            findings = (Finding(message, title, index, code="check.too-many"),)
+            findings = (draft.finding(message, index, code="check.too-many"),)
         return Grade(share_in_range(count, self.min, self.max), findings)
 
     def _grade_each(self, draft: Draft, count: Callable[[Section], int], what: str) -> Grade:
         """The mean grade of the counts in the draft's chapters."""
-
-        def grade(index: int, section: Section) -> Grade:
-            return self._grade(count(section), what, title=section.title, index=index)
-
-        return mean_over_chapters(draft, grade, low=self.min)
+        return mean_over_chapters(
+            draft, lambda index, part: self._grade(draft, count(part), what, index), low=self.min
+        )
 
 
 def mean_over_chapters(draft: Draft, grade: Callable[[int, Section], Grade], *, low: int) -> Grade:

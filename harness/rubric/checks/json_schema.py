@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, ValidationInfo, WithJsonSchema, field_val
 from harness.errors import EvaluationFailed, Mistake
 from harness.rubric.checks.base import Check, Grade, path_beside
 from harness.rubric.checks.patterns import matches_in
-from harness.rubric.draft import Draft, Finding
+from harness.rubric.draft import Draft
 
 _MOST_FAULTS = 10
 _MOST_CHARS = 200
@@ -92,17 +92,16 @@ class Json(Check):
     def grade(self, draft: Draft) -> Grade:
         """0 for what is not JSON; else a half, a third … for one fault, two …; 1 without any."""
         index, text = _json_in(draft)
-        title = None if index is None else draft.sections[index].title
         try:
             faults = self._faults(json.loads(text, parse_constant=_refuse))
         except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
             message = f"this is not JSON: {error}"
-            return Grade(0.0, (Finding(message, title, index, code="check.json-invalid"),))
+            return Grade(0.0, (draft.finding(message, index, code="check.json-invalid"),))
         except RecursionError:
             message = "this JSON is nested too deeply"
-            return Grade(0.0, (Finding(message, title, index, code="check.json-too-deep"),))
+            return Grade(0.0, (draft.finding(message, index, code="check.json-too-deep"),))
         findings = tuple(
-            Finding(fault, title, index, code="check.schema-violated") for fault in faults
+            draft.finding(fault, index, code="check.schema-violated") for fault in faults
         )
         return Grade(1 / (1 + len(findings)), findings)
 

@@ -10,7 +10,6 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from harness.compress import Section
 from harness.errors import EvaluationFailed, Mistake
 from harness.rubric.checks.base import (
     Check,
@@ -82,7 +81,12 @@ class Regex(Check):
     def grade(self, draft: Draft) -> Grade:
         """1 in the range, else less, by the distance; with `scope: section`, the sections' mean."""
         deadline = time.monotonic() + self.timeout_s
-        by_section = [self._matches(section, deadline) for section in draft.sections]
+        by_section = []
+        for section in draft.sections:
+            matches = matches_in(
+                section.text, self.pattern, deadline, timeout_s=self.timeout_s, flags=re.MULTILINE
+            )
+            by_section.append([match[0] for match in islice(matches, _MOST_MATCHES)])
         if self.scope == "section":
             return mean_over_chapters(
                 draft, lambda i, _: self._grade(draft, {i: by_section[i]}), low=self._least
@@ -107,8 +111,7 @@ class Regex(Check):
             message = f"{count} of this: {self._meaning}; at least {self._least} are needed"
             # A finding about the whole draft names no section.
             index = next(iter(by_section)) if self.scope == "section" else None
-            title = None if index is None else draft.sections[index].title
-            findings = (Finding(message, title, index, code="check.too-few"),)
+            findings = (draft.finding(message, index, code="check.too-few"),)
         elif self.max is not None and count > self.max:
             # A surplus match is in some section: each such section gets a finding.
             findings = tuple(
@@ -125,12 +128,6 @@ class Regex(Check):
             return draft.finding(message, index, code="check.match-forbidden")
         message = f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {texts}"
         return draft.finding(message, index, code="check.too-many")
-
-    def _matches(self, section: Section, deadline: float) -> list[str]:
-        matches = matches_in(
-            section.text, self.pattern, deadline, timeout_s=self.timeout_s, flags=re.MULTILINE
-        )
-        return [match[0] for match in islice(matches, _MOST_MATCHES)]
 
 
 # A brace that is none of a repeat stands for itself to `re`. To `regex`, `{e}` allows errors.

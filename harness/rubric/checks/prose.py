@@ -25,6 +25,7 @@ from harness.rubric.draft import (
     letter_bytes,
     same_language,
     visible_text,
+    without_addresses,
 )
 from harness.rubric.word_forms import phrases_in
 from harness.text.folding import folded
@@ -153,7 +154,6 @@ _ENDS_WITHOUT_STOP = re.compile(
     r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|\s\#\w+|\$\$|[\u0e00-\u0eff]"
     r"|[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)\s*\Z"
 )
-_TARGET = re.compile(r"\]\([^()\s]*(?:\s+\"[^\"\n]*\")?\)(?=\W*\Z)")
 # Abbreviations before something else, and none that may end a sentence, as `etc.` and `Inc.` may.
 _LEADS_ON = re.compile(
     r"(?<![\w.])(?:Drs?|Mrs?|Ms|Mx|Prof|Figs?|Eqs?|Abb|Hr|Fr|Nr|Bd|e\.\s?g|i\.\s?e|z\.\s?B|d\.\s?h|u\.\s?a"
@@ -197,7 +197,7 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
 def _ends(text: str) -> bool:
     """Whether a text ends as a sentence may: with a stop, or with an address, a face, a formula."""
     # Where a link leads says nothing of how its sentence ends: `[the docs.](x.md)`.
-    tail = _TARGET.sub("]", text)[-200:]
+    tail = without_addresses(text)[-200:]
     if _LEADS_ON.search(tail):
         return False
     return ends_sentence(tail) or _ENDS_WITHOUT_STOP.search(tail) is not None
@@ -233,8 +233,9 @@ class NoRepetition(Check):
         """The share of sentences that say something for the first time."""
         sentences = []
         for index, _, sentence in draft.sentences:
-            words = frozenset(word for word in terms(sentence) if not word.isdecimal())
-            sentences.append(_ComparedText(index, sentence, words, _claims_of(sentence)))
+            seen = without_addresses(sentence)
+            words = frozenset(word for word in terms(seen) if not word.isdecimal())
+            sentences.append(_ComparedText(index, sentence, words, _claims_of(seen)))
 
         def is_same(new: _ComparedText, earlier: _ComparedText) -> bool:
             # `Yes, please.` may be said twice.
@@ -265,9 +266,10 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Findin
     paragraphs = []
     for index, section in enumerate(draft.sections):
         for text in [block.text for block in section.blocks if block.kind == "paragraph"]:
-            words = frozenset(word for word in terms(text) if len(word) >= 4)
+            seen = without_addresses(text)
+            words = frozenset(word for word in terms(seen) if len(word) >= 4)
             if len(words) >= _PARAGRAPH_WORDS:
-                paragraphs.append(_ComparedText(index, text, words, _claims_of(text)))
+                paragraphs.append(_ComparedText(index, text, words, _claims_of(seen)))
 
     def is_same(new: _ComparedText, earlier: _ComparedText) -> bool:
         common = len(new.words & earlier.words)
@@ -326,7 +328,7 @@ def _repeated(
         # with all would take quadratic time.
         prefix = rarest_first[: len(words) - needed + 1]
         near = chain.from_iterable(by_word[word] for word in prefix)
-        if any(is_same(new, earlier) for earlier in chain({new} & earlier_texts, near)):
+        if any(is_same(new, earlier) for earlier in near):
             yield new
         if new not in earlier_texts:
             earlier_texts.add(new)
@@ -334,8 +336,8 @@ def _repeated(
                 by_word[word].append(new)
 
 
-# Code spans, addresses and tags, which are in no language.
-_NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\]\([^()\s]*+\)|\bhttps?://\S++|<[^<>\s]++>")
+# Code spans and addresses, which are in no language.
+_NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\bhttps?://\S++|<[^<>\s]++>")
 
 _TAG = re.compile(r"([a-z]{2})(?:[-_]\w+)*", re.IGNORECASE)
 
@@ -396,5 +398,5 @@ def _prose(draft: Draft) -> dict[int, str]:
     """The sentences of each section without code and addresses, by the section's index."""
     prose: dict[int, list[str]] = {}
     for index, _, sentence in draft.sentences:
-        prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", sentence))
+        prose.setdefault(index, []).append(_NOT_PROSE.sub(" ", without_addresses(sentence)))
     return {index: " ".join(sentences) for index, sentences in prose.items()}

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
-from harness.rubric.draft import Draft, visible_text
+from harness.rubric.draft import Draft, visible_text, without_addresses
 from harness.text.folding import composed, folded
 from harness.text.languages import HANGUL, UNSPACED, has_trait, numerals, ordinals
 from harness.text.numbers import TIMES, WORD, Number, Value, numbers
@@ -56,7 +56,8 @@ class GroundedNumbers(Check):
             if sources:
                 # The task counts for every section.
                 units = _units_by_value("\n".join((draft.task, *sources)), draft.language)
-            in_section = numbers(visible_text(section.blocks), draft.language)
+            text = without_addresses(visible_text(section.blocks))
+            in_section = numbers(text, draft.language)
             total += len(in_section)
             findings += [
                 draft.finding(
@@ -202,7 +203,7 @@ class GroundedSentences(Check):
         return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
 
     def _rests_on(self, basis: _Basis, sentence: str) -> bool:
-        words = terms(sentence)
+        words = terms(without_addresses(sentence))
         if _share_in([word for word in words if is_long(word)], basis.words) < self.overlap:
             return False
         pairs = list(pairwise(words))
@@ -290,7 +291,7 @@ _STEM = 3  # the least letters of a stem
 _ENDING = 3  # the most letters of an ending
 
 _CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
-_ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
+_ADDRESS = re.compile(r"\b(?:https?://|www\.)\S++|<[^<>\s]++>")
 # A letter of a script with blanks: other scripts may have a Latin name right among their letters.
 _LETTER = f"[^\\W{UNSPACED}{HANGUL}]"
 _TOKEN = re.compile(rf"(?!\d|_){_LETTER}++(?>(?:['\u2019&.-]{_LETTER}++)*)")
@@ -334,7 +335,8 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
         # With blanks in it, a span is a command or code.
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
-    prose = _without_dots(_ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence))))
+    prose = without_addresses(_CODE_SPAN.sub(" _ ", composed(sentence)))
+    prose = _without_dots(_ADDRESS.sub(" ", prose))
     for run in _runs(prose, nouns_have_capitals=nouns_have_capitals):
         # The second part of `NATO-led` is no name.
         names = (

@@ -44,7 +44,7 @@ class Words(InRange):
         """Falls off with the distance from the range."""
         if not has_blanks(draft.visible):
             return NO_WORDS
-        return self._grade(len(words(draft.visible)), "words in all")
+        return self._grade(draft, len(words(shown_text(draft.visible))), "words in all")
 
 
 class Characters(InRange):
@@ -56,7 +56,7 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        visible = " ".join(_NO_WIDTH.sub("", draft.visible).split())
+        visible = " ".join(_NO_WIDTH.sub("", shown_text(draft.visible)).split())
         count = len(visible)
         if not visible.isascii():
             import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for such texts alone
@@ -64,7 +64,7 @@ class Characters(InRange):
             # Grapheme clusters (UAX 29) are what a reader takes for one character: `é` may be two
             # code points, and a family of emoji seven.
             count = len(regex.findall(r"\X", visible))
-        return self._grade(count, "characters in all")
+        return self._grade(draft, count, "characters in all")
 
 
 class Sections(InRange):
@@ -76,7 +76,7 @@ class Sections(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        return self._grade(sum(section.level > 0 for _, section in draft.parts), "sections")
+        return self._grade(draft, sum(section.level > 0 for _, section in draft.parts), "sections")
 
 
 class SectionWords(InRange):
@@ -92,7 +92,9 @@ class SectionWords(InRange):
         if not has_blanks(draft.visible):
             return NO_WORDS
         return self._grade_each(
-            draft, lambda part: len(words(visible_text(part.blocks))), "words in this section"
+            draft,
+            lambda part: len(words(shown_text(visible_text(part.blocks)))),
+            "words in this section",
         )
 
 
@@ -118,13 +120,10 @@ class Items(InRange):
             return self._grade_each(draft, self._count, f"{what} in this section")
         counts = [self._count(section) for section in draft.sections]
         with_items = [index for index, count in enumerate(counts) if count]
-        if len(with_items) != 1:
-            return self._grade(sum(counts), f"{what} in all")
         # If one section alone has items, the finding is about that section: an author must not redo
         # a good text for the sake of its arithmetic.
-        index = with_items[0]
-        title = draft.sections[index].title
-        return self._grade(sum(counts), f"{what} in all", title=title, index=index)
+        index = with_items[0] if len(with_items) == 1 else None
+        return self._grade(draft, sum(counts), f"{what} in all", index)
 
     def _count(self, section: Section) -> int:
         items = [block.text for block in section.blocks if block.kind == "item"]

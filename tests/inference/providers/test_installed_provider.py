@@ -8,7 +8,7 @@ import pytest
 from installed import Distribution
 from pydantic import ValidationError
 
-from harness.analysis.facts import Server
+from harness.analysis.observed import Server
 from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint
 from harness.inference.providers import Aim, provider_named

@@ -208,7 +208,7 @@ def test_two_models_are_compared_row_by_row(apart, higher):
     # Beside the closed form of the error of paired differences.
     pairs = np.array([[s.scores["x"] for s in side] for side in (first, second)])
     means = pairs.reshape(2, -1, 2).mean(axis=2)
-    paired = mean_figure(means[1] - means[0], None)
+    paired = mean_figure(means[1] - means[0], np.arange(len(means[0])))
     assert figure.value == pytest.approx(paired.mean)
     assert figure.high - figure.low == pytest.approx(2 * 1.96 * paired.stderr, rel=0.15)
 

@@ -117,10 +117,11 @@ def test_an_epoch_without_a_score_is_no_failure_for_at_least_k(left, score):
 
 
 def test_one_row_or_one_group_has_no_standard_error():
-    one = mean_figure(np.array([1.0]), None)
+    one = mean_figure(np.array([1.0]), np.array(["r"]))
     assert (one.mean, one.stderr) == (1.0, None)
     assert mean_figure(np.array([1.0, 0.0]), np.array(["g", "g"])).stderr is None
-    assert math.isnan(summary("mean", {"a": ("", [0.5])}).low)
+    alone = summary("mean", {"a": ("", [0.5])})
+    assert (math.isnan(alone.low), alone.bootstrap_stderr) == (True, None)
 
 
 def test_the_interval_of_a_share_is_wilsons_and_equal_scores_have_none():

@@ -38,7 +38,7 @@ WORDS = {
     "apostrophes and hyphens": ("don't, don\u2019t, state-of-the-art", 3),
     "numbers are one word each": ("1,024 tokens, 3.14, 50 %, v2.0.1", 5),
     "other scripts": ("naïve мир Αθήνα", 3),
-    "code and its language": ("```python\nx = 1\n```\n", 3),
+    "code without its language": ("```python\nx = 1\n```\n", 2),
 }
 SECTIONS = {
     "nothing": ("", 0),

@@ -3,13 +3,11 @@
 import pytest
 
 from harness.inference import Completion
-from harness.rubric import Draft, Evaluator, Prompts, Rubric
+from harness.rubric import Draft, Evaluator, Rubric
 from harness.rubric.checks.echo import echoes
 from harness.wiggum.prompts import RevisionPrompts
 
-TOLD = RevisionPrompts(
-    prompts=Prompts(), requirements=("Every sentence rests on the sources.",), shorten_over=5_000
-).told
+TOLD = RevisionPrompts(requirements=("Every sentence rests on the sources.",)).told
 FOUND = ("the last sentence breaks off; finish it", 'no source says this: "Bread rises."')
 TASK = "Say in two sentences what a cold start is."
 SOURCE = "A cold start loads the model."

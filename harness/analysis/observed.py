@@ -10,15 +10,20 @@ from sys import intern
 from typing import Any
 
 from harness.analysis.finding import Observation, Observations, ns_text
-from harness.analysis.speed_limits import MACHINE, concurrency_of, speed_limits_of
+from harness.analysis.speed_limits import (
+    LEAST_OUTPUT_TOKENS,
+    MACHINE,
+    concurrency_of,
+    speed_limits_of,
+)
 from harness.analysis.time_budget import time_shares, times_in
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
-from harness.trace.node_records import critical_path
-from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
+from harness.trace.node_records import RecordedNodes, critical_path
+from harness.trace.records import CounterSet, Instant, Interval, NodeOutput, SpanRecord
 
 # A fault that cost less time is no finding: a fifth of a second goes unnoticed.
 LEAST_LOST_NS = 200_000_000
@@ -40,8 +45,6 @@ LONG_NS = 500_000_000
 GAIN = 1.1
 # No model writes faster: if one seems to, something held its reply back.
 QUICKEST_TOKENS_PER_S = 5_000
-# Shorter replies have no pace worth the name.
-LEAST_OF_PACE = 16
 # A Python process that takes so much of a core cannot compute more.
 CORE_FULL = 0.85
 # The process is slow if lags take this share of the critical path, or more.
@@ -90,9 +93,12 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
 
 
 class Observed:
-    """What a run's journal shows. Lists are in the order of time. Two kilobytes for each call."""
+    """What a run's journal shows. Lists are in the order of time. Two kilobytes for each call.
 
-    def __init__(self, journal: Journal) -> None:
+    `nodes`, if given, collects the calls of nodes in the same reading of the journal.
+    """
+
+    def __init__(self, journal: Journal, *, nodes: RecordedNodes | None = None) -> None:
         self.journal = journal
         self.run = run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
         # (tag of the server, else `machine` or `process harness`; name of the counter) → values.
@@ -102,7 +108,10 @@ class Observed:
         self.unfinished: list[SpanRecord] = []
         self.recorded = recorded = events.Events()
         # The journal is read once: each reader in the chain keeps what it needs, and passes all on.
-        spans = recorded.noted(self._noted(journal.items(SpanRecord, Instant, CounterSet)))
+        items = journal.items(SpanRecord, Instant, CounterSet)
+        if nodes is not None:
+            items = nodes.noted(journal.items(SpanRecord, Instant, CounterSet, NodeOutput))
+        spans = recorded.noted(self._noted(items))
         self.every_call = calls_of(spans)
         # Calls that no limit refused; those answered from the cache are among them.
         self.calls = [call for call in self.every_call if not call.was_refused]
@@ -221,7 +230,7 @@ class Observed:
         """Whether a reply came faster than any model writes, so that something held it back."""
         tokens = (call.output_tokens or 0) - self.hidden_tokens(call)
         quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
-        return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
+        return tokens >= LEAST_OUTPUT_TOKENS and call.phase_ns("decode") < quickest_ns
 
     def highest(self, tag: str, name: str) -> float | None:
         """The highest value of a server's counter; None if the run has no such counter."""
