@@ -9,6 +9,7 @@ from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Ranking, Usage
 from harness.inference.request import (
+    SAMPLING,
     ChatRequest,
     Message,
     Request,
@@ -17,7 +18,7 @@ from harness.inference.request import (
 )
 from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer, events
 
-_SETTINGS = ("top_p", "top_k", "min_p", "presence_penalty", "reasoning_effort", "seed")
+_SETTINGS = (*SAMPLING, "reasoning_effort", "seed")
 
 
 def call_span(request: Request, tracer: Tracer) -> Span:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -19,10 +20,10 @@ MOST_BYTES = 20 << 20
 """The most bytes of one image; most providers take less."""
 # The first bytes of an image → its media type.
 _KINDS = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF8": "image/gif",
-    b"RIFF": "image/webp",
+    rb"\x89PNG\r\n\x1a\n": "image/png",
+    rb"\xff\xd8\xff": "image/jpeg",
+    rb"GIF8": "image/gif",
+    rb"(?s)RIFF.{4}WEBP": "image/webp",  # RIFF holds sound and video, too
 }
 
 
@@ -66,9 +67,7 @@ class Image:
                 f"{name} has more than {MOST_BYTES >> 20} MiB; scale it down",
                 code="image.too-large",
             )
-        media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
-        if media == "image/webp" and data[8:12] != b"WEBP":
-            media = None  # RIFF holds sound and video, too
+        media = next((kind for begin, kind in _KINDS.items() if re.match(begin, data)), None)
         if media is None or media_type not in {None, media}:
             raise InvalidInput(
                 f"{name} holds {media or 'no known image'}, not "

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -80,21 +80,18 @@ def _thought_marks() -> Mapping[str, str]:
 
 @cache
 def _call_marks() -> tuple[str, ...]:
-    left_out = {"", *_thought_marks(), *_marks_with_tools("offered"), *_marks_with_tools("unsure")}
+    left_out = {"", *_thought_marks(), *_marks("offered"), *_marks("unsure")}
     marks = dict.fromkeys(row["tool_open"] for row in _table())
     return tuple(mark for mark in marks if mark not in left_out)
 
 
 @cache
-def _marks_with_tools(kind: str) -> tuple[str, ...]:
-    """Marks of calls that count only if tools were offered: `offered`, or `unsure`."""
-    return tuple(row["tool_open"] for row in _table() if row["opening"] == kind)
+def _marks(opening: str, column: str = "tool_open") -> tuple[str, ...]:
+    """The marks of one kind: `offered` and `unsure` are those of calls if tools were offered."""
+    return tuple(row[column] for row in _table() if row["opening"] == opening)
 
 
-@cache
-def _end_marks() -> tuple[str, ...]:
-    """Marks that may stand at the end of an answer."""
-    return tuple(row["think_close"] for row in _table() if row["opening"] == "end")
+_end_marks = partial(_marks, "end", "think_close")  # those that may stand at an answer's end
 
 
 class MarkSplitter:
@@ -181,13 +178,13 @@ def split_whole(
         return "", answer, ""
     # 2. Marked calls behind an answer, where a line begins.
     for line in re.finditer(r"^[^\S\n]*(?=\S)", unquoted, re.MULTILINE):
-        if unquoted.startswith(_call_marks() + _marks_with_tools("offered"), line.end()):
+        if unquoted.startswith(_call_marks() + _marks("offered"), line.end()):
             return "", answer[: line.start()].rstrip(), answer[line.end() :]
     # 3. Calls without marks, as of Llama. A false call is worse than a missed one, so what stands
     #    behind half a sentence or a colon is taken for an example.
     before, calls_text = "", _FENCE.sub("", answer.strip()).strip()
     is_whole = calls_text[:1] in {"[", "{"}
-    unsure = "|".join(map(re.escape, _marks_with_tools("unsure")))
+    unsure = "|".join(map(re.escape, _marks("unsure")))
     opening = re.search(rf"{unsure}|{_JSON.pattern}", unquoted)
     if opening and not is_whole:
         before, calls_text = answer[: opening.start()].rstrip(), answer[opening.start() :]
@@ -209,7 +206,7 @@ def _is_all_calls(text: str, tools: Sequence[ToolSpec], *, have_to_fit: bool) ->
             return False
     for _, raw in json_values_in(text):
         text = text.replace(raw, "")
-    unsure, names = ("|".join(map(re.escape, s)) for s in (_marks_with_tools("unsure"), schemas))
+    unsure, names = ("|".join(map(re.escape, s)) for s in (_marks("unsure"), schemas))
     marks = rf"<[^<>]*>|```\w*|json\b|functions\.|{unsure}|\b(?:{names})\b"
     # Python's reader takes nothing beside its calls.
     return bool(_PYTHON_CALL.match(text)) or not re.search(r"\w", re.sub(marks, "", text))
@@ -244,11 +241,11 @@ def _overlap(text: str, marks: Sequence[str]) -> int:
     """The number of characters at a text's end that begin a mark, or are marks and blanks alone."""
     tail = text[-_LONGEST_MARK:]
     near = [mark for mark in marks if mark[0] in tail]
-    ends = (tail[start:] for start in range(len(tail) if near else 0))  # mostly none is near
-    begun = (
-        end for end in ends for m in near if m.startswith(end) or not end.replace(m, "").strip()
-    )
-    return len(next(begun, ""))
+    for start in range(len(tail) if near else 0):  # mostly none is near
+        end = tail[start:]
+        if any(mark.startswith(end) or not end.replace(mark, "").strip() for mark in near):
+            return len(end)
+    return 0
 
 
 # --- calls ------------------------------------------------------------------------------------

@@ -55,7 +55,6 @@ _FUSED = re.compile(
 class ModelName:
     """The parts of a model's name."""
 
-    text: str
     words: tuple[str, ...]
     """The words that identify the weights, in the order of the name, each once: `qwen`, `2.5`,
     `7b`. Empty for a name such as `default`."""
@@ -79,12 +78,12 @@ def parse_model_name(text: str) -> ModelName:
     """The parts of the name of a served model, a repository or a file, which may have a path."""
     folders = [part for part in _PATH.split(text.strip().lower()) if part]
     last = folders.pop() if folders else ""
-    name = _parse_part(text, last)
+    name = _parse_part(last)
     if name.words:
         return name
     # For a file called `ggml-model-q8_0.gguf`, the nearest folder whose name has a size names it.
     for folder in reversed(folders):
-        above = _parse_part(text, folder)
+        above = _parse_part(folder)
         if above.has_size:
             return replace(above, quantization=name.quantization or above.quantization)
     return name
@@ -103,8 +102,8 @@ def same_weights(first: ModelName, second: ModelName) -> bool:
     return bool(mine) and mine == theirs and len(dates) < 2
 
 
-def _parse_part(text: str, part: str) -> ModelName:
-    """The parts of the name in one part of the path `text`."""
+def _parse_part(part: str) -> ModelName:
+    """The parts of the name in one part of a path."""
     name = _BEDROCK.sub("", _FILE_ENDING.sub("", part))
     # Dates and packings are taken out before words are made, since they do not identify weights.
     date = _SNAPSHOT.search(name)
@@ -114,7 +113,6 @@ def _parse_part(text: str, part: str) -> ModelName:
     if all(_pattern("blank").fullmatch(word) for word in set(words) - _CONVERSATIONAL):
         words = ()
     return ModelName(
-        text=text,
         words=_full_words().get(frozenset(words) - _CONVERSATIONAL, words),
         snapshot="".join(date.groups()) if date else None,
         quantization="-".join(packings) or None,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.errors import ReplyInvalid
 from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import (
     Completion,
@@ -140,6 +141,14 @@ class ReplyInProgress:
             itl=inter_token_latency(self._token_ns),
             extra=extra or {},
         )
+
+    def refused_calls(self, refusal: ReplyInvalid, *, model_id: str) -> Completion:
+        """The calls that a refusal quotes, as if left in the text; raises it if it has none."""
+        self.add(refusal.text, is_whole=True)
+        reply = self.completion(finish_reason="stop", usage=None, model_id=model_id)
+        if not reply.tool_calls:
+            raise refusal
+        return reply
 
     def _append(self, reasoning: str, answer: str) -> None:
         if reasoning:

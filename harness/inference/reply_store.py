@@ -24,7 +24,7 @@ from harness.errors import ModelFileInvalid, Notice
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import file_fingerprint
-from harness.inference.request import ChatRequest, Message
+from harness.inference.request import SAMPLING, ChatRequest, Message
 from harness.text_store import TextStore
 from harness.threads import to_its_end
 from harness.trace import Clock, RunTrace, events
@@ -335,7 +335,7 @@ def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
 # A reply does not depend on what a call is for, how long it may take and who listens. `call_key`
 # adds the settings of the second line only if they are set.
 _INDECISIVE = {"model", "role", "asks_again", "timeout_s", "priority", "on_text", "on_piece"}
-_INDECISIVE |= {"allow_empty", "top_p", "top_k", "min_p", "presence_penalty"}
+_INDECISIVE |= {"allow_empty", *SAMPLING}
 _DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDECISIVE]
 
 

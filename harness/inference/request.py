@@ -21,6 +21,8 @@ Role = Literal["system", "user", "assistant", "tool"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model thinks: `none` switches it off."""
 _EFFORTS: tuple[str, ...] = get_args(Effort)
+SAMPLING = ("top_p", "top_k", "min_p", "presence_penalty")
+"""Settings of a call that are sent only if they are set, by the names that all servers use."""
 
 _LONG_NUMBER = re.compile(r"\d{19}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
@@ -350,9 +352,8 @@ class ChatRequest:
 
     @property
     def sampling(self) -> dict[str, float]:
-        """The settings that are sent only if they are set, by the names that all servers use."""
-        names = ("top_p", "top_k", "min_p", "presence_penalty")
-        values = {name: getattr(self, name) for name in names}
+        """Those of `SAMPLING` that are set."""
+        values = {name: getattr(self, name) for name in SAMPLING}
         return {name: value for name, value in values.items() if value is not None}
 
     @property

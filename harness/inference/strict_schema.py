@@ -46,13 +46,7 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
     notes: list[str] = []  # keywords that move to the description
     for name, value in part.items():
         match name:
-            case "properties":
-                result[name] = {key: _strict(kind) for key, kind in value.items()}
-                for key, kind in result[name].items():
-                    # A constant distinguishes the options of a union, so it is never null.
-                    if key not in part.get("required", ()) and "const" not in kind:
-                        result[name][key] = _nullable(kind)
-            case "$defs":
+            case "properties" | "$defs":
                 result[name] = {key: _strict(kind) for key, kind in value.items()}
             case "anyOf" | "oneOf":
                 result["anyOf"] = [*map(_strict, value)]
@@ -73,6 +67,10 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
                 notes.append(f"{name}: {orjson.dumps(value, default=str).decode()}")
     if "properties" in result:
         result.setdefault("type", "object")
+        for key, kind in result["properties"].items():
+            # A constant distinguishes the options of a union, so it is never null.
+            if key not in part.get("required", ()) and "const" not in kind:
+                result["properties"][key] = _nullable(kind)
     types = _types(result)
     if "object" in types:
         # By default, an object with properties has no others, and one without has any.

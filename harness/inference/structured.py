@@ -105,6 +105,8 @@ class ReplyType(Generic[T]):
         values, fault = self._values(text, completion)
         if not values and (strict := without_slips(text)) != text:
             values, _ = self._values(strict, completion)
+        if not values and isinstance(inner := parsed(text), str):  # JSON in a text of JSON
+            values, _ = self._values(inner, completion)
         if len(values) == 1:
             return values[0]
         if values:
@@ -200,8 +202,11 @@ class ReplyType(Generic[T]):
         values: dict[str, T] = {}  # by their JSON in one spelling, so that equal ones count once
         for value, raw in json_values_in(text):
             candidates = [raw]
-            if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
-                candidates.append(raw[1:-1])  # the only object of a list
+            match value:
+                case [dict()]:
+                    candidates.append(raw[1:-1])  # the only object of a list
+                case {"answer": str(inner), **further} if not further:
+                    candidates.append(inner)  # JSON in a text of JSON
             for candidate in candidates:
                 with suppress(ValueError):
                     valid = self._bare.read(candidate)

@@ -30,8 +30,7 @@ class TypedJson:
     def __init__(self, schema: CoreSchema) -> None:
         self._schema = rewritten(schema, _with_digits)
         self._has_decimals = self._schema != schema
-        # The prebuilt validator of a model would be that of its schema as it was.
-        self._exact = SchemaValidator(self._schema, _use_prebuilt=False)
+        self._exact = _validator(self._schema)
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - of the type
         """The value in a JSON text; raises `ValidationError`."""
@@ -58,7 +57,13 @@ class TypedJson:
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
-        return SchemaValidator(rewritten(self._schema, _with_choices), _use_prebuilt=False)
+        return _validator(rewritten(self._schema, _with_choices))
+
+
+def _validator(schema: CoreSchema) -> SchemaValidator:
+    # A model in it would be read by its own validator, made of its schema as it was. pydantic 2.14
+    # has no public way around that: hooks of a type get its models as references.
+    return SchemaValidator(schema, _use_prebuilt=False)
 
 
 def rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401

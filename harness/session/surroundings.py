@@ -13,7 +13,6 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -314,10 +313,8 @@ def _reports(served: ModelMetadata, model: str) -> bool:
     if model in names:
         return True
     # Names spelled differently match if they parse to the same family, size and quantization.
-    # `text` is the spelling, and is blanked.
-    parsed = replace(parse_model_name(model), text="")
-    reported = (replace(parse_model_name(name), text="") for name in names)
-    return bool(parsed.words) and parsed in reported
+    parsed = parse_model_name(model)
+    return bool(parsed.words) and parsed in map(parse_model_name, names)
 
 
 def _short_digest(data: bytes) -> str:

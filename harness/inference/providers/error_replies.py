@@ -20,6 +20,7 @@ from harness.errors import (
     NotOffered,
     Overloaded,
     RateLimited,
+    ReplyInvalid,
     ServerError,
 )
 from harness.inference.json_text import json_values_in, parsed, rows, whole
@@ -85,6 +86,14 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
             prompt_tokens=whole(ChainMap(*layers).get("n_prompt_tokens")),
             context_tokens=whole(ChainMap(*layers).get("n_ctx")),
         )
+    generation = ChainMap(*layers).get("failed_generation")
+    if "tool_use_failed" in kind_and_text and isinstance(generation, str):
+        # Groq's, of a reply that it cannot read; `ReplyInProgress.refused_calls` may.
+        return ReplyInvalid(
+            f"the server cannot read the model's calls ({text}). They are: {generation[:160]!r}",
+            endpoint=endpoint,
+            text=generation,
+        )
     if status in {401, 403}:
         return AuthenticationFailed(
             f"the server refused the credentials ({text}); set the endpoint's api_key_env to the "
@@ -143,9 +152,10 @@ def context_overflow(
     )
 
 
-_MESSAGES = ("message", "detail", "msg", "error_message", "raw", "error")
+_MESSAGES = ("message", "detail", "msg", "error_message", "error_msg", "raw", "error")
 # Fields that may quote the prompt or an answer, or are about another server.
 _NOT_THE_ERROR = {"input", "messages", "content", "choices", "request", "previous_errors"}
+_NOT_THE_ERROR |= {"failed_generation"}
 _MOST_CHARS, _MOST_LAYERS, _DEEPEST = 2_000, 50, 12
 
 

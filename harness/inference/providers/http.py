@@ -22,6 +22,7 @@ from harness.errors import (
     EndpointUnreachable,
     InferenceError,
     NotOffered,
+    ReplyInvalid,
     ReplyTooLarge,
     ServerError,
     StreamCut,
@@ -29,6 +30,7 @@ from harness.errors import (
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, parsed
+from harness.inference.model_identity import is_here
 from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply, message_in
 from harness.inference.providers.json_stream import json_values
@@ -44,7 +46,6 @@ PACKED_AS = "gzip"  # the one encoding that servers may use
 # httpx2 unpacks these in steps; what it does with others depends on what is installed.
 _READ_PACKINGS = {"", "identity", "gzip", "x-gzip", "deflate"}
 _END_TIMEOUT_S = 0.05
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 # The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
 _REFUSAL_BYTES = 64 << 10
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
@@ -147,7 +148,7 @@ class HttpConnection:
             timeout=(endpoint.connect_timeout_s, None, None, None),
             verify=httpx2.create_ssl_context() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
-            trust_env=url.host not in _LOOPBACK,
+            trust_env=not is_here(self.base),
         )
 
     def refusal(
@@ -391,6 +392,8 @@ class HttpBackend(ABC):
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress)
+                except ReplyInvalid as error:
+                    return progress.refused_calls(error, model_id=self._endpoint.model_id)
                 except ServerError as error:
                     # A caller that has got a part of the reply must not get it again.
                     if progress.was_heard or not self._refused.learn(error, fields):
@@ -444,7 +447,8 @@ def _is_flat_error(value: object) -> bool:
         return False
     # A message in a reply is an object: Ollama's.
     is_told = isinstance(value.get("message"), str)
-    return is_told or not value.keys().isdisjoint({"error_message", "errors", "detail"})
+    names = {"error_message", "error_msg", "msg", "errors", "detail"}
+    return is_told or not value.keys().isdisjoint(names)
 
 
 async def read_to_end(values: AsyncIterator[object]) -> None:

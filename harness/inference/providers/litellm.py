@@ -14,7 +14,14 @@ from typing import Any
 
 import httpx
 
-from harness.errors import CallTimeout, ContextOverflow, InferenceError, NotOffered, ServerError
+from harness.errors import (
+    CallTimeout,
+    ContextOverflow,
+    InferenceError,
+    NotOffered,
+    ReplyInvalid,
+    ServerError,
+)
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
@@ -111,14 +118,16 @@ class LiteLLMBackend:
             attempt = 1
             while True:
                 fields, dropped = self._refused.without(requested)
+                progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
+                progress.stops = StopTexts(request.stop if "stop" in dropped else ())
                 try:
-                    progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
-                    progress.stops = StopTexts(request.stop if "stop" in dropped else ())
                     completion = await self._chat(progress, fields)
                     attempts = completion.attempts + attempt - 1
                     return replace(completion, dropped=dropped, attempts=attempts, source=source)
+                except ReplyInvalid as error:
+                    return progress.refused_calls(error, model_id=endpoint.model_id)
                 except ServerError as error:
-                    if not self._refused.learn(error, fields):
+                    if progress.was_heard or not self._refused.learn(error, fields):
                         raise
                     attempt += 1
 

@@ -23,12 +23,10 @@ from harness.inference.providers.provider import (
     ContextReport,
     HostReport,
     Provider,
-    as_ns,
     remedies,
+    times_in,
 )
 from harness.inference.providers.server_host import ServerHost, ServerPages, until
-from harness.inference.providers.wire_reply import WireReply
-from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
 _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
@@ -39,15 +37,7 @@ _GONE: Final = frozenset({"unloaded", "downloading", "downloaded"})
 _STATES: Final = _GONE | {"loading", "loaded", "sleeping"}
 
 
-def times(reply: WireReply) -> ServerTimings | None:
-    """What a reply's `timings` say; None if it has none."""
-    if not reply.timings:
-        return None
-    return ServerTimings(
-        prefill_ns=as_ns(reply.timings.get("prompt_ms")),
-        decode_ns=as_ns(reply.timings.get("predicted_ms")),
-    )
-
+times = times_in("timings", prefill="prompt_ms", decode="predicted_ms")
 
 # --- the model that it serves ------------------------------------------------------------------
 
@@ -72,7 +62,6 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
 
 
 # --- its counters ----------------------------------------------------------------------------
-
 
 COUNTERS = Counters(
     path="/metrics",
@@ -103,7 +92,7 @@ class RouterHost(ServerHost):
             return
         if before["value"] == "sleeping":
             # Its process is there without its weights, and only a call would wake it.
-            await self._let_go()
+            await self.unload()
         fields = {"model": self.endpoint.model_id}
         request = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
         try:
@@ -116,8 +105,13 @@ class RouterHost(ServerHost):
 
     async def unload(self) -> None:
         """Has the router unload the model, and waits until the model's process has ended."""
+        if await self._is_gone():
+            return
         # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
-        await self._let_go()
+        page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
+        if page.status != 200 and not _says(page, _NOT_THERE):
+            raise self.failure(page, doing="unload")
+        await until(self._is_gone)
 
     async def report(self) -> HostReport:
         """The report of `/models`, which has no sizes."""
@@ -160,16 +154,7 @@ class RouterHost(ServerHost):
     async def _undo_load(self, request: asyncio.Future[Page]) -> None:
         """Undoes an abandoned load, unless another client began it."""
         if (await request).status == 200:
-            await self._let_go()
-
-    async def _let_go(self) -> None:
-        """Has the router unload the model, whatever state it is in."""
-        if (await self._status())["value"] in _GONE:
-            return
-        page = await self.ask("POST", "/models/unload", {"model": self.endpoint.model_id})
-        if page.status != 200 and not _says(page, _NOT_THERE):
-            raise self.failure(page, doing="unload")
-        await until(self._is_gone)
+            await self.unload()
 
     async def _is_gone(self) -> bool:
         return (await self._status())["value"] in _GONE

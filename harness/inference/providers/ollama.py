@@ -20,11 +20,11 @@ from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
 from harness.inference.providers.http import Access, HttpBackend, Page
 from harness.inference.providers.openai_wire import wire_fields
-from harness.inference.providers.provider import ALWAYS, HostReport, Provider, remedies
+from harness.inference.providers.provider import ALWAYS, LEVELS, HostReport, Provider, remedies
 from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
 from harness.inference.providers.wire_reply import call_pieces, divided, proper_end, text_in
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
-from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
+from harness.inference.request import SAMPLING, ChatRequest, EmbedRequest, Message, called_names
 from harness.inference.time_limits import time_limits
 
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
@@ -52,7 +52,7 @@ class OllamaWire(HttpBackend):
         fields = wire_fields(request, self._endpoint.model_id, stream=False)
         if (effort := request.reasoning_effort) is not None:
             del fields["reasoning_effort"]
-            fields["think"] = _THINK.get(effort, effort)
+            fields["think"] = effort != "none" and LEVELS.get(effort, effort)
         return fields
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
@@ -132,12 +132,10 @@ class OllamaWire(HttpBackend):
         return replace(completion, extra=extra)
 
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
+_SAME_OPTIONS = (*SAMPLING, "temperature", "frequency_penalty", "seed", "stop")
 # Field of OpenAI's protocol → the name of the option that Ollama has for it.
-_OPTIONS = {name: name for name in (*_SAMPLING, "seed", "stop")} | {"max_tokens": "num_predict"}
+_OPTIONS = {name: name for name in _SAME_OPTIONS} | {"max_tokens": "num_predict"}
 _BESIDE_OPTIONS = ("tools", "think")
-# Effort → Ollama's word for it, if it has another.
-_THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
 
 
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:
@@ -244,7 +242,7 @@ class OllamaHost(ServerHost):
     async def load(self) -> None:
         """Loads the model with the options that calls will have."""
         # A model that is there already belongs to another client: it stays if this load fails.
-        if await self._find() is not None:
+        if await self._listed() is not None:
             await self._ask_to_load()
             return
         async with self.or_else(self._undo_load):
@@ -256,7 +254,7 @@ class OllamaHost(ServerHost):
 
     async def report(self) -> HostReport:
         """The report of `/api/ps`, which also lists a model that is still being loaded."""
-        running = await self._find()
+        running = await self._listed()
         if running is None:
             return HostReport(resident=False)
         total_bytes = whole(running.get("size"))
@@ -271,8 +269,7 @@ class OllamaHost(ServerHost):
         # Verbose, since otherwise values that differ by layer are left out.
         fields = {"model": self.endpoint.model_id, "verbose": True}
         page = self._read(await self.ask("POST", "/api/show", fields))
-        listed = self._listed(await self.ask("GET", "/api/tags"))
-        size_bytes = whole(at(listed, "size"))
+        size_bytes = whole(at(await self._listed("/api/tags"), "size"))
         if not size_bytes:
             return None
         header = gguf_header_from_values(
@@ -305,7 +302,7 @@ class OllamaHost(ServerHost):
 
         To be repeated until it returns True: another client may have called the model meanwhile.
         """
-        if await self._find() is None:
+        if await self._listed() is None:
             # Not asked again, since some versions would load it in order to unload it.
             return True
         fields = {"model": self.endpoint.model_id, "keep_alive": 0}
@@ -320,12 +317,9 @@ class OllamaHost(ServerHost):
         await asyncio.sleep(0.05)
         await until(self._is_gone)
 
-    async def _find(self) -> Any:  # noqa: ANN401 - JSON
-        """The model's entry among the loaded models; None if it is not loaded."""
-        return self._listed(await self.ask("GET", "/api/ps"))
-
-    def _listed(self, answer: Page) -> Any:  # noqa: ANN401 - JSON
-        """The model's entry in an answer with a list of models; None if it is not listed."""
+    async def _listed(self, path: str = "/api/ps") -> Any:  # noqa: ANN401 - JSON
+        """The model's entry on a page of models, here the loaded ones; None if it is not listed."""
+        answer = await self.ask("GET", path)
         listed = self._read(answer).get("models")
         if not isinstance(listed, list) or not all(text_at(model, "name") for model in listed):
             raise self.misread(answer)

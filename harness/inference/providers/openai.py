@@ -24,9 +24,9 @@ from harness.inference.providers.provider import (
     ContextReport,
     Fields,
     Provider,
-    as_ns,
     by_template,
     remedies,
+    times_in,
 )
 from harness.inference.providers.server_host import ServerPages
 from harness.inference.providers.wire_reply import WireReply
@@ -80,9 +80,8 @@ OTHER = Provider(
 # --- SGLang, from version 0.5.23 of its code ------------------------------------------------------
 
 
-async def _sglang_served(pages: ServerPages) -> ModelMetadata | None:
-    path = text_at(await pages.json("/model_info"), "model_path")
-    return ModelMetadata(path=path) if path else None
+async def _sglang_served(pages: ServerPages) -> ModelMetadata:
+    return ModelMetadata(path=text_at(await pages.json("/model_info"), "model_path") or None)
 
 
 SGLANG = Provider(
@@ -162,14 +161,7 @@ TENSORRT_LLM = Provider(
 # --- TabbyAPI, which serves ExLlama, from commit e632af41 (August 2026) ---------------------------
 
 
-def _tabby_times(reply: WireReply) -> ServerTimings | None:
-    """The times in fields of the usage, in seconds."""
-    usage = reply.usage or {}
-    prefill_ns = as_ns(usage.get("prompt_time"), "s")
-    if prefill_ns is None:
-        return None
-    decode_ns = as_ns(usage.get("completion_time"), "s")
-    return ServerTimings(prefill_ns=prefill_ns, decode_ns=decode_ns)
+_tabby_times = times_in("usage", "s", prefill="prompt_time", decode="completion_time")
 
 
 async def _tabby_served(pages: ServerPages) -> ModelMetadata | None:
@@ -211,10 +203,8 @@ MLC = Provider(
 # --- LM Studio 0.4.21 ----------------------------------------------------------------------------
 
 
-async def _lmstudio_served(pages: ServerPages) -> ModelMetadata | None:
+async def _lmstudio_served(pages: ServerPages) -> ModelMetadata:
     row = row_of(at(await pages.json("/api/v0/models"), "data"), pages.model_id)
-    if row is None:
-        return None
     packed = packing(text_at(row, "quantization"))
     return ModelMetadata(architecture=text_at(row, "arch") or None, quantization=packed)
 

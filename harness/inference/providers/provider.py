@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
@@ -22,13 +23,13 @@ from harness.inference.request import ChatRequest, Effort, JsonSchema
 Fields = Mapping[str, object]  # part of a request's JSON
 
 # The nearest of the three efforts that gpt-oss was trained on, for every other effort.
-_LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}
+LEVELS: Mapping[str, str] = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
 def by_template(effort: Effort) -> Fields:
     """Fields for servers that let the model's chat template switch thinking on and off."""
     on = effort != "none"
-    level = {"reasoning_effort": _LEVELS.get(effort, effort)} if on else {}
+    level = {"reasoning_effort": LEVELS.get(effort, effort)} if on else {}
     # Qwen and GLM read `enable_thinking`, DeepSeek and Granite `thinking`, gpt-oss the effort.
     return {**level, "chat_template_kwargs": {"enable_thinking": on, "thinking": on, **level}}
 
@@ -222,9 +223,19 @@ def check_offers(request: ChatRequest, provider: Provider) -> None:
         )
 
 
-def as_ns(value: Any, unit: Literal["ms", "s"] = "ms") -> int | None:  # noqa: ANN401 - JSON, a header
-    """A time that a reply reports, as a number or a text; None for anything else."""
-    try:
-        return round(float(value) * (1_000_000 if unit == "ms" else 1_000_000_000))
-    except (TypeError, ValueError, OverflowError):
-        return None
+def times_in(
+    part: Literal["timings", "metrics", "usage"], unit: Literal["ms", "s"] = "ms", **names: str
+) -> Callable[[WireReply], ServerTimings | None]:
+    """Makes `Provider.times` of the fields of a reply's part, by phase: `prefill="prompt_ms"`."""
+    ns_per_unit = 1_000_000 if unit == "ms" else 1_000_000_000
+
+    def times(reply: WireReply) -> ServerTimings | None:
+        fields: Mapping[str, Any] = getattr(reply, part) or {}
+        durations_ns: dict[str, int] = {}
+        for phase, name in names.items():
+            # A time is a number or a text; anything else is none.
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
+                durations_ns[f"{phase}_ns"] = round(float(fields[name]) * ns_per_unit)
+        return ServerTimings(**durations_ns) if durations_ns else None
+
+    return times

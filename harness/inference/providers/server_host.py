@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import httpx2
-import orjson
 
 from harness.errors import (
     AuthenticationFailed,
@@ -76,12 +75,8 @@ class ServerPages:
         params: Mapping[str, str] | None = None,
     ) -> Page:
         """Fetches a page, or posts JSON; raises `EndpointUnreachable` without an answer."""
-        content = None if body is None else orjson.dumps(body)
-        headers = {"content-type": "application/json"} if content else {}
         try:
-            page = await self._connection.fetch(
-                method, self.root + path, content=content, params=params, headers=headers
-            )
+            page = await self._connection.fetch(method, self.root + path, json=body, params=params)
         except (httpx2.RequestError, StreamCut) as error:
             raise EndpointUnreachable(
                 f"the server at {self.root} does not answer {method} {path}: "

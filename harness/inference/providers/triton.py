@@ -32,8 +32,6 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 
-# Fields of OpenAI's protocol that are no sampling parameters, and have another place here.
-_NOT_PARAMETERS = {"model", "messages"}
 # Sent with a call without a limit: vLLM's default here is 16, and Triton tells no context length.
 UNSTATED_ROOM_TOKENS = 1024
 _EXPLICIT = "--model-control-mode=explicit"
@@ -61,11 +59,8 @@ class TritonWire(HttpBackend):
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, PROVIDER)
         # Sampling parameters, whose names in vLLM's `SamplingParams` are OpenAI's.
-        parameters = {
-            name: value
-            for name, value in wire_fields(request, self._endpoint.model_id, stream=False).items()
-            if name not in _NOT_PARAMETERS
-        }
+        parameters = wire_fields(request, self._endpoint.model_id, stream=False)
+        del parameters["model"], parameters["messages"]  # they have another place here
         stop = [*request.stop, *self._turns.stop]
         return parameters | {"max_tokens": _max_tokens(request), "stop": stop}
 

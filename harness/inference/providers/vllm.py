@@ -14,35 +14,27 @@ from harness.inference.providers.provider import (
     ContextReport,
     HostReport,
     Provider,
-    as_ns,
     remedies,
+    times_in,
 )
 from harness.inference.providers.server_host import ServerHost, ServerPages, until
-from harness.inference.providers.wire_reply import WireReply
-from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
 _CACHED_SWITCH = "--enable-prompt-tokens-details"
 _SLEEP_SWITCH = "--enable-sleep-mode, and VLLM_SERVER_DEV_MODE=1 in its environment"
 
 
-def times(reply: WireReply) -> ServerTimings | None:
-    """The times in a reply's `metrics`; None if it has none."""
-    if not reply.metrics:
-        return None
-    return ServerTimings(
-        queue_ns=as_ns(reply.metrics.get("queue_time_ms")),
-        # vLLM counts it from the end of the queue.
-        prefill_ns=as_ns(reply.metrics.get("time_to_first_token_ms")),
-        decode_ns=as_ns(reply.metrics.get("generation_time_ms")),
-    )
+times = times_in(
+    "metrics",
+    queue="queue_time_ms",
+    prefill="time_to_first_token_ms",  # vLLM counts it from the end of the queue
+    decode="generation_time_ms",
+)
 
 
-async def _served(pages: ServerPages) -> ModelMetadata | None:
+async def _served(pages: ServerPages) -> ModelMetadata:
     models = at(await pages.json(f"{pages.v1}/models"), "data")
     row = row_of(models, pages.model_id)
-    if row is None:
-        return None
     # An adapter has a parent, which is listed beside it by the name it is served under. The `root`
     # is what was loaded; the name may be made up (`--served-model-name`).
     parent = text_at(row, "parent")

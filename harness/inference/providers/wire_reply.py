@@ -51,7 +51,10 @@ class WireReply:
         model = chunk.get("model")
         if isinstance(model, str) and model:
             self._model_id = model
-        self.usage = _mapping(chunk.get("usage")) or self.usage
+        # Kimi puts the usage into the reply, Groq into a field of its own.
+        places = (chunk, *choices, chunk.get("x_groq"))
+        usages = (_mapping(at(place, "usage")) for place in places)
+        self.usage = next(filter(None, usages), self.usage)
         self.timings = _mapping(chunk.get("timings")) or self.timings
         self.metrics = _mapping(chunk.get("metrics")) or self.metrics
         if not choices:

@@ -12,7 +12,7 @@ from loopback import DONE, Reply, chunk, delta, usage
 from servers.emulated import event
 from servers.openai_dialects import DIALECTS
 
-from harness.errors import ContextOverflow, RateLimited, ServerError, StreamCut
+from harness.errors import ContextOverflow, RateLimited, ReplyInvalid, ServerError, StreamCut
 from harness.inference import ChatRequest, Message, ToolSpec
 
 HELLO = delta(role="assistant", content="Hello.")
@@ -120,9 +120,19 @@ def test_what_a_body_is_called_makes_no_difference(kind, steps):
     assert completion.text == "Hello."
 
 
+END = {"delta": {}, "finish_reason": "stop"}
+USAGES = (
+    chunk(choices=[{**END, "usage": usage()}]),
+    chunk(choices=[END], x_groq={"usage": usage()}),
+)
+
+
 @pytest.mark.parametrize("ending", ["hold", "close", "reset"])
-def test_a_reply_that_is_whole_need_not_end_well(ending):
-    completion, _ = ask(Reply(steps=(HELLO, STOP, COUNT), ending=ending), backend="vllm")
+@pytest.mark.parametrize(
+    "last", [STOP + COUNT, *USAGES], ids=["alone", "in the reply", "beside it"]
+)
+def test_a_reply_that_is_whole_need_not_end_well(ending, last):
+    completion, _ = ask(Reply(steps=(HELLO, last), ending=ending), backend="vllm")
 
     assert (completion.text, completion.usage.output_tokens) == ("Hello.", 3)
 
@@ -172,6 +182,7 @@ def test_a_letter_in_two_halves_is_one():
     assert completion.text == "🦉"
 
 
+REFUSED = {"message": "Failed to call a function.", "code": "tool_use_failed"}
 QUOTA = {"code": 429, "message": "the quota is spent", "status": "RESOURCE_EXHAUSTED"}
 ERRORS = {
     "in a list": (Reply(status=429, steps=(json.dumps([{"error": QUOTA}]).encode(),)), RateLimited),
@@ -199,6 +210,7 @@ ERRORS = {
         Reply(steps=(HELLO, event({"error_message": "prompt is too long"}), DONE)),
         ContextOverflow,
     ),
+    "msg": (Reply(steps=(HELLO, event({"msg": "prompt is too long"}), DONE)), ContextOverflow),
     "a detail": (Reply(steps=(HELLO, event({"detail": "the worker died"}), DONE)), ServerError),
     "a list": (
         Reply(steps=(event({"success": False, "errors": [{"message": "gone"}]}), DONE)),
@@ -252,6 +264,7 @@ LOOK = ToolSpec(
     "Looks up.",
     {"type": "object", "properties": {"item": {"type": "string"}, "n": {"type": "integer"}}},
 )
+LOOKING = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
 
 
 def wide(text):
@@ -315,9 +328,7 @@ CALLS = {
 
 @pytest.mark.parametrize("text", CALLS.values(), ids=CALLS)
 def test_a_call_that_the_server_left_in_the_text_is_a_call(text):
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=LOOKING)
 
     (call,) = completion.tool_calls
     assert (call.name, json.loads(call.arguments)) == ("look", {"item": "7", "n": 3})
@@ -389,9 +400,7 @@ PIECES = {
 
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_of_calls_make_the_calls_that_were_meant(name):
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(*PIECES[name], *REST)), request=request)
+    completion, _ = ask(Reply(steps=(*PIECES[name], *REST)), request=LOOKING)
 
     calls = completion.tool_calls
     right = [SEVEN, EIGHT] if b'"b"' in joined(*PIECES[name]) or "twice" in name else [SEVEN]
@@ -410,12 +419,23 @@ def test_pieces_of_calls_make_the_calls_that_were_meant(name):
     ],
 )
 def test_a_call_that_cannot_be_read_is_no_answer(text):
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=LOOKING)
 
     (call,) = completion.tool_calls
     assert (completion.text, call.name, call.arguments) == ("", "look", text)
+
+
+@pytest.mark.parametrize("backend", ["openai", "litellm"])
+@pytest.mark.parametrize("text", [CALLS["Llama 3.1"], "It is 7."], ids=["a call", "prose"])
+def test_a_call_that_its_server_refused_is_read_from_the_refusal(text, backend):
+    reply = Reply(
+        status=400, steps=(json.dumps({"error": REFUSED | {"failed_generation": text}}).encode(),)
+    )
+    how = {"request": LOOKING, "backend": backend, "model_id": "openai/m", "api_key": "sk-1"}
+    if text == "It is 7.":
+        assert fail(ReplyInvalid, reply, **how).text == text
+    else:
+        assert [call.name for call in ask(reply, **how)[0].tool_calls] == ["look"]
 
 
 SPEAKS_OF_IT = r"""A call looks like this:\n\nCALL;A call looks like this:\n\n<tools>CALL</tools>
@@ -428,9 +448,7 @@ SPEAKS_OF_IT = r"""A call looks like this:\n\nCALL;A call looks like this:\n\n<t
 @pytest.mark.parametrize("text", SPEAKS_OF_IT.replace("\n", "").split(";"))
 def test_a_call_that_an_answer_only_speaks_of_stays_in_it(text):
     text = text.replace("CALL", CALLED).replace("\\n", "\n")
-    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
-
-    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=request)
+    completion, _ = ask(Reply(steps=(delta(content=text), *REST)), request=LOOKING)
 
     assert (completion.text, completion.tool_calls) == (text, ())
 
