@@ -166,7 +166,7 @@ class _RunSpans:
     def _parent_id(self, record: SpanRecord) -> bytes:
         """The id of the span around a span; of those that no node made, the run's."""
         parent = record.parent
-        if parent is None and record.name != "run":
+        if parent is None and events.RunSpanEvent.of(record) is None:
             # Viewers read the run's name and times from the trace's only root.
             parts = (part.id for part in self._parts if part.end_ns >= record.start_ns)
             parent = next(parts, None)

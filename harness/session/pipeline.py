@@ -379,7 +379,7 @@ def check_options(
         )
     if isinstance(max_failures, float) and not 0 <= max_failures <= 1:
         raise InvalidInput(
-            f"max_failures={max_failures} is no share of the rows; write 0.5 for half of them, or 5 "
-            "for five rows",
+            f"max_failures={max_failures} is no share of the rows; write 0.5 for half of them, "
+            "or 5 for five rows",
             code="batch.max-failures-no-share",
         )
