@@ -89,18 +89,20 @@ class ModelShape:
         return replace(self, quantization=to.name, packing=to.packing).with_bits(to.bits)
 
     def with_bits(self, bits: float) -> ModelShape:
-        """The model with the sizes of weights of so many bits each: parameters * bits / 8."""
-        # Safetensors keep tables, routers and often attention in at least 16 bits.
+        """The model with the sizes of weights of so many bits each: parameters * bits / 8.
+
+        Of safetensors, tables, routers and often attention stay in at least 16 bits.
+        """
         fine = self.fine_parameters if self.packing == "safetensors" else 0
         fine_bits = max(bits, 16) if fine else bits
         size = ((self.parameters - fine) * bits + fine * fine_bits) / 8
         passed = size - self.table_parameters * fine_bits / 8
-        idle = self.parameters - self.table_parameters - self.active_parameters
+        of_idle_experts = self.parameters - self.table_parameters - self.active_parameters
         return replace(
             self,
             weight_bytes=round(size),
             passed_bytes=round(passed),
-            active_bytes=round(passed - idle * bits / 8),
+            active_bytes=round(passed - of_idle_experts * bits / 8),
         )
 
     def on_rank(self, ranks: int) -> ModelShape:

@@ -285,7 +285,7 @@ class SplitSection:
             # One mark stands for a run of parts.
             is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)
             if any(texts):
-                text = _elided(texts)
+                text = _elided(texts)  # it begins with a mark if its first part is left out
                 body += text.removeprefix(f"{LEFT_OUT} ") if is_marked else text
             elif not is_marked:
                 # A paragraph of its own: otherwise a list or a quote would continue with it.

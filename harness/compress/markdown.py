@@ -291,15 +291,21 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
     for section in sections_of(markdown):
         above = [*(s for s in above if s.level < section.level), section]
         title = " > ".join(s.title for s in above if s.title)
-        excerpts += [Excerpt(title=title, text=t) for t in _packed(section.blocks, max_chars) if t]
+        texts = filter(None, _packed(section.blocks, max_chars))
+        excerpts += [Excerpt(title=title, text=text) for text in texts]
     return tuple(excerpts)
 
 
 def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
-    """The blocks, without metadata, as texts of at most `max_chars`, each as long as possible."""
+    """The blocks, without metadata, as texts of at most `max_chars`, each as long as possible.
+
+    A text of white space is empty.
+    """
     text = ""
     for block in blocks:
-        for piece in pieces_of(block, max_chars) if block.kind != "metadata" else ():
+        if block.kind == "metadata":
+            continue
+        for piece in pieces_of(block, max_chars):
             if text and len(text) + len(piece.rstrip(BLANK)) > max_chars:
                 yield unpadded(text)
                 text = ""

@@ -283,6 +283,7 @@ class NodeCall:
                 return asker(question)
 
         with self.pulse.doing("ask"):
+            # It calls a plain function in a thread, so the lock does not stop the event loop.
             return await InProcess().call(Work(self.label, ask, {}))
 
     async def _run_inside(

@@ -135,19 +135,21 @@ class Schedule:
             self._start(state, None)
         else:
             try:
-                state.sources = {p.name: self._source_of(p, state) for p in step.mapped}
+                state.sources = {p.name: self._items_of(p, state) for p in step.mapped}
             except PipelineInvalid as error:
                 self._settle_node(state, self._record_failure(state, error))
                 return
             self._advance(state)
 
-    def _source_of(self, parameter: Parameter, state: StepState) -> ItemOutcomes:
+    def _items_of(self, parameter: Parameter, state: StepState) -> ItemOutcomes:
+        """What `each=` maps over; raises `PipelineInvalid` if that is no list."""
         source = self.states.get(parameter.source)
         if source is not None and source.step.gives_items:
             return source.items
         values: Any = self._inputs[parameter.source] if source is None else source.outcome
         if source is not None and type(values) in _NO_VALUES:
-            return ItemOutcomes()  # without a total: `_obstacle_of_lists` finds the reason
+            # No items and no total, by which `_obstacle_of_lists` ends the node.
+            return ItemOutcomes()
         if not isinstance(values, list | tuple):
             remedy = "; give list(d.items()) of the mapping" if isinstance(values, Mapping) else ""
             raise state.step.node.mistake(

@@ -160,10 +160,10 @@ class ValueForm:
         restored = self.restore(data)
         if _is_same(value, restored):
             return data
-        raise TypeError(_change(value, restored))
+        raise TypeError(_why_not_same(value, restored))
 
 
-def _change(value: object, restored: object) -> str:
+def _why_not_same(value: object, restored: object) -> str:
     """Says in a message where a restored value differs from the written one."""
     place, written_part, restored_part = _difference(value, restored) or ("", value, restored)
     written, back = _excerpt(written_part), _excerpt(restored_part)
@@ -172,12 +172,13 @@ def _change(value: object, restored: object) -> str:
     where = f" at {place.removeprefix('.')}" if place else ""
     remedy = "return a value that JSON can hold whole"
     name, cls = type(written_part).__name__, type(written_part)
-    with suppress(TypeError):
-        # Alone, since in a union with texts, JSON does not say which of the two a value is.
-        if cls is not type(restored_part) and value_form(cls):
+    if cls is not type(restored_part):
+        with suppress(TypeError):  # not every class has a form
+            value_form(cls)
+            # Alone, since in a union with texts, JSON does not say which of the two a value is.
             remedy = f"annotate it as {name} alone, or return a dataclass with a field per type"
-        elif isinstance(written_part, datetime.datetime | datetime.time):
-            remedy = "return a datetime in UTC, and the name of its zone as a text beside it"
+    elif isinstance(written_part, datetime.datetime | datetime.time):
+        remedy = "return a datetime in UTC, and the name of its zone as a text beside it"
     return f"{_kind_of(written_part)} ({written}){where} would come back as {back}; {remedy}"
 
 

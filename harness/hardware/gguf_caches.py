@@ -201,12 +201,13 @@ def recurrent_length(file: GgufFile) -> int:
     if file.count(".wkv.head_size", default=0):
         return 19 * width
     inner = file.count(".ssm.inner_size", default=0)
-    # They do beside delta nets (Qwen 3.5), and beside the layers of LFM2 and Kimi, whose headers
-    # have no inner size.
+    # The feed-forward layers need more than delta nets (Qwen 3.5), and than the layers of LFM2 and
+    # Kimi, whose headers have no inner size.
     if file.architecture in _ATTENTION_INTERVAL or not inner:
         return 0
     grouped = file.count(".ssm.group_count", default=0) * file.count(".ssm.state_size", default=0)
-    return width + 7 * inner + 6 * grouped + file.count(".ssm.time_step_rank", default=0)
+    heads = file.count(".ssm.time_step_rank", default=0)
+    return width + 7 * inner + 6 * grouped + heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -356,7 +356,7 @@ def _argument_end(text: str, argument: re.Match[str]) -> tuple[int, int]:
 
 
 def _python_calls(text: str) -> Calls:
-    """`[name(key=value)]`: Llama 4, LFM2, Olmo."""
+    """`[name(key=value)]`: Llama 4, LFM2, Olmo. Raises `ValueError` or `SyntaxError`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # else odd literals are warned of on standard error
         statements = ast.parse(text).body
@@ -365,6 +365,8 @@ def _python_calls(text: str) -> Calls:
         for call in value.elts if isinstance(value, ast.List) else [value]:
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:
                 raise ValueError("not a call of a tool")
+            if any(keyword.arg is None for keyword in call.keywords):  # of `**{…}`
+                raise ValueError("arguments without names")
             arguments = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
             yield call.func.id, arguments
 

@@ -166,7 +166,8 @@ class KeepAliveBudget:
         """Serves a run inside the block.
 
         If there is no room for all models, `lend` is called with the number of nodes that wait for
-        a model not in memory. `max_parallel` is how many other nodes the run executes at most.
+        a model not in memory: the run may execute as many others in their places. `max_parallel`
+        is how many nodes it executes at most, without lent places.
         """
         self._runs[run] = _RunShare(lend=lend, max_parallel=max_parallel)
         try:

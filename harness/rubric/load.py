@@ -335,7 +335,10 @@ def _changed_dimension(base: Written, change: Written) -> Written:
 def _merged(
     own: Mapping[str, Written], base: Mapping[str, Written], *, mappings: Sequence[str]
 ) -> dict[str, Written]:
-    """The fields of both, the own ones first; those named in `mappings` are merged themselves."""
+    """The fields of the base, changed and extended by a rubric's own.
+
+    Of a field named in `mappings`, which has fields itself, these are merged in the same way.
+    """
     fields = {**base, **own}
     for name in mappings:
         if name in own and name in base and own[name].fields:

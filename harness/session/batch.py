@@ -218,7 +218,7 @@ class Batch:
                     path=self.output,
                     code="row.output-locked",
                 )
-            return await self._run_alone(observers)
+            return await self._run_locked(observers)
 
     async def rehearsal(self) -> BatchRehearsal:
         """What `run` would make; finding it makes no call."""
@@ -280,11 +280,14 @@ class Batch:
         run_id = manifest_of(self.output).get("run")
         return {"run_id": run_id, "done": done, "output": str(self.output)}
 
-    async def _run_alone(self, observers: Sequence[Sink]) -> BatchResult:
-        earlier, form = self._earlier, self._form
+    async def _run_locked(self, observers: Sequence[Sink]) -> BatchResult:
+        """Runs the batch, whose output no other process writes meanwhile."""
+        # 1. What earlier parts of the run made.
+        earlier = self._earlier
+        now = Surroundings(self._settings)
         before: list[MadeBefore] = []
         if earlier is not None:
-            now = await Surroundings(self._settings).beside(earlier.outputs)
+            now = await now.beside(earlier.outputs)
             before = [*self._made_before(earlier, now)]
 
         def reused(node: str, number: int, output: str) -> object:
@@ -292,12 +295,13 @@ class Batch:
             state = self._states[node]
             call = self._call_of(state, number, {"output": output})
             stored = earlier and earlier.outputs.find(call, changes=now.change_since)
-            assert isinstance(stored, tuple)
+            assert isinstance(stored, tuple)  # the run has just reused it
             return orjson.loads(state.step.form.encode(stored[0]))
 
+        # 2. The run. Its rows are in the files as soon as they are made.
         with BatchFiles(
             path=self.output,
-            form=form,
+            form=self._form,
             order=self._order,
             codes=self._ended.codes,
             nodes=self._graph.nodes.keys(),
@@ -306,34 +310,40 @@ class Batch:
         ) as files:
             is_further = earlier is not None
             files.begin(before, self._rows.refused, reused, is_further=is_further)
-            self._ended.note_kept(self._order[number] for number in form.lines)
-            kept = len(form.lines)
+            self._ended.note_kept(self._order[number] for number in self._form.lines)
+            kept = len(self._form.lines)
             result = await self._result_of_run(*observers, files.observe)
             for question in result.questions:
                 reason = f"it asks '{question.text}', and a batch asks nobody"
                 files.fail_row(_row_number(question.node), reason, code="batch.asks-nobody")
-        counts = self._counts()
+
+        # 3. What it came to.
         unwritten = files.error
         try:
             # Without counts if the files lack something: a merge must not take them for whole.
-            self._write_manifest(result.run_id, **({} if unwritten else counts))
+            self._write_manifest(result.run_id, **({} if unwritten else self._counts()))
         except InvalidInput as error:
             unwritten = unwritten or error
         if unwritten is not None and result.stopped_by is None:
             # The journal has the rows' outputs: the same command, run again, writes the files.
             result = replace(result, status="stopped", stopped_by=str(unwritten), limit="output")
+        return self._result(result, kept=kept, failures_file=files.failures_path)
+
+    def _result(self, result: RunResult, *, kept: int, failures_file: Path | None) -> BatchResult:
+        """The result of the batch, from that of its run; `kept` rows are of earlier parts."""
+        form = self._form
         reruns = result.reruns
         if self._recorded is not None:  # outputs were only copied, which no one need be told
             reruns = tuple(rerun for rerun in reruns if not rerun.node.startswith(ROWS))
         warnings = (*result.warnings, *self._notice_of_skips(result.skips))
         return form.result(
             run=replace(result, reruns=reruns, warnings=warnings),
-            rows=counts["rows"],
+            rows=self._counts()["rows"],
             outputs={line["id"]: line.get("output", line) for line in form.in_order},
             kept=kept,
             failures=self._in_order_of_rows(form.failures),
             output=self.output,
-            failures_file=files.failures_path if form.failures else None,
+            failures_file=failures_file if form.failures else None,
         )
 
     async def _result_of_run(self, *observers: Sink) -> RunResult:

@@ -215,7 +215,8 @@ def _decimal_mark(forms: Iterable[str], language: str | None) -> str:
 def _values(form: str, decimal_mark: str = "") -> set[Value]:
     """The values that a number may have; without a `decimal_mark`, any mark may be the decimal one.
 
-    Empty if its marks part several numbers.
+    `2,5` is a fraction, `1 200` a whole number, `1,200` either, and `1,024.5` has both marks. Empty
+    if the marks part several numbers.
     """
     groups, marks = re.split(r"\D", form), re.findall(r"\D", form)
     as_whole = Decimal("".join(groups))
@@ -223,14 +224,14 @@ def _values(form: str, decimal_mark: str = "") -> set[Value]:
         return {as_whole}
     as_fraction = Decimal(f"{''.join(groups[:-1])}.{groups[-1]}")
     *earlier_marks, last_mark = marks
-    is_decimal = last_mark in _DECIMAL_MARKS and last_mark not in earlier_marks
-    if len({*marks}) == 2 and last_mark in _DECIMAL_MARKS:
-        # 1,024.5 and 1.024,5: thousands, then the decimal mark, once.
-        return {as_fraction} if is_decimal and _are_thousands(groups[:-1]) else set()
+    is_decimal = last_mark in _DECIMAL_MARKS
+    if len({*marks}) == 2 and is_decimal:
+        # Thousands, and then the decimal mark, once.
+        is_number = last_mark not in earlier_marks and _are_thousands(groups[:-1])
+        return {as_fraction} if is_number else set()
     # A version, such as 3.11.2, is compared as a text.
     if {*marks} == {"."} and earlier_marks and not _are_thousands(groups):
         return {form}
-    # `2,5` is a fraction, `1 200` a whole number, and `1,200` either.
     values: set[Value] = set()
     if not earlier_marks and is_decimal:
         values.add(as_fraction)

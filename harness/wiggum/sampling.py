@@ -55,60 +55,10 @@ async def sample(
     Raises `InferenceError` if all calls failed, or one did where each is made once, and
     `LimitReached` without room for them.
     """
-    # Places beyond `at_once` wait, so that the calls for one place follow each other: their prompts
-    # begin with the same sources, which a prefix cache serves.
-    room = asyncio.Semaphore(at_once or len(places) or 1)
-    # The calls for a place are made in waves, so large that all places together keep the model
-    # busy. A candidate that is enough saves the waves after it.
-    wave = times if at_once is None else max(1, at_once // max(1, len(places)))
-    # A call that is made only once raises, which ends the round; an empty reply does not, since
-    # other sections may have text.
-    excused = ReplyEmpty if times == 1 else (InferenceError, LimitReached)
-    errors: list[HarnessError] = []
-
-    async def called(place: SampledPlace, number: int) -> Candidate:
-        """A candidate; if its call failed, without text and with the error."""
-        request = _varied(place, number)
-        begun = events.CandidateEvent(label=f"candidate {number}", number=number, seed=request.seed)
-        with tracer.span(begun) if times > 1 else nullcontext() as span:
-            blank = Candidate(
-                number=number,
-                section=place.section,
-                seed=request.seed,
-                span=None if span is None else span.id,
-            )
-            try:
-                text, cut = place.read(await ask(request))
-            except excused as error:
-                errors.append(error)
-                if span is not None:
-                    span.set(detail=tracer.excerpt(str(error)))
-                return replace(blank, error=str(error))
-            return replace(blank, text=text, cut=cut)
-
-    async def sampled(place: SampledPlace) -> list[Candidate]:
-        candidates: list[Candidate] = []
-        latest: list[Candidate] = []
-        async with room:
-            while (
-                len(candidates) < times
-                # After a lasting error, the next call would fail in the same way, at any place.
-                and not any(isinstance(error, LASTING) for error in errors)
-                and not any(map(place.is_enough, latest))
-            ):
-                numbers = range(len(candidates) + 1, min(len(candidates) + wave, times) + 1)
-                # Every second candidate has the prompt `afresh`. Equal prompts follow each other,
-                # for prefix caches.
-                order = (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
-                async with asyncio.TaskGroup() as group:
-                    tasks = {n: group.create_task(called(place, n)) for n in order}
-                latest = [tasks[number].result() for number in numbers]
-                candidates += latest
-        return candidates
-
+    sampling = _Sampling(len(places), times=times, at_once=at_once, ask=ask, tracer=tracer)
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(sampled(place)) for place in places]
+            tasks = [group.create_task(sampling.candidates_for(place)) for place in places]
     except ExceptionGroup as failed:
         # The first error says why.
         error: Exception = failed
@@ -117,9 +67,73 @@ async def sample(
         raise error from None
     candidates = tuple(candidate for task in tasks for candidate in task.result())
     # If only some calls failed, their errors are no more than recorded.
-    if errors and len(errors) == len(candidates):
-        raise errors[0]
+    if sampling.errors and len(sampling.errors) == len(candidates):
+        raise sampling.errors[0]
     return candidates
+
+
+class _Sampling:
+    """The calls for candidates of several places, which share what the model answers at once."""
+
+    def __init__(
+        self, places: int, *, times: int, at_once: int | None, ask: Ask, tracer: Tracer
+    ) -> None:
+        self.errors: list[HarnessError] = []  # of calls that failed, as far as they are excused
+        # A call that is made only once raises, which ends the round; an empty reply does not, since
+        # other sections may have text.
+        self._excused = ReplyEmpty if times == 1 else (InferenceError, LimitReached)
+        self._times = times
+        self._ask = ask
+        self._tracer = tracer
+        # Places beyond `at_once` wait, so that the calls for one place follow each other: their
+        # prompts begin with the same sources, which a prefix cache serves.
+        self._room = asyncio.Semaphore(at_once or places or 1)
+        # The calls for a place are made in waves, so large that all places together keep the model
+        # busy: two at a time for each of 3 places where it answers 6. A candidate that is enough
+        # saves the waves after it.
+        self._wave = times if at_once is None else max(1, at_once // max(1, places))
+
+    async def candidates_for(self, place: SampledPlace) -> list[Candidate]:
+        """The candidates of one place, in order."""
+        candidates: list[Candidate] = []
+        latest: list[Candidate] = []
+        async with self._room:
+            while (
+                len(candidates) < self._times
+                # After a lasting error, the next call would fail in the same way, at any place.
+                and not any(isinstance(error, LASTING) for error in self.errors)
+                and not any(map(place.is_enough, latest))
+            ):
+                first = len(candidates) + 1
+                numbers = range(first, min(first + self._wave, self._times + 1))
+                # Every second candidate has the prompt `afresh`. Equal prompts follow each other,
+                # for prefix caches.
+                order = (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
+                async with asyncio.TaskGroup() as group:
+                    tasks = {n: group.create_task(self._candidate(place, n)) for n in order}
+                latest = [tasks[number].result() for number in numbers]
+                candidates += latest
+        return candidates
+
+    async def _candidate(self, place: SampledPlace, number: int) -> Candidate:
+        """A candidate; if its call failed, without text and with the error."""
+        request = _varied(place, number)
+        begun = events.CandidateEvent(label=f"candidate {number}", number=number, seed=request.seed)
+        with self._tracer.span(begun) if self._times > 1 else nullcontext() as span:
+            blank = Candidate(
+                number=number,
+                section=place.section,
+                seed=request.seed,
+                span=None if span is None else span.id,
+            )
+            try:
+                text, cut = place.read(await self._ask(request))
+            except self._excused as error:
+                self.errors.append(error)
+                if span is not None:
+                    span.set(detail=self._tracer.excerpt(str(error)))
+                return replace(blank, error=str(error))
+            return replace(blank, text=text, cut=cut)
 
 
 def _varied(place: SampledPlace, number: int) -> ChatRequest:
