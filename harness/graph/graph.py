@@ -33,6 +33,7 @@ from harness.graph.node import (
 )
 from harness.graph.policies import Default, Policies
 from harness.graph.values import value_form
+from harness.text.typed_json import TypedJson
 
 if TYPE_CHECKING:
     import networkx
@@ -446,7 +447,7 @@ def _default(graph: Graph, graph_input: GraphInput) -> object:
 def _checked(graph_input: GraphInput, value: object) -> object:
     """A value as the type of an input, from a Python value or from the text of a command line."""
     try:
-        adapter = _adapter(graph_input.annotation)
+        reader = _reader(graph_input.annotation)
     except PydanticUserError as error:
         raise graph_input.node.mistake(
             f"input '{graph_input.name}': {described(graph_input.annotation)} cannot be checked: "
@@ -454,16 +455,11 @@ def _checked(graph_input: GraphInput, value: object) -> object:
             code="pipeline.input-unreadable",
         ) from error
     try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
         # A command line gives texts: '3', 'true', '["a", "b"]'.
-        if isinstance(value, str):
-            try:
-                return adapter.validate_json(value)
-            except ValidationError:
-                pass
+        return reader.read_value(value)
+    except ValidationError as error:
         first = error.errors()[0]
-        rejected = first["input"]
+        rejected = first["input"] if first["loc"] else value
         excerpt = repr(rejected[:80]) if isinstance(rejected, str) else repr(rejected)[:80]
         place = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
@@ -474,16 +470,15 @@ def _checked(graph_input: GraphInput, value: object) -> object:
 
 
 @cached_by_annotation
-def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
+def _reader(annotation: Any) -> TypedJson:  # noqa: ANN401 - as above
     try:
-        return TypeAdapter(annotation)
+        return TypedJson(TypeAdapter(annotation).core_schema)
     except PydanticSchemaGenerationError:
         # A class that pydantic does not know: the value must be an instance. As a new type, since
         # pydantic takes no configuration for a dataclass itself, but passes it on to its fields.
         declared: Callable[[str, Any], Any] = NewType
-        return TypeAdapter(
-            declared("Input", annotation), config=ConfigDict(arbitrary_types_allowed=True)
-        )
+        config = ConfigDict(arbitrary_types_allowed=True)
+        return TypedJson(TypeAdapter(declared("Input", annotation), config=config).core_schema)
 
 
 def asks_for_workers(graph: Graph) -> bool:

@@ -28,7 +28,7 @@ from harness.graph.node import RUN_PARAMETER, annotation_of
 from harness.inference import Image, ToolSpec
 from harness.inference.images import numbered
 from harness.inference.request import JsonSchema, read_arguments
-from harness.inference.typed_json import TypedJson, rewritten
+from harness.text.typed_json import TypedJson, rewritten
 
 Approve = bool | str | Callable[[Mapping[str, object]], bool | str]
 """Whether a person is asked before a call: always (True), always with this question, or as a

@@ -251,8 +251,9 @@ def test_two_tools_of_one_name_are_refused() -> None:
         ('{"query": "a", "limt": 1}', "there is no argument 'limt' (did you mean 'limit'?)"),
         ('{"query": "a", "run": 1}', "there is no argument 'run'"),
         ('{"query": "a", "kind": "old"}', "kind: Input should be 'news' or 'all'"),
+        ('{"query": "a", "limit": true}', "limit: Input should be a valid integer"),
     ],
-    ids=["cut", "list", "missing", "out of range", "misspelt", "the run", "no choice"],
+    ids=["cut", "list", "missing", "out of range", "misspelt", "the run", "no choice", "true"],
 )
 def test_wrong_arguments_are_told_in_words(written: str, told: str) -> None:
     with pytest.raises(ToolFailed, match=re.escape(told)) as caught:
@@ -265,8 +266,9 @@ def test_wrong_arguments_are_told_in_words(written: str, told: str) -> None:
     [
         ('{"query": "a"}', {"query": "a"}),
         ('{"query": "a", "limit": "3"}', {"query": "a", "limit": 3}),
+        ('{"query": "a", "limit": null}', {"query": "a", "limit": 5}),
     ],
-    ids=["defaults are the function's", "a number in quotes"],
+    ids=["defaults are the function's", "a number in quotes", "null for a default"],
 )
 def test_arguments_are_read(written: str, read: Mapping[str, object]) -> None:
     assert usable_tool(search).read(written) == read
