@@ -118,23 +118,34 @@ def _exact(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic'
     kind = part["type"]
     if kind == "decimal":
         return core_schema.with_info_before_validator_function(_digits, part)
+    if kind in _TIMES:
+        return core_schema.no_info_before_validator_function(_time_reader(kind), part)
     choices = [c.value if isinstance(c, Enum) else c for c in part.get(_CHOICES.get(kind, ""), ())]
-    is_time = kind in _TIMES
-    if not (is_time or kind in _NUMBERS or any(isinstance(c, int | float) for c in choices)):
-        return part
-    time = SchemaValidator({"type": kind}) if is_time else None
+    has_numbers = kind in _NUMBERS or any(isinstance(c, int | float) for c in choices)
+    if has_numbers and bool not in map(type, choices):
+        return core_schema.no_info_before_validator_function(_no_truth, part)
+    return part
 
-    def checked(value: object) -> object:
-        is_number = isinstance(value, int | float) or _NUMBER.fullmatch(str(value))
-        if is_number if is_time else type(value) is bool and bool not in map(type, choices):
-            return (value,)  # which is none of these
-        # In JSON, a text is a strict date, and goes before one in a union.
-        if time is not None and type(value) is str:
+
+def _no_truth(value: object) -> object:
+    # For pydantic, true is 1. A tuple is neither a number nor a choice.
+    return (value,) if type(value) is bool else value
+
+
+def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one of `_TIMES`
+    time = SchemaValidator({"type": kind})
+
+    def read(value: object) -> object:
+        # For pydantic, a number is seconds since 1970. A tuple is no time.
+        if isinstance(value, int | float) or _NUMBER.fullmatch(str(value)):
+            return (value,)
+        # The texts of JSON are read here, so that in a union a time goes before a text.
+        if type(value) is str:
             with suppress(ValueError):
                 return time.validate_json(json.dumps(value), strict=True)
         return value
 
-    return core_schema.no_info_before_validator_function(checked, part)
+    return read
 
 
 def _lenient(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic's
