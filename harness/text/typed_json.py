@@ -41,7 +41,7 @@ class TypedJson:
 
     def __init__(self, schema: CoreSchema) -> None:
         self._schema = schema
-        self._exact = _validator(rewritten(schema, _exact))
+        self._exact = _validator(_rewritten(schema, _exact))
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - of the type
         """The value in a JSON text; raises `ValidationError`."""
@@ -75,7 +75,7 @@ class TypedJson:
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
-        return _validator(rewritten(rewritten(self._schema, _lenient), _exact))
+        return _validator(_rewritten(_rewritten(self._schema, _lenient), _exact))
 
 
 def _validator(schema: Any) -> SchemaValidator:  # noqa: ANN401 - of pydantic's
@@ -94,15 +94,15 @@ def _fractions_in(text: str) -> dict[float, Decimal | None]:
     return numbers
 
 
-def rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401
+def _rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401
     """A schema of pydantic's, each part rewritten after the parts in it."""
     if type(schema) in (list, tuple):
-        return type(schema)(rewritten(part, rewrite) for part in schema)
+        return type(schema)(_rewritten(part, rewrite) for part in schema)
     if type(schema) is not dict:
         return schema
     is_part = isinstance(schema.get("type"), str)  # else its fields by name
     values = {"metadata", "default"} if is_part else ()
-    parts = {n: p if n in values else rewritten(p, rewrite) for n, p in schema.items()}
+    parts = {n: p if n in values else _rewritten(p, rewrite) for n, p in schema.items()}
     # Other parts refer to the outermost.
     return {**rewrite(parts), "ref": schema.get("ref")} if is_part else parts
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -370,6 +370,10 @@ class Payment(BaseModel):
     euros: float
 
 
+class Rates(NamedTuple):  # a type that two parameters share has a schema of its own
+    low: float
+
+
 def test_a_number_that_no_limit_holds_is_no_argument_unless_its_type_allows_it():
     def pay(euros: float, parts: list[Payment] | None = None) -> str:
         """Pay."""
@@ -384,4 +388,11 @@ def test_a_number_that_no_limit_holds_is_no_argument_unless_its_type_allows_it()
         with pytest.raises(ToolFailed, match="finite"):
             tool.read(given)
     assert tool.read('{"euros":"1.5"}') == {"euros": 1.5}
+
+    def quote(a: Rates, b: Rates) -> str:
+        """Quote."""
+        return f"{a} {b}"
+
+    with pytest.raises(ToolFailed, match="finite"):
+        usable_tool(quote).read('{"a":["nan"],"b":[1]}')
     assert usable_tool(measure).read('{"value":"inf"}') == {"value": float("inf")}
