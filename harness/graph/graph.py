@@ -6,7 +6,6 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -22,6 +21,7 @@ from pydantic import (
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import cached_by_annotation, described, fits, is_mapping, item_of
+from harness.graph.fingerprint import variables_of
 from harness.graph.node import (
     EMPTY,
     Node,
@@ -488,10 +488,7 @@ def asks_for_workers(graph: Graph) -> bool:
         for node in inner.nodes.values():
             if node.policies.on is not None:
                 return True
-            function = inspect.unwrap(node.function)
-            if inspect.isfunction(function):
-                variables = inspect.getclosurevars(function)
-                for value in (*variables.nonlocals.values(), *variables.globals.values()):
-                    if isinstance(value, Graph) and value not in graphs:
-                        graphs.append(value)
+            for value in variables_of(node.function).values():
+                if isinstance(value, Graph) and value not in graphs:
+                    graphs.append(value)
     return False

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol
 
 from harness.errors import ConfigurationInvalid, InvalidInput, PipelineInvalid, WorkerLost
 from harness.graph.executor import InProcess, Work
-from harness.graph.fingerprint import is_own_module
+from harness.graph.fingerprint import is_own_module, variables_of
 from harness.graph.policies import Resources
 from harness.trace import ContentPolicy, Record, Span, Tracer, describe, events
 from harness.trace.clock import boot_id
@@ -222,7 +222,7 @@ class OnWorkers(InProcess):
             if argument:
                 subject = f"argument '{argument}'"
             else:
-                subject = " → ".join(_path_to_culprit(work.function, self.pickler))
+                subject = " → ".join(_path_to_culprit(self.pickler, work.function))
                 subject = subject or "its function"
             raise PipelineInvalid(
                 f"node '{work.label}' cannot be sent to a worker: {subject} cannot "
@@ -344,17 +344,16 @@ def _shifted(
             yield record._replace(time_ns=record.time_ns + shift_ns, span=ids[record.span])
 
 
-def _path_to_culprit(function: Callable[..., Any], pickler: str) -> list[str]:
-    """The variables that lead from a function to a value that cannot be pickled."""
-    variables = inspect.getclosurevars(inspect.unwrap(function))
-    owners = (("the closure's", variables.nonlocals), ("the global", variables.globals))
-    for owner, values in owners:
-        for name, value in values.items():
-            try:
-                _pickled(value, pickler)
-            except Exception:  # noqa: BLE001 - whatever its class raises
-                deeper = _path_to_culprit(value, pickler) if inspect.isfunction(value) else []
-                return [f"{owner} '{name}'", *deeper]
+def _path_to_culprit(pickler: str, *functions: Callable[..., Any]) -> list[str]:
+    """The variables that lead from the last of the functions to a value that cannot be pickled."""
+    for name, value in variables_of(functions[-1]).items():
+        if any(value is function for function in functions):
+            continue  # it calls itself
+        try:
+            _pickled(value, pickler)
+        except Exception:  # noqa: BLE001 - whatever its class raises
+            is_function = inspect.isfunction(value)
+            return [name, *(_path_to_culprit(pickler, *functions, value) if is_function else ())]
     return []
 
 
