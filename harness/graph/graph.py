@@ -393,10 +393,14 @@ def _chosen(first: GraphInput, second: GraphInput) -> GraphInput:
         key=lambda view: (view.has_default, view.annotation not in _ANY),
         reverse=True,
     )
-    types_differ = rejected.annotation not in (chosen.annotation, *_ANY)
-    if types_differ or (
-        rejected.has_default and rejected.parameter.default != chosen.parameter.default
-    ):
+    default, other = chosen.parameter.default, rejected.parameter.default
+    differs = rejected.annotation not in (chosen.annotation, *_ANY)
+    if not differs and rejected.has_default and other is not default:
+        try:
+            differs = bool(other != default)
+        except Exception:  # noqa: BLE001 - an array's, for one, has no truth
+            differs = True
+    if differs:
         raise second.node.mistake(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
             "with different types or defaults; give both the same, or rename one",
