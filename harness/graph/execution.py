@@ -240,13 +240,15 @@ class _Running:
                 self._settle(call, outcome, outcome_digest)
                 self._end_if_over()
         except BaseException as error:
-            # The error must end the run, which would otherwise wait for this call for ever.
             self._tasks.pop(call, None)
             if not isinstance(error, LeftBehind) and not self._over.done():
-                # Not raised here: SystemExit would break off the loop, and all else with it.
+                # It ends the run, which would otherwise wait for this call for ever. Not raised
+                # here: SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
-            elif not isinstance(error, Exception | SystemExit):
-                # Nothing waits for this call any more, so its error ends only its own task.
+            elif isinstance(error, Exception | SystemExit):
+                pass  # The run is over, and has its result or the error that came first.
+            else:
+                # A cancellation, or the end of an abandoned call: it ends its own task alone.
                 this_task().add_done_callback(forget)
                 raise
 
