@@ -279,7 +279,7 @@ class Graph(Generic[ResultT]):
 def returned(node: Node) -> object:
     """The type of the output of one call; for a generating node, the list of all items."""
     annotation = node.annotation("return")
-    if not node.is_streaming:
+    if not node.is_generator:
         return annotation
     item: Any = item_of(annotation)
     return list[item]
