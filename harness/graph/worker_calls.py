@@ -156,12 +156,8 @@ class OnWorkers(InProcess):
                 work.handle.begin_again()
 
     def _record_retries(self, work: Work, times: int, detail: str) -> None:
-        retry = events.RetryEvent(
-            node=work.label,
-            reason=WorkerLost.__name__,
-            detail=self.tracer.excerpt(detail),
-            delay_s=0,
-        )
+        excerpt, reason = self.tracer.excerpt(detail), WorkerLost.__name__
+        retry = events.RetryEvent(node=work.label, reason=reason, detail=excerpt, delay_s=0)
         for _ in range(times):
             self.tracer.instant(retry)
 
@@ -219,13 +215,10 @@ class OnWorkers(InProcess):
         try:
             return _pickled(value, self.pickler)
         except Exception as error:
-            if argument:
-                subject = f"argument '{argument}'"
-            else:
-                subject = " → ".join(_path_to_culprit(self.pickler, work.function))
-                subject = subject or "its function"
+            path = [f"argument '{argument}'"] if argument else None
+            path = path or _path_to_culprit(self.pickler, work.function) or ["its function"]
             raise PipelineInvalid(
-                f"node '{work.label}' cannot be sent to a worker: {subject} cannot "
+                f"node '{work.label}' cannot be sent to a worker: {' → '.join(path)} cannot "
                 f"be pickled ({error}); make it inside the node, or leave out on=",
                 code="worker.not-picklable",
                 **_place_of(work),
