@@ -6,7 +6,6 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -22,6 +21,7 @@ from pydantic import (
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import cached_by_annotation, described, fits, is_mapping, item_of
+from harness.graph.fingerprint import variables_of
 from harness.graph.node import (
     EMPTY,
     Node,
@@ -279,7 +279,7 @@ class Graph(Generic[ResultT]):
 def returned(node: Node) -> object:
     """The type of the output of one call; for a generating node, the list of all items."""
     annotation = node.annotation("return")
-    if not node.is_streaming:
+    if not node.is_generator:
         return annotation
     item: Any = item_of(annotation)
     return list[item]
@@ -393,10 +393,14 @@ def _chosen(first: GraphInput, second: GraphInput) -> GraphInput:
         key=lambda view: (view.has_default, view.annotation not in _ANY),
         reverse=True,
     )
-    types_differ = rejected.annotation not in (chosen.annotation, *_ANY)
-    if types_differ or (
-        rejected.has_default and rejected.parameter.default != chosen.parameter.default
-    ):
+    default, other = chosen.parameter.default, rejected.parameter.default
+    differs = rejected.annotation not in (chosen.annotation, *_ANY)
+    if not differs and rejected.has_default and other is not default:
+        try:
+            differs = bool(other != default)
+        except Exception:  # noqa: BLE001 - an array's, for one, has no truth
+            differs = True
+    if differs:
         raise second.node.mistake(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
             "with different types or defaults; give both the same, or rename one",
@@ -488,10 +492,7 @@ def asks_for_workers(graph: Graph) -> bool:
         for node in inner.nodes.values():
             if node.policies.on is not None:
                 return True
-            function = inspect.unwrap(node.function)
-            if inspect.isfunction(function):
-                variables = inspect.getclosurevars(function)
-                for value in (*variables.nonlocals.values(), *variables.globals.values()):
-                    if isinstance(value, Graph) and value not in graphs:
-                        graphs.append(value)
+            for value in variables_of(node.function).values():
+                if isinstance(value, Graph) and value not in graphs:
+                    graphs.append(value)
     return False

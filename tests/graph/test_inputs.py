@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 import annotated_later
+import numpy
 import pytest
 from graph_runs import step
 from pydantic import BaseModel
 
 from harness.errors import PipelineInvalid
 from harness.graph import Graph, bind_inputs, graph_inputs
+
+ZEROS, ONES = numpy.zeros(3), numpy.ones(3)
 
 
 class Limits(BaseModel):
@@ -205,6 +208,8 @@ def with_another_default(words: int = 5): ...
 def with_type(words: int): ...
 def with_text_as_default(words="many"): ...
 def with_default(words=5): ...
+def with_array(words=ZEROS): ...
+def with_another_array(words=ONES): ...
 def with_nothing(words): ...
 
 
@@ -229,6 +234,7 @@ def test_who_says_nothing_of_an_input_leaves_it_to_others(first, second, given, 
         (with_type_and_default, with_another_type),
         (with_type_and_default, with_another_default),
         (with_type, with_text_as_default),
+        (with_array, with_another_array),
     ],
 )
 def test_two_nodes_that_disagree_about_an_input_are_refused(first, second):
