@@ -223,7 +223,7 @@ class _Running:
             outcome = await self._outcome(call)
             if self._parent is not None:
                 self._parent.beat()
-                # What made this output, or stood in its place, is in that of the call around too.
+                # What made a stored output, or stood in its place, is in that of the call around.
                 self._parent.use(call.uses)
                 if call.is_of_run:
                     self._parent.keep_from_cache()

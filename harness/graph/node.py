@@ -229,8 +229,8 @@ def read_node(
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         raise PipelineInvalid(
-            f"{function!r} cannot be a node, since it has no signature to read names from; wrap it "
-            "in a function written with def",
+            f"{function!r:.80} cannot be a node, since it has no signature to read names from; "
+            "wrap it in a function written with def",
             code="pipeline.node-without-signature",
         )
     # A text alone is the name of one role: as a sequence, it would be one of letters.

@@ -147,10 +147,15 @@ class NodeCall:
     def use(self, uses: Mapping[str, Use]) -> None:
         """Records models, rubrics or settings that this call, and so each call around it, uses."""
         self._call.uses.update(uses)
+        # At once: a generating node around it may give an item before this call ends.
+        if self.parent is not None:
+            self.parent.use(uses)
 
     def keep_from_cache(self) -> None:
         """Notes that the output holds in this run alone, so that no `Cache` gives it to others."""
         self._call.is_of_run = True
+        if self.parent is not None:
+            self.parent.keep_from_cache()
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from harness.errors import InvalidInput
@@ -32,18 +33,19 @@ class Retry:
     on: tuple[type[Exception], ...] = field(default=(Exception,), kw_only=True)
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.attempts, int) and self.attempts >= 1):
+        if not (_is_whole(self.attempts) and self.attempts >= 1):
             raise InvalidInput(
                 f"Retry(attempts={self.attempts!r}); give a whole number, 1 or more: the first "
                 "call counts",
                 code="pipeline.attempts-not-positive",
             )
-        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
-        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        try:
+            isinstance(None, self.on)
+        except TypeError:
             raise InvalidInput(
                 f"Retry(on={self.on!r}); write a tuple of errors, such as on=(OSError,)",
                 code="pipeline.option-invalid",
-            )
+            ) from None
         _check_not_negative("Retry", "first_delay_s", self.first_delay_s)
         _check_not_negative("Retry", "longest_delay_s", self.longest_delay_s)
 
@@ -73,7 +75,7 @@ class Timeout:
         for name in ("total_s", "idle_s"):
             limit = getattr(self, name)
             # Not `limit <= 0`, which would let NaN pass.
-            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+            if limit is not None and not (_is_real(limit) and limit > 0):
                 raise InvalidInput(
                     f"Timeout({name}={limit!r}); it must be a number, and more than 0",
                     code="pipeline.timeout-not-positive",
@@ -92,7 +94,7 @@ class Concurrency:
     """Over all items of the node; each run of a nested pipeline counts separately."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.limit, int) and self.limit >= 1):
+        if not (_is_whole(self.limit) and self.limit >= 1):
             raise InvalidInput(
                 f"a node cannot have {self.limit!r} calls at once; give Concurrency(…), or "
                 "max_parallel of run.map, a whole number, 1 or more",
@@ -248,8 +250,16 @@ _EXAMPLES = {
 NO_POLICIES = Policies()
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral)  # also a number of NumPy
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real)
+
+
 def _check_not_negative(owner: str, name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and value >= 0):
+    if not (_is_real(value) and value >= 0):
         raise InvalidInput(
             f"{owner}({name}={value!r}); it must be a number, and cannot be less than 0",
             code="pipeline.policy-negative",
