@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import sys
+from collections.abc import AsyncIterator
 from itertools import count
 
 import pytest
@@ -16,6 +17,8 @@ from harness import Evaluation, Pipeline, Run, ScriptedBackend
 from harness.graph import Cache
 from harness.session import Settings, read_earlier_run, rehearse
 from harness.session.surroundings import Surroundings
+from harness.trace import Journal
+from harness.trace.records import NodeOutput
 
 # One call for each ingredient, and some for several.
 PIPELINE = '''
@@ -401,6 +404,29 @@ def test_a_pool_is_its_members_whichever_was_drawn(tmp_path, monkeypatch):
     assert [one.reason.partition(" (")[0] for one in other.reruns] == [
         "its model for 'evaluator' changed"
     ]
+
+
+def test_an_item_that_is_given_while_a_nested_call_runs_has_what_that_call_used(tmp_path):
+    inner, outer = Pipeline("inner"), Pipeline("outer")
+    replies = asyncio.Queue()
+
+    @inner.node
+    async def ask(run: Run) -> str:
+        await replies.put(await run.chat("producer", "Tea?"))
+        await asyncio.sleep(0.01)
+        return ""
+
+    @outer.node
+    async def items(run: Run) -> AsyncIterator[str]:
+        asking = asyncio.create_task(run.call(inner))
+        yield await replies.get()
+        await asking
+
+    backends = {"producer": ScriptedBackend(["Yes."])}
+    ended = outer.run({}, backends=backends, settings=settings_of(tmp_path))
+    outputs = Journal(ended.files.journal).items(NodeOutput)
+    (uses,) = [output.uses for output in outputs if (output.node, output.item) == ("items", 0)]
+    assert uses["reply:producer:producer"] == "producer"
 
 
 class DroppedAtOnce(dict):
