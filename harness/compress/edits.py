@@ -148,8 +148,8 @@ def splice(
     make sections of their own.
 
     Insertions begin with a heading of `#` marks. They go after the section of that index, in order;
-    -1 is before the first, which must have a heading then. If the document ends in an open section,
-    such as a code fence, that is closed before an insertion.
+    -1 is before the first, which must have a heading then, and after front matter. If the document
+    ends in an open section, such as a code fence, that is closed before an insertion.
 
     Raises:
         InvalidInput: A replacement would empty its section, or take in the one after it.
@@ -157,7 +157,10 @@ def splice(
     sections = sections_of(document)
     added = insertions or {}
     headings = [*(section.heading for section in sections), ""]
-    texts = [_in_a_row(added.get(-1, ()), following=headings[0])]
+    # Front matter belongs to the first heading, and stays the beginning if a section comes first.
+    opening = blocks_of(headings[0]) if -1 in added else ()
+    front = "".join(b.text for b in takewhile(lambda b: b.kind == "metadata", opening))
+    texts = [front, _in_a_row(added.get(-1, ()), following=headings[0].removeprefix(front))]
     for index, section in enumerate(sections):
         following = headings[index + 1]
         new = added.get(index, ())
@@ -166,9 +169,9 @@ def splice(
             behind = "" if new else following
             text = _replaced(replacements[index], index=index, section=section, following=behind)
         if new:
-            end = "" if text.endswith(("\n", "\r")) else "\n\n"
-            text = _closed(text, end=end, following=sections_of(new[0])[0].heading)
-        texts += [text, _in_a_row(new, following=following)]
+            text += "" if text.endswith(("\n", "\r")) else "\n\n"
+            text = _closed(text, following=sections_of(new[0])[0].heading)
+        texts += [text if index else text.removeprefix(front), _in_a_row(new, following=following)]
     return "".join(texts)
 
 
@@ -176,7 +179,7 @@ def _in_a_row(insertions: Sequence[str], *, following: str) -> str:
     """New sections one after another, each closed before the next and before `following`."""
     headings = [*(sections_of(text)[0].heading for text in insertions), following]
     return "".join(
-        _closed(unpadded(text), end="\n\n" if heading else "\n", following=heading)
+        _closed(unpadded(text) + ("\n\n" if heading else "\n"), following=heading)
         for text, heading in zip(insertions, headings[1:], strict=True)
     )
 
@@ -197,30 +200,30 @@ def _replaced(replacement: str, *, index: int, section: Section, following: str)
     if heading and not heading.endswith(("\n", "\r")):
         heading += "\n\n"
     end = section.text[len(section.text.rstrip(BLANK)) :]
-    return _closed(heading + body, end=end, following=following)
+    return _closed(heading + body + end, following=following)
 
 
 def _without_heading(replacement: str, section: Section) -> str:
-    """The replacement without the section's own heading, if it begins with that."""
+    """The replacement without the section's own heading or front matter, if it begins with that."""
     first = next(iter(sections_of(replacement)), section)
     same_title = first.title.casefold() == section.title.casefold()
-    if section.level and (same_title or first.level <= section.level):
-        return replacement.removeprefix(first.heading)
-    return replacement
+    is_own = section.heading and (same_title or first.level <= section.level)
+    return replacement.removeprefix(first.heading) if is_own else replacement
 
 
-def _closed(text: str, *, end: str, following: str) -> str:
-    """The text with its end, closed so that the heading `following` stays a heading."""
+def _closed(text: str, *, following: str) -> str:
+    """The text, closed before the blank lines at its end: the heading `following` stays one."""
     following = following or _ANY_HEADING
     fence = blocks_of(text)[-1].fence  # empty unless it ends in fenced code
+    body = text.rstrip(BLANK)
     for closer in ("", f"\n{fence}", *_CLOSERS):
-        closed = text + closer + end
+        closed = body + closer + text[len(body) :]
         # The parser decides: the next section must come out as it would by itself.
         if sections_of(closed + following)[-1].text == following.lstrip("\n"):
             return closed
     raise InvalidInput(
-        "a replacement nests lists so deeply that it would swallow the section after it; "
-        "nest it less deeply",
+        "a replacement could not be closed: it nests lists so deeply that it would take in the "
+        "section after it; nest it less deeply",
         code="compress.nested-too-deeply",
     )
 

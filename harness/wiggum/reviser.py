@@ -13,7 +13,8 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -176,12 +177,12 @@ class Reviser:
         def applied(reply: str) -> str:
             # Only sections that the prompt shows in full may be rewritten.
             edits = edits_in(reply, failed.draft.text, allowed=in_full)
-            try:
-                if not edits:
-                    return ""
-                return splice(failed.draft.text, edits.replacements, insertions=edits.insertions)
-            except InvalidInput as error:
-                raise self._misfit(error, [reply]) from error
+            # Without edits that fit, the reply is unusable, and the whole draft is asked for.
+            with suppress(InvalidInput):
+                if edits:
+                    insertions = edits.insertions
+                    return splice(failed.draft.text, edits.replacements, insertions=insertions)
+            return ""
 
         room = self.max_output_tokens or self._enough(*shown)
         place = self._place(failed, prompt, room=room, text_of=applied)
@@ -267,7 +268,11 @@ class Reviser:
         try:
             text = plan.contest.put(texts) if texts else ""
         except InvalidInput as error:
-            raise self._misfit(error, texts.values()) from error
+            raise ReplyInvalid(
+                f"the revision cannot be put back into the draft: {error}",
+                endpoint=self.model,
+                text="\n\n".join(texts.values()),
+            ) from error
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,))
 
@@ -281,13 +286,6 @@ class Reviser:
             return text_of(mended), mended == text and not ends_sentence(text)
         check_whole(completion, endpoint=self.model)
         return text_of(text), False
-
-    def _misfit(self, error: InvalidInput, replies: Iterable[str]) -> ReplyInvalid:
-        return ReplyInvalid(
-            f"the revision cannot be put back into the draft: {error}",
-            endpoint=self.model,
-            text="\n\n".join(replies),
-        )
 
 
 def _is_enough(contest: Contest, checked: Checked, candidate: Candidate) -> bool:
