@@ -140,16 +140,14 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     # 3. Both together.
     loops = []
     for spans in spans_by_loop.values():
-        # A part repeats the rounds of the parts before it, and an attempt of the node may have made
-        # other ones: what was before the last that ended does not count. Of the rest, which may not
-        # have repeated all, the one with the most rounds counts, the last of equals.
-        ended = [n for n, span in enumerate(spans) if _has_ended(span.stop_reason)]
-        since = spans[ended[-1] :] if ended else spans
-        loop = max(reversed(since), key=lambda span: len(rounds[span.id]))
+        loop = _counting_part(spans, rounds)
         composites: Iterable[float] | None = loop.composites
-        # A killed loop did not record its composites, but its evaluations did.
+        # A killed loop did not record its composites, but its rounds did. Of evaluations, which
+        # count only without rounds, a round may have several: one for each finalist.
         if composites is None:
-            composites = chain.from_iterable(composites_by_span[span.id] for span in spans)
+            composites = [round_.composite for round_ in rounds[loop.id]] or chain.from_iterable(
+                composites_by_span[span.id] for span in spans
+            )
         loops.append(
             RecordedLoop(
                 key=loop.key,
@@ -160,8 +158,8 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
                 best_round=loop.best_round,
                 passed=loop.passed,
                 stop_reason=loop.stop_reason,
-                stop_detail=details.get(spans[-1].id, ""),
-                status=spans[-1].status,
+                stop_detail=details.get(loop.id, ""),
+                status=loop.status,
                 duration_ns=sum(span.duration_ns for span in spans),
                 prompts_sha256=loop.prompts_sha256,
                 task_sha256=loop.task_sha256,
@@ -170,6 +168,20 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
             )
         )
     return tuple(loops)
+
+
+def _counting_part(
+    spans: Sequence[events.LoopEvent], rounds: Mapping[int | None, Sequence[events.RoundEvent]]
+) -> events.LoopEvent:
+    """The part of a loop that tells all of it: the last with the most rounds, since its last end.
+
+    Of parts with 3 rounds (ended), 2 rounds (killed) and 4 rounds (killed) it is the last one, and
+    so it is of 4 (ended) and 4 (killed): a further attempt of the node makes rounds of its own. Of
+    3 (killed), 1 (killed) it is the first: the second was killed as it repeated the rounds.
+    """
+    ended = [number for number, span in enumerate(spans) if _has_ended(span.stop_reason)]
+    since = spans[ended[-1] :] if ended else spans
+    return max(reversed(since), key=lambda span: len(rounds[span.id]))
 
 
 def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
