@@ -196,11 +196,9 @@ def _replaced(replacement: str, *, index: int, section: Section, following: str)
             "leave the section out of the replacements to keep it as it is",
             code="compress.replacement-without-text",
         )
-    heading = section.heading
-    if heading and not heading.endswith(("\n", "\r")):
-        heading += "\n\n"
+    blank_line = "" if section.heading[-1:] in "\r\n" else "\n\n"
     end = section.text[len(section.text.rstrip(BLANK)) :]
-    return _closed(heading + body + end, following=following)
+    return _closed(section.heading + blank_line + body + end, following=following)
 
 
 def _without_heading(replacement: str, section: Section) -> str:
@@ -246,32 +244,31 @@ def matches_of(
     match.
     """
     matches: dict[int, int] = {}
-    # From the surest likeness on. With `only_one`, a heading that fits several sections matches
-    # none: the last pass takes those in their order.
-    likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
-        (_alike, True),
+    # From the surest likeness on: what must be equal, and how many sections may have it.
+    passes: tuple[tuple[Callable[[Section], Hashable], int], ...] = (
+        (_level_and_title, 1),
         # The heading may have another level, and then other numbers.
-        (lambda section: plain_title(section.title), True),
-        (lambda section: _NUMBERING.sub("", plain_title(section.title)), True),
-        (_alike, False),
+        (lambda section: plain_title(section.title), 1),
+        (lambda section: _NUMBERING.sub("", plain_title(section.title)), 1),
+        # Sections of one heading come back in their order.
+        (_level_and_title, len(sections)),
     )
-    for likeness, only_one in likenesses:
-        keys = [likeness(section) if section.level else None for section in sections]
+    for key_of, most in passes:
+        keys = [key_of(section) if section.level else None for section in sections]
         previous = -1  # the index in `sections` of the match before
         for number, section in enumerate(returned):
             if section.level and number not in matches:
-                key, matched = likeness(section), set(matches.values())
+                key, matched = key_of(section), set(matches.values())
                 unmatched = [i for i, k in enumerate(keys) if k == key and i not in matched]
                 candidates = [index for index in unmatched if index in preferred] or unmatched
-                if len(candidates) == 1 or (candidates and not only_one):
-                    # Sections of one title come back in their order.
+                if 0 < len(candidates) <= most:
                     later = (index for index in candidates if index > previous)
                     matches[number] = next(later, candidates[0])
             previous = matches.get(number, previous)
     return matches
 
 
-def _alike(section: Section) -> Hashable:
+def _level_and_title(section: Section) -> Hashable:
     return section.level, plain_title(section.title)
 
 
@@ -282,8 +279,7 @@ def plain_title(title: str) -> str:
 
 # --- a fence around a reply ---
 
-
-_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \t\r\n]*")
+_OPENING_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \t\r\n]*")
 
 
 def unwrapped(reply: str, *, titles: Collection[str]) -> str:
@@ -292,7 +288,7 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     The fence must say Markdown or begin with one of these headings, and none may be outside it.
     """
     lines = lines_of(reply)
-    fences = ((number, _FENCE.fullmatch(line)) for number, line in enumerate(lines))
+    fences = ((number, _OPENING_FENCE.fullmatch(line)) for number, line in enumerate(lines))
     start, opening = next((fence for fence in fences if fence[1] is not None), (0, None))
     if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
         return reply

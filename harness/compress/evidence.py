@@ -10,6 +10,7 @@ from itertools import accumulate, count, groupby, pairwise
 
 from harness.compress.condense import (
     LEFT_OUT,
+    MARKS_CHARS,
     QUOTED,
     Part,
     SplitSection,
@@ -135,7 +136,6 @@ _RUN_WORDS = 5
 _QUOTED_WEIGHT = 1_000.0
 # The most parts for a sentence that it does not quote, each for words that the others lack.
 _NEAREST = 3
-_MARK_CHARS = 15
 
 
 def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
@@ -160,7 +160,7 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
             served[number] += weight
 
     def order(number: int) -> tuple[bool, float, int]:
-        value = served[number] / (len(parts[number].text) + _MARK_CHARS)
+        value = served[number] / (len(parts[number].text) + MARKS_CHARS)
         return served[number] < _QUOTED_WEIGHT, -value, number
 
     return [(parts[n], served[n] >= _QUOTED_WEIGHT) for n in sorted(served, key=order)]
