@@ -110,7 +110,7 @@ class Reviser:
         for plan in self._plans(failed):
             selection = replace(await self._chosen(plan), how=plan.how)
             # If no candidate gains anything, that is a result too, a plateau.
-            if selection.best.text or any(trial.outcome == "no_gain" for trial in selection.tried):
+            if selection.best.text or any(fate.outcome == "no_gain" for fate in selection.tried):
                 break
         return selection
 
@@ -202,8 +202,7 @@ class Reviser:
         )
 
     def _contest_of_wholes(self, failed: FailedDraft) -> Contest:
-        is_undecided = any(score.source == "judged" for score in failed.focus)
-        undecided = (None,) if is_undecided else ()
+        undecided = (None,) if any(score.source == "judged" for score in failed.focus) else ()
         return Contest(base=failed.draft, check=self.check, undecided=undecided)
 
     def _enough(self, *texts: str) -> int:
@@ -291,14 +290,14 @@ class Reviser:
 def _is_enough(contest: Contest, checked: Checked, candidate: Candidate) -> bool:
     """Whether a candidate gains over the base, and its section then satisfies all checks."""
     base = contest.base
-    trial = None if candidate.cut else contest.trial(candidate)
-    if trial is None or not contest.gains(trial, text=base.text, checked=checked):
+    entry = None if candidate.cut else contest.entry(candidate)
+    if entry is None or not contest.gains(entry, text=base.text, checked=checked):
         return False
-    short = trial.checked.short
+    short = entry.checked.short
     if candidate.section is None:
         return not short
     # The candidate may have headings, so that it takes up several sections.
-    sections = trial.draft.sections
+    sections = entry.draft.sections
     added = len(sections) - len(base.sections)
     rewritten = range(candidate.section, candidate.section + 1 + added)
     # Findings that remain must be about other sections.
@@ -311,10 +310,9 @@ def _is_enough(contest: Contest, checked: Checked, candidate: Candidate) -> bool
 def _shortened(plan: _Plan) -> Iterator[Candidate]:
     """Texts without the sentences that checks criticized: candidates that cost no call."""
     for section, (text, findings) in plan.criticized.items():
-        if section not in plan.contest.undecided:
-            remaining = without_criticized(text, findings)
-            if remaining and remaining != text.strip():
-                yield Candidate(number=0, section=section, text=remaining)
+        remaining = without_criticized(text, findings)
+        if section not in plan.contest.undecided and remaining not in ("", text.strip()):
+            yield Candidate(number=0, section=section, text=remaining)
 
 
 def _fitting(reply: str, *, before: str) -> str:
