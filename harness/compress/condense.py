@@ -78,7 +78,7 @@ def condense(
 def filled(
     sections: Sequence[SplitSection], kept: dict[Part, str], *, budget_chars: int, focus: str
 ) -> list[str]:
-    """Adds to `kept` what fits into the budget, the most valuable first; the sections with it."""
+    """Adds to `kept` the most valuable parts that fit; returns the text of each section."""
     values = _Values(sections, focus=focus)
     for part, text in kept.items():
         if text == part.text:

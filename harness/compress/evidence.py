@@ -73,8 +73,8 @@ def condense_toward(
     shown_documents: set[int] = set()
     room = budget_chars
 
-    def show(index: int, chars: int, *, leaving: float) -> bool:
-        """Shows a section, with so many more characters of it, if that leaves enough room."""
+    def take_room(index: int, chars: int, *, leaving: float) -> bool:
+        """Whether a section and so many more characters of it leave enough room: they take it."""
         nonlocal room
         document = document_of[index]
         if index not in shown_sections:
@@ -93,14 +93,14 @@ def condense_toward(
     parts = [part for section in sections for part in section.parts]
     for part, is_quoted in _evidence(draft, parts):
         part_chars = added_chars(part, part.text, kept)
-        if show(part.section, part_chars, leaving=0 if is_quoted else reserve):
+        if take_room(part.section, part_chars, leaving=0 if is_quoted else reserve):
             kept[part] = part.text
 
     # 2. Headings of other sections, those of the same documents first.
     least_room = room * (1 - _OUTLINE_SHARE)
     with_evidence = frozenset(shown_documents)
     for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in with_evidence):
-        show(index, 0, leaving=least_room)
+        take_room(index, 0, leaving=least_room)
 
     # 3. The parts that add most, in the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
