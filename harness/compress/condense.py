@@ -78,16 +78,12 @@ def condense(
 def filled(
     sections: Sequence[SplitSection], kept: dict[Part, str], *, budget_chars: int, focus: str
 ) -> list[str]:
-    """Each section with its kept parts, and as many more as fit into the budget for all.
-
-    `kept` gets these further parts, the most valuable for their length first.
-    """
+    """Adds to `kept` the most valuable parts that fit; returns the text of each section."""
     values = _Values(sections, focus=focus)
     for part, text in kept.items():
         if text == part.text:
             values.note_kept(part)
-    # The most valuable part first, then by place. The value of a part falls when a part of the same
-    # content is kept, and never rises: only the first has to be checked.
+    # The most valuable part first, then by place.
     heap = [
         (-values.of(part), part.start, part)
         for section in sections
@@ -96,34 +92,37 @@ def filled(
     ]
     heapq.heapify(heap)
     texts = [section.shown(kept) for section in sections]
-    while True:
-        # 1. Choose parts that surely fit into the room that is left.
-        room = budget_chars - sum(map(len, texts))
-        chosen: list[Part] = []
-        too_long = []
-        while heap and room > 0:
-            entry = heapq.heappop(heap)
-            _, start, part = entry
-            if added_chars(part, part.text, kept) > room:
-                too_long.append(entry)
-                continue
-            value = values.of(part)
-            # Its value has fallen below that of the next part: it goes back to its new place.
-            if heap and value < -heap[0][0]:
-                heapq.heappush(heap, (-value, start, part))
-                continue
-            room -= added_chars(part, part.text, kept)
-            chosen.append(part)
-            values.note_kept(part)
-        if not chosen:
-            return texts
-        # 2. Show them. Parts often take less than was counted for them, so a part that was too long
-        #    waits for the next turn, which may have room for it.
+    # Parts often take less than was counted for them, so that there is room for further ones.
+    while chosen := _fitting(heap, values, kept, room=budget_chars - sum(map(len, texts))):
         kept.update({part: part.text for part in chosen})
         for index in {part.section for part in chosen}:
             texts[index] = sections[index].shown(kept)
-        for entry in too_long:
-            heapq.heappush(heap, entry)
+    return texts
+
+
+def _fitting(
+    heap: list[tuple[float, int, Part]], values: _Values, kept: Kept, *, room: int
+) -> list[Part]:
+    """Takes the most valuable parts that surely fit into the room from the heap."""
+    chosen = []
+    too_long = []
+    while heap and room > 0:
+        entry = heapq.heappop(heap)
+        _, start, part = entry
+        chars = added_chars(part, part.text, kept)
+        if chars > room:
+            too_long.append(entry)
+        # The value of a part falls when a part of the same content is chosen, and never rises. If
+        # it is below that of the next one now, the part goes back to its new place.
+        elif heap and (value := values.of(part)) < -heap[0][0]:
+            heapq.heappush(heap, (-value, start, part))
+        else:
+            room -= chars
+            chosen.append(part)
+            values.note_kept(part)
+    for entry in too_long:
+        heapq.heappush(heap, entry)
+    return chosen
 
 
 # --- what a part is worth ---
@@ -140,8 +139,9 @@ _QUOTATION_WEIGHT = 3.0
 _NO_WORD = frozenset('"0123456789')
 # The weight of a part that says nothing new, so that spare room is filled with repetitions.
 _NOTHING_NEW = 0.01
-# The share of a mark that a part costs beside its own characters, on average.
-_MARK_CHARS = 30
+# What a part costs beside its own characters: more than `MARKS_CHARS`, so that long sentences of
+# prose, which say more, win over sentences of a few words.
+_PART_COST_CHARS = 30
 
 _WORD = re.compile(rf"[^\W\d]\w{{2,}}|{PAIR}|[0-9]+(?:[.,][0-9]+)*")
 # The words of a focus that matter: not `the`, but `API`.
@@ -174,7 +174,7 @@ class _Values:
                 common = len(content & focus_words)
                 relevance = 1 + 3 * common / (common + 2)
                 self._content[part] = content
-                self._factor[part] = place * relevance / (len(part.text) + _MARK_CHARS)
+                self._factor[part] = place * relevance / (len(part.text) + _PART_COST_CHARS)
 
     def of(self, part: Part) -> float:
         """The value of a part that is not kept."""
@@ -257,17 +257,17 @@ class Part:
 
 
 Kept = Mapping[Part, str]
-"""The text of each kept part: all of it, or its end."""
+"""The text of each kept part: all of it, or what `_tail_of` left of it, behind a mark."""
 
 # The most that marks can grow when one sentence is kept in the middle of a run: one before it, one
 # after it, one for the blocks that follow, and the white space around them.
-_MARKS_CHARS = 3 * len(LEFT_OUT) + 6
+MARKS_CHARS = 3 * len(LEFT_OUT) + 6
 
 
 def added_chars(part: Part, text: str, kept: Kept) -> int:
     """The most that the document grows when this text of the part is kept."""
     # The true growth depends on its neighbors, since one mark stands for a run of parts.
-    return len(text) - len(kept.get(part, "")) + _MARKS_CHARS
+    return len(text) - len(kept.get(part, "")) + MARKS_CHARS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +339,7 @@ def _tail_of(part: Part, cut: int) -> str:
 # --- the last resort ---
 
 _HEAD_SHARE = 0.85
-_MARK = f"\n\n{LEFT_OUT}\n\n"
+_MARK_BETWEEN = f"\n\n{LEFT_OUT}\n\n"
 
 
 def cut_middle(text: str, *, end_of: str, chars: int) -> str:
@@ -347,8 +347,8 @@ def cut_middle(text: str, *, end_of: str, chars: int) -> str:
 
     Between them is a mark. Empty without room for it.
     """
-    head_chars = int(_HEAD_SHARE * chars) - len(_MARK)
+    head_chars = int(_HEAD_SHARE * chars) - len(_MARK_BETWEEN)
     if head_chars < 0:
         return ""
-    tail_chars = chars - head_chars - len(_MARK)
-    return text[:head_chars] + _MARK + end_of[len(end_of) - tail_chars :]
+    tail_chars = chars - head_chars - len(_MARK_BETWEEN)
+    return text[:head_chars] + _MARK_BETWEEN + end_of[len(end_of) - tail_chars :]

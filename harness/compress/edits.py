@@ -148,8 +148,8 @@ def splice(
     make sections of their own.
 
     Insertions begin with a heading of `#` marks. They go after the section of that index, in order;
-    -1 is before the first, which must have a heading then. If the document ends in an open section,
-    such as a code fence, that is closed before an insertion.
+    -1 is before the first, which must have a heading then, and after front matter. If the document
+    ends in an open section, such as a code fence, that is closed before an insertion.
 
     Raises:
         InvalidInput: A replacement would empty its section, or take in the one after it.
@@ -157,7 +157,10 @@ def splice(
     sections = sections_of(document)
     added = insertions or {}
     headings = [*(section.heading for section in sections), ""]
-    texts = [_in_a_row(added.get(-1, ()), following=headings[0])]
+    # Front matter belongs to the first heading, and stays the beginning if a section comes first.
+    opening = blocks_of(headings[0]) if -1 in added else ()
+    front = "".join(b.text for b in takewhile(lambda b: b.kind == "metadata", opening))
+    texts = [front, _in_a_row(added.get(-1, ()), following=headings[0].removeprefix(front))]
     for index, section in enumerate(sections):
         following = headings[index + 1]
         new = added.get(index, ())
@@ -166,9 +169,9 @@ def splice(
             behind = "" if new else following
             text = _replaced(replacements[index], index=index, section=section, following=behind)
         if new:
-            end = "" if text.endswith(("\n", "\r")) else "\n\n"
-            text = _closed(text, end=end, following=sections_of(new[0])[0].heading)
-        texts += [text, _in_a_row(new, following=following)]
+            text += "" if text.endswith(("\n", "\r")) else "\n\n"
+            text = _closed(text, following=sections_of(new[0])[0].heading)
+        texts += [text if index else text.removeprefix(front), _in_a_row(new, following=following)]
     return "".join(texts)
 
 
@@ -176,7 +179,7 @@ def _in_a_row(insertions: Sequence[str], *, following: str) -> str:
     """New sections one after another, each closed before the next and before `following`."""
     headings = [*(sections_of(text)[0].heading for text in insertions), following]
     return "".join(
-        _closed(unpadded(text), end="\n\n" if heading else "\n", following=heading)
+        _closed(unpadded(text) + ("\n\n" if heading else "\n"), following=heading)
         for text, heading in zip(insertions, headings[1:], strict=True)
     )
 
@@ -193,34 +196,32 @@ def _replaced(replacement: str, *, index: int, section: Section, following: str)
             "leave the section out of the replacements to keep it as it is",
             code="compress.replacement-without-text",
         )
-    heading = section.heading
-    if heading and not heading.endswith(("\n", "\r")):
-        heading += "\n\n"
+    blank_line = "" if section.heading[-1:] in "\r\n" else "\n\n"
     end = section.text[len(section.text.rstrip(BLANK)) :]
-    return _closed(heading + body, end=end, following=following)
+    return _closed(section.heading + blank_line + body + end, following=following)
 
 
 def _without_heading(replacement: str, section: Section) -> str:
-    """The replacement without the section's own heading, if it begins with that."""
+    """The replacement without the section's own heading or front matter, if it begins with that."""
     first = next(iter(sections_of(replacement)), section)
     same_title = first.title.casefold() == section.title.casefold()
-    if section.level and (same_title or first.level <= section.level):
-        return replacement.removeprefix(first.heading)
-    return replacement
+    is_own = section.heading and (same_title or first.level <= section.level)
+    return replacement.removeprefix(first.heading) if is_own else replacement
 
 
-def _closed(text: str, *, end: str, following: str) -> str:
-    """The text with its end, closed so that the heading `following` stays a heading."""
+def _closed(text: str, *, following: str) -> str:
+    """The text, closed before the blank lines at its end: the heading `following` stays one."""
     following = following or _ANY_HEADING
     fence = blocks_of(text)[-1].fence  # empty unless it ends in fenced code
+    body = text.rstrip(BLANK)
     for closer in ("", f"\n{fence}", *_CLOSERS):
-        closed = text + closer + end
+        closed = body + closer + text[len(body) :]
         # The parser decides: the next section must come out as it would by itself.
         if sections_of(closed + following)[-1].text == following.lstrip("\n"):
             return closed
     raise InvalidInput(
-        "a replacement nests lists so deeply that it would swallow the section after it; "
-        "nest it less deeply",
+        "a replacement could not be closed: it nests lists so deeply that it would take in the "
+        "section after it; nest it less deeply",
         code="compress.nested-too-deeply",
     )
 
@@ -243,32 +244,31 @@ def matches_of(
     match.
     """
     matches: dict[int, int] = {}
-    # From the surest likeness on. With `only_one`, a heading that fits several sections matches
-    # none: the last pass takes those in their order.
-    likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
-        (_alike, True),
+    # From the surest likeness on: what must be equal, and how many sections may have it.
+    passes: tuple[tuple[Callable[[Section], Hashable], int], ...] = (
+        (_level_and_title, 1),
         # The heading may have another level, and then other numbers.
-        (lambda section: plain_title(section.title), True),
-        (lambda section: _NUMBERING.sub("", plain_title(section.title)), True),
-        (_alike, False),
+        (lambda section: plain_title(section.title), 1),
+        (lambda section: _NUMBERING.sub("", plain_title(section.title)), 1),
+        # Sections of one heading come back in their order.
+        (_level_and_title, len(sections)),
     )
-    for likeness, only_one in likenesses:
-        keys = [likeness(section) if section.level else None for section in sections]
+    for key_of, most in passes:
+        keys = [key_of(section) if section.level else None for section in sections]
         previous = -1  # the index in `sections` of the match before
         for number, section in enumerate(returned):
             if section.level and number not in matches:
-                key, matched = likeness(section), set(matches.values())
+                key, matched = key_of(section), set(matches.values())
                 unmatched = [i for i, k in enumerate(keys) if k == key and i not in matched]
                 candidates = [index for index in unmatched if index in preferred] or unmatched
-                if len(candidates) == 1 or (candidates and not only_one):
-                    # Sections of one title come back in their order.
+                if 0 < len(candidates) <= most:
                     later = (index for index in candidates if index > previous)
                     matches[number] = next(later, candidates[0])
             previous = matches.get(number, previous)
     return matches
 
 
-def _alike(section: Section) -> Hashable:
+def _level_and_title(section: Section) -> Hashable:
     return section.level, plain_title(section.title)
 
 
@@ -279,8 +279,7 @@ def plain_title(title: str) -> str:
 
 # --- a fence around a reply ---
 
-
-_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \t\r\n]*")
+_OPENING_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \t\r\n]*")
 
 
 def unwrapped(reply: str, *, titles: Collection[str]) -> str:
@@ -289,7 +288,7 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     The fence must say Markdown or begin with one of these headings, and none may be outside it.
     """
     lines = lines_of(reply)
-    fences = ((number, _FENCE.fullmatch(line)) for number, line in enumerate(lines))
+    fences = ((number, _OPENING_FENCE.fullmatch(line)) for number, line in enumerate(lines))
     start, opening = next((fence for fence in fences if fence[1] is not None), (0, None))
     if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
         return reply

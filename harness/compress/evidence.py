@@ -10,6 +10,7 @@ from itertools import accumulate, count, groupby, pairwise
 
 from harness.compress.condense import (
     LEFT_OUT,
+    MARKS_CHARS,
     QUOTED,
     Part,
     SplitSection,
@@ -72,8 +73,8 @@ def condense_toward(
     shown_documents: set[int] = set()
     room = budget_chars
 
-    def show(index: int, chars: int, *, leaving: float) -> bool:
-        """Shows a section, with so many more characters of it, if that leaves enough room."""
+    def take_room(index: int, chars: int, *, leaving: float) -> bool:
+        """Whether a section and so many more characters of it leave enough room: they take it."""
         nonlocal room
         document = document_of[index]
         if index not in shown_sections:
@@ -92,14 +93,14 @@ def condense_toward(
     parts = [part for section in sections for part in section.parts]
     for part, is_quoted in _evidence(draft, parts):
         part_chars = added_chars(part, part.text, kept)
-        if show(part.section, part_chars, leaving=0 if is_quoted else reserve):
+        if take_room(part.section, part_chars, leaving=0 if is_quoted else reserve):
             kept[part] = part.text
 
     # 2. Headings of other sections, those of the same documents first.
     least_room = room * (1 - _OUTLINE_SHARE)
     with_evidence = frozenset(shown_documents)
     for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in with_evidence):
-        show(index, 0, leaving=least_room)
+        take_room(index, 0, leaving=least_room)
 
     # 3. The parts that add most, in the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
@@ -135,7 +136,6 @@ _RUN_WORDS = 5
 _QUOTED_WEIGHT = 1_000.0
 # The most parts for a sentence that it does not quote, each for words that the others lack.
 _NEAREST = 3
-_MARK_CHARS = 15
 
 
 def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
@@ -160,7 +160,7 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
             served[number] += weight
 
     def order(number: int) -> tuple[bool, float, int]:
-        value = served[number] / (len(parts[number].text) + _MARK_CHARS)
+        value = served[number] / (len(parts[number].text) + MARKS_CHARS)
         return served[number] < _QUOTED_WEIGHT, -value, number
 
     return [(parts[n], served[n] >= _QUOTED_WEIGHT) for n in sorted(served, key=order)]

@@ -1,4 +1,8 @@
-"""The Wiggum loop: evaluate, send back what failed, revise, keep the best round."""
+"""The Wiggum loop: evaluate, send back what failed, revise, keep the best round.
+
+A reply becomes a `Candidate`, with it a `CheckedDraft` is made, and of the best ones a `Finalist`,
+which the evaluator scores as a `Round`. `Tried` is the record of a candidate's fate.
+"""
 
 from harness.wiggum.first_draft import write_first_draft
 from harness.wiggum.loop import WiggumResult, check_rounds, check_sources, revise_until_met

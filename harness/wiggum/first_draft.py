@@ -34,7 +34,6 @@ async def write_first_draft(
         messages=as_messages(reviser.prompts.first(empty)),
         max_output_tokens=reviser.max_output_tokens,
     )
-
     reserve = _held_back(request, empty, reviser, evaluator, meter=meter, max_rounds=max_rounds)
 
     def read(reply: Completion) -> tuple[str, bool]:

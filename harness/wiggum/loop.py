@@ -239,7 +239,7 @@ class _RunningLoop:
         return FailedDraft(draft, step.focus, self.rounds)
 
     def _draft(self, text: str, *, cut: bool) -> Draft:
-        """A draft, with all that the producer was told, which a check finds if it is repeated."""
+        """A draft with `told`, sentences of the prompt: repeating one counts as a fault."""
         findings = (f.message for r in self.rounds for s in r.verdict.scores for f in s.findings)
         told = (*self.reviser.prompts.told, *dict.fromkeys(findings))
         return replace(self.first_draft, text=text, cut=cut, told=told)
@@ -314,9 +314,8 @@ class _RunningLoop:
     async def _judged(self, finalist: Finalist, *, written_in: int | None) -> _Judged:
         tracer, number = self.tracer, len(self.rounds) + 1
         draft = self._draft(finalist.text, cut=finalist.cut)
-        draft_sha256 = tracer.content(draft.text)
         begun = events.Evaluate(
-            label=f"evaluate round {number}", round=number, draft_sha256=draft_sha256
+            label=f"evaluate round {number}", round=number, draft_sha256=tracer.content(draft.text)
         )
         with tracer.span(begun) as span:
             tracer.flow("draft", source=written_in, target=span.id)
@@ -334,18 +333,18 @@ class _RunningLoop:
 
     def _record_tried(self, tried: Sequence[Tried]) -> None:
         """Writes the fate of each candidate for the next round, which may not come."""
-        for trial in tried:
-            fate = events.CandidateFate(
+        for fate in tried:
+            event = events.CandidateFate(
                 round=len(self.rounds) + 1,
-                section=self.tracer.excerpt(trial.section),
-                number=trial.number,
-                seed=trial.seed,
-                outcome=trial.outcome,
-                checked=trial.checked,
-                text_sha256=self.tracer.content(trial.text) if trial.text else None,
-                detail=self.tracer.excerpt(trial.error) or None,
+                section=self.tracer.excerpt(fate.section),
+                number=fate.number,
+                seed=fate.seed,
+                outcome=fate.outcome,
+                checked=fate.checked,
+                text_sha256=self.tracer.content(fate.text) if fate.text else None,
+                detail=self.tracer.excerpt(fate.error) or None,
             )
-            self.tracer.instant(fate)
+            self.tracer.instant(event)
 
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:

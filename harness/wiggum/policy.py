@@ -167,7 +167,7 @@ def decide_on_draft(
     text: str, rounds: Sequence[Round], *, tried: Sequence[Tried] = ()
 ) -> Stop | None:
     """Stops the loop at a revision without text, or one that was evaluated before."""
-    if not text.strip() and any(trial.outcome == "no_gain" for trial in tried):
+    if not text.strip() and any(fate.outcome == "no_gain" for fate in tried):
         detail = f"none of {len(tried)} candidates raised what the checks score"
         return Stop(reason="plateau", detail=detail)
     if not text.strip():

@@ -83,7 +83,7 @@ class RevisionPrompts:
         self, failed: FailedDraft, index: int, messages: Sequence[str], *, outline: str
     ) -> Message:
         draft, section = failed.draft, failed.draft.sections[index]
-        good = without_criticized(section.body, messages)
+        uncriticized = without_criticized(section.body, messages)
         sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
         return self.prompts.message(
             "section",
@@ -94,8 +94,8 @@ class RevisionPrompts:
             requirements_in_a_line=" ".join(dict.fromkeys(sentences)),
             outline=outline,
             section=section.title or self.prompts.filled("opening"),
-            good=good,
-            whole=good == section.body.strip(),  # no finding quotes a sentence of it
+            good=uncriticized,
+            whole=uncriticized == section.body.strip(),  # no finding quotes a sentence of it
             history=score_history(failed.rounds),
             findings=_bullets(messages),
         )
@@ -213,16 +213,16 @@ _CHECKED_SHOWN = 4
 
 def located(
     focus: Sequence[DimensionScore], sections: Sequence[Section]
-) -> dict[int, tuple[str, ...]] | None:
-    """Section index → the findings about it; None if rewriting single sections cannot help."""
+) -> dict[int, tuple[str, ...]]:
+    """Section index → the findings about it; empty if rewriting single sections cannot help."""
     source_by_message: dict[int, dict[str, str]] = {}
     for score in focus:
         if not score.findings:
-            return None
+            return {}
         for finding in score.findings:
             index = place_of(finding, sections)
             if index is None:
-                return None
+                return {}
             source_by_message.setdefault(index, {}).setdefault(finding.message, score.source)
     findings = {}
     for index, sources in sorted(source_by_message.items()):
@@ -256,12 +256,11 @@ def score_history(rounds: Sequence[Round]) -> str:
     """The scores of the rounds so far, on one scale, a line each; empty for a single round."""
     if len(rounds) < 2:
         return ""
-    lines = [
+    return "\n".join(
         f"- round {round_.number}: "
         + ", ".join(f"{score.name} {score.points:g}" for score in round_.verdict.scores)
         for round_ in rounds
-    ]
-    return "\n".join(lines)
+    )
 
 
 def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:

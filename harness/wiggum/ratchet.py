@@ -96,7 +96,7 @@ if a text does not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class CheckedDraft:
     """A draft with a candidate in it, and what the checks say of it."""
 
     candidate: Candidate
@@ -114,7 +114,7 @@ class Contest:
     # The sections that a model criticized: checks cannot tell whether they have gained.
     undecided: Collection[int | None] = ()
 
-    def trial(self, candidate: Candidate, beside: Iterable[Candidate] = ()) -> Trial | None:
+    def entry(self, candidate: Candidate, beside: Iterable[Candidate] = ()) -> CheckedDraft | None:
         """The base with a candidate, and others for other sections; None if it does not fit."""
         if not candidate.text:
             return None
@@ -123,14 +123,14 @@ class Contest:
         except InvalidInput:
             return None
         draft = replace(self.base, text=text, cut=candidate.cut)
-        return Trial(candidate=candidate, draft=draft, checked=self.check(draft))
+        return CheckedDraft(candidate=candidate, draft=draft, checked=self.check(draft))
 
-    def gains(self, trial: Trial, *, text: str, checked: Checked) -> bool:
+    def gains(self, entry: CheckedDraft, *, text: str, checked: Checked) -> bool:
         """Whether a candidate may be taken into a draft of this text: see `select`."""
         # An unchanged text has the same rank too, but is no gain.
-        if trial.candidate.section in self.undecided and trial.draft.text != text:
-            return trial.checked.rank >= checked.rank
-        return trial.checked.rank > checked.rank
+        if entry.candidate.section in self.undecided and entry.draft.text != text:
+            return entry.checked.rank >= checked.rank
+        return entry.checked.rank > checked.rank
 
 
 def select(contest: Contest, candidates: Sequence[Candidate], *, finalists: int = 1) -> Selection:
@@ -163,26 +163,26 @@ def best_of(
     contest = Contest(base=base, check=check)
     # A cut draft cannot pass, so any whole one goes before it.
     ranked = sorted(
-        filter(None, map(contest.trial, drafts)),
-        key=lambda t: (not t.candidate.cut, t.checked.rank, -t.candidate.number),
+        filter(None, map(contest.entry, drafts)),
+        key=lambda e: (not e.candidate.cut, e.checked.rank, -e.candidate.number),
         reverse=True,
     )
     chosen: dict[str, Finalist] = {}
     fates: dict[Candidate, _Fate] = {}
-    for place, trial in enumerate(ranked):
-        fates[trial.candidate] = "outdone" if place else "taken", trial.checked.mean
+    for place, entry in enumerate(ranked):
+        fates[entry.candidate] = "outdone" if place else "taken", entry.checked.mean
         if place < finalists:
-            text = trial.draft.text
-            chosen.setdefault(text, _finalist(text, [trial.candidate]))
+            text = entry.draft.text
+            chosen.setdefault(text, _finalist(text, [entry.candidate]))
     best_first = list(chosen.values())
-    tried = [_tried(base, draft, fates) for draft in drafts]
+    tried = [_tried(base, candidate, fates) for candidate in drafts]
     # 2. Mix the best one with sections of the others.
     if ranked:
         best = ranked[0].draft
         sections: list[Candidate] = []
-        for trial in ranked[1:]:
-            if not trial.candidate.cut:
-                sections += _sections_for(best, trial.candidate)
+        for entry in ranked[1:]:
+            if not entry.candidate.cut:
+                sections += _sections_for(best, entry.candidate)
         put = partial(put_sections, best.text)
         mixed = select(Contest(base=best, check=check, put=put), sections)
         tried += mixed.tried
@@ -227,8 +227,8 @@ def with_winner(
             key = candidate.section, candidate.number
             outcomes[key] = "taken" if draft is winner else "finalist"
     return tuple(
-        replace(trial, outcome=outcomes.get((trial.section_index, trial.number), trial.outcome))
-        for trial in tried
+        replace(fate, outcome=outcomes.get((fate.section_index, fate.number), fate.outcome))
+        for fate in tried
     )
 
 
@@ -241,24 +241,24 @@ def _climb(
 ) -> tuple[Finalist, dict[Candidate, _Fate]]:
     """One draft: at each section the candidate that is best (`place` 0), second-best (1), ...
 
-    Candidates without a trial have no fate.
+    Candidates without an entry have no fate.
     """
     text, checked = contest.base.text, contest.check(contest.base)
     chosen: list[Candidate] = []
     fates: dict[Candidate, _Fate] = {}
     for section in dict.fromkeys(candidate.section for candidate in candidates):
-        better: list[Trial] = []
+        better: list[CheckedDraft] = []
         for candidate in candidates:
             # The candidates of earlier sections stay: the rank is that of the draft as a whole.
-            trial = contest.trial(candidate, chosen) if candidate.section == section else None
-            if trial is None:
+            entry = contest.entry(candidate, chosen) if candidate.section == section else None
+            if entry is None:
                 continue
-            fates[candidate] = "no_gain", trial.checked.mean
-            if contest.gains(trial, text=text, checked=checked):
-                fates[candidate] = "outdone", trial.checked.mean
-                better.append(trial)
+            fates[candidate] = "no_gain", entry.checked.mean
+            if contest.gains(entry, text=text, checked=checked):
+                fates[candidate] = "outdone", entry.checked.mean
+                better.append(entry)
         if better:
-            better.sort(key=lambda t: (t.checked.rank, -t.candidate.number), reverse=True)
+            better.sort(key=lambda e: (e.checked.rank, -e.candidate.number), reverse=True)
             # If a section has too few gains for this place, its last one is taken.
             best = better[min(place, len(better) - 1)]
             text, checked = best.draft.text, best.checked
@@ -268,13 +268,12 @@ def _climb(
 
 
 def _finalist(text: str, candidates: Sequence[Candidate]) -> Finalist:
-    is_cut = any(candidate.cut for candidate in candidates)
-    return Finalist(text=text, taken=tuple(candidates), cut=is_cut)
+    return Finalist(text=text, taken=tuple(candidates), cut=any(c.cut for c in candidates))
 
 
 def _tried(base: Draft, candidate: Candidate, fates: Mapping[Candidate, _Fate]) -> Tried:
-    without_trial: _Fate = ("failed" if candidate.error else "unusable", None)
-    outcome, checked = fates.get(candidate, without_trial)
+    without_entry: _Fate = ("failed" if candidate.error else "unusable", None)
+    outcome, checked = fates.get(candidate, without_entry)
     index = candidate.section
     return Tried(
         number=candidate.number,

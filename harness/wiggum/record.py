@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import chain
 
 from pydantic import TypeAdapter
 from pydantic_core import from_json
@@ -89,15 +88,11 @@ class RecordedLoop:
     stop_detail: str = ""  # more about the reason, for people; often empty
     status: SpanStatus
     duration_ns: int
-    # Digest of all templates of its prompts; None in journals of versions without any.
-    prompts_sha256: str | None = None
-    # Digest of its task, which the journal has if the run recorded texts.
-    task_sha256: events.Sha256 = None
-    # Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
-    # given.
+    prompts_sha256: str | None = None  # digest of its prompts' templates; None in older journals
+    task_sha256: events.Sha256 = None  # digest of its task, a text of runs that recorded texts
+    # Digest of the prompt for a first draft (`conversation_text`), also if a draft was given.
     prompt_sha256: events.Sha256 = None
-    # The record of each round; `rounds_in` makes rounds of it.
-    rounds: tuple[events.RoundEvent, ...] = ()
+    rounds: tuple[events.RoundEvent, ...] = ()  # `rounds_in` makes rounds of them
 
     @property
     def has_ended(self) -> bool:
@@ -140,16 +135,14 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     # 3. Both together.
     loops = []
     for spans in spans_by_loop.values():
-        # A part repeats the rounds of the parts before it, and an attempt of the node may have made
-        # other ones: what was before the last that ended does not count. Of the rest, which may not
-        # have repeated all, the one with the most rounds counts, the last of equals.
-        ended = [n for n, span in enumerate(spans) if _has_ended(span.stop_reason)]
-        since = spans[ended[-1] :] if ended else spans
-        loop = max(reversed(since), key=lambda span: len(rounds[span.id]))
-        composites: Iterable[float] | None = loop.composites
-        # A killed loop did not record its composites, but its evaluations did.
+        loop = _counting_part(spans, rounds)
+        composites: Sequence[float] | None = loop.composites
+        # A killed loop did not record its composites, but its rounds did. Of evaluations, which
+        # count only without rounds, a round may have several: one for each finalist.
         if composites is None:
-            composites = chain.from_iterable(composites_by_span[span.id] for span in spans)
+            composites = [round_.composite for round_ in rounds[loop.id]] or [
+                composite for span in spans for composite in composites_by_span[span.id]
+            ]
         loops.append(
             RecordedLoop(
                 key=loop.key,
@@ -160,8 +153,8 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
                 best_round=loop.best_round,
                 passed=loop.passed,
                 stop_reason=loop.stop_reason,
-                stop_detail=details.get(spans[-1].id, ""),
-                status=spans[-1].status,
+                stop_detail=details.get(loop.id, ""),
+                status=loop.status,
                 duration_ns=sum(span.duration_ns for span in spans),
                 prompts_sha256=loop.prompts_sha256,
                 task_sha256=loop.task_sha256,
@@ -170,6 +163,19 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
             )
         )
     return tuple(loops)
+
+
+def _counting_part(
+    spans: Sequence[events.LoopEvent], rounds: Mapping[int | None, Sequence[events.RoundEvent]]
+) -> events.LoopEvent:
+    """The part with the most rounds since the last end of a loop, the last of equals.
+
+    Of parts with 3 rounds (killed) and 1 (killed) it is the first: the second was killed while it
+    repeated them. Of 5 (killed), 4 (ended), 4 (killed) it is the third, a new attempt of the node.
+    """
+    ended = [number for number, span in enumerate(spans) if _has_ended(span.stop_reason)]
+    since = spans[ended[-1] :] if ended else spans
+    return max(reversed(since), key=lambda span: len(rounds[span.id]))
 
 
 def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
@@ -232,14 +238,11 @@ def earlier_loops(
     # A node with an output is called again only if it changed; then its loops have other keys.
     unfinished = [loop for loop in loops if loop.call not in done]
     texts = {} if lost else texts_of(unfinished, journal)
+    damage = "the journal was damaged, and may not have all of it"
     rounds: dict[str, tuple[Round, ...] | str] = {}
     for loop in unfinished:
         try:
-            rounds[str(loop.key)] = (
-                "the journal was damaged, and may not have all of it"
-                if lost
-                else rounds_in(loop, texts, journal)
-            )
+            rounds[str(loop.key)] = damage if lost else rounds_in(loop, texts, journal)
         except InvalidInput as error:
             rounds[str(loop.key)] = str(error)
     return EarlierLoops(ended=tuple(loop for loop in loops if loop.has_ended), rounds=rounds)

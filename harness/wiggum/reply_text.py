@@ -11,7 +11,7 @@ from harness.compress.markdown import blocks_of, closes_fence, lines_of, unpadde
 from harness.text.sentences import ends_sentence, sentences_of
 
 # What opens or closes code; behind backticks, a line with more of them is prose.
-_FENCE = re.compile(r"[ \t]*(?:`{3,}(?!.*`)|~{3,})")
+_CODE_MARK = re.compile(r"[ \t]*(?:`{3,}(?!.*`)|~{3,})")
 _PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
 
 
@@ -29,8 +29,8 @@ def text_in(reply: str, *, before: str = "") -> str:
     if not any(map(COURTESY.match, bodies)):
         text = COURTESY.sub("", text)
     lines = lines_of(text)
-    opening = _FENCE.match(text)
-    if opening is not None and not any(map(_FENCE.match, bodies)):
+    opening = _CODE_MARK.match(text)
+    if opening is not None and not any(map(_CODE_MARK.match, bodies)):
         closing = [n for n, line in enumerate(lines) if n and closes_fence(line, opening[0])]
         # The fence of a reply that was cut has no end.
         if not closing or closing[-1] == len(lines) - 1:
@@ -63,7 +63,7 @@ def without_broken_end(text: str) -> str:
         return text
     if last.kind == "table":
         return (before + "".join(whole_lines)).rstrip()
-    if last.kind not in _PROSE or _FENCE.match(end):
+    if last.kind not in _PROSE or _CODE_MARK.match(end):
         return text
     broken_sentence = sentences_of(last.text)[-1]
     return text[: text.rindex(broken_sentence)].rstrip() or text
@@ -75,6 +75,6 @@ def _open_fence(lines: Sequence[str]) -> tuple[int, str]:
     for number, line in enumerate(lines):
         if fence:
             fence = "" if closes_fence(line, fence.strip()) else fence
-        elif match := _FENCE.match(line):
+        elif match := _CODE_MARK.match(line):
             start, fence = number, match[0]
     return (start, fence) if fence else (0, "")

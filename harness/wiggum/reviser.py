@@ -13,7 +13,8 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -109,7 +110,7 @@ class Reviser:
         for plan in self._plans(failed):
             selection = replace(await self._chosen(plan), how=plan.how)
             # If no candidate gains anything, that is a result too, a plateau.
-            if selection.best.text or any(trial.outcome == "no_gain" for trial in selection.tried):
+            if selection.best.text or any(fate.outcome == "no_gain" for fate in selection.tried):
                 break
         return selection
 
@@ -176,12 +177,12 @@ class Reviser:
         def applied(reply: str) -> str:
             # Only sections that the prompt shows in full may be rewritten.
             edits = edits_in(reply, failed.draft.text, allowed=in_full)
-            try:
-                if not edits:
-                    return ""
-                return splice(failed.draft.text, edits.replacements, insertions=edits.insertions)
-            except InvalidInput as error:
-                raise self._misfit(error, [reply]) from error
+            # Without edits that fit, the reply is unusable, and the whole draft is asked for.
+            with suppress(InvalidInput):
+                if edits:
+                    insertions = edits.insertions
+                    return splice(failed.draft.text, edits.replacements, insertions=insertions)
+            return ""
 
         room = self.max_output_tokens or self._enough(*shown)
         place = self._place(failed, prompt, room=room, text_of=applied)
@@ -201,8 +202,7 @@ class Reviser:
         )
 
     def _contest_of_wholes(self, failed: FailedDraft) -> Contest:
-        is_undecided = any(score.source == "judged" for score in failed.focus)
-        undecided = (None,) if is_undecided else ()
+        undecided = (None,) if any(score.source == "judged" for score in failed.focus) else ()
         return Contest(base=failed.draft, check=self.check, undecided=undecided)
 
     def _enough(self, *texts: str) -> int:
@@ -267,7 +267,11 @@ class Reviser:
         try:
             text = plan.contest.put(texts) if texts else ""
         except InvalidInput as error:
-            raise self._misfit(error, texts.values()) from error
+            raise ReplyInvalid(
+                f"the revision cannot be put back into the draft: {error}",
+                endpoint=self.model,
+                text="\n\n".join(texts.values()),
+            ) from error
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,))
 
@@ -282,25 +286,18 @@ class Reviser:
         check_whole(completion, endpoint=self.model)
         return text_of(text), False
 
-    def _misfit(self, error: InvalidInput, replies: Iterable[str]) -> ReplyInvalid:
-        return ReplyInvalid(
-            f"the revision cannot be put back into the draft: {error}",
-            endpoint=self.model,
-            text="\n\n".join(replies),
-        )
-
 
 def _is_enough(contest: Contest, checked: Checked, candidate: Candidate) -> bool:
     """Whether a candidate gains over the base, and its section then satisfies all checks."""
     base = contest.base
-    trial = None if candidate.cut else contest.trial(candidate)
-    if trial is None or not contest.gains(trial, text=base.text, checked=checked):
+    entry = None if candidate.cut else contest.entry(candidate)
+    if entry is None or not contest.gains(entry, text=base.text, checked=checked):
         return False
-    short = trial.checked.short
+    short = entry.checked.short
     if candidate.section is None:
         return not short
     # The candidate may have headings, so that it takes up several sections.
-    sections = trial.draft.sections
+    sections = entry.draft.sections
     added = len(sections) - len(base.sections)
     rewritten = range(candidate.section, candidate.section + 1 + added)
     # Findings that remain must be about other sections.
@@ -313,10 +310,9 @@ def _is_enough(contest: Contest, checked: Checked, candidate: Candidate) -> bool
 def _shortened(plan: _Plan) -> Iterator[Candidate]:
     """Texts without the sentences that checks criticized: candidates that cost no call."""
     for section, (text, findings) in plan.criticized.items():
-        if section not in plan.contest.undecided:
-            remaining = without_criticized(text, findings)
-            if remaining and remaining != text.strip():
-                yield Candidate(number=0, section=section, text=remaining)
+        remaining = without_criticized(text, findings)
+        if section not in plan.contest.undecided and remaining not in ("", text.strip()):
+            yield Candidate(number=0, section=section, text=remaining)
 
 
 def _fitting(reply: str, *, before: str) -> str:

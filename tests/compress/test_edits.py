@@ -64,6 +64,7 @@ def test_a_replacement_keeps_heading_and_end_of_its_section(index, replacement, 
     assert splice(THREE, {index: replacement}) == "".join(texts)
 
 
+FRONT = "---\ntitle: x\n---\n"
 WHOLE = {
     "an underlined heading does not join the paragraph before it": (
         "# A\n***\nB\n===\n", {0: "new"}, "# A\nnew\n\nB\n===\n",
@@ -73,6 +74,9 @@ WHOLE = {
     ),
     "a heading without line end gets a body": ("# A", {0: "text"}, "# A\n\ntext"),
     "what was empty may stay so": ("# A\n\n# B\n\n", {0: "", 1: "# B"}, "# A\n\n# B\n\n"),
+    "front matter that comes back stays once": (
+        f"{FRONT}intro\n\n# A\n", {0: f"{FRONT}new\n"}, f"{FRONT}new\n\n# A\n",
+    ),
 }  # fmt: skip
 
 
@@ -264,6 +268,12 @@ ADDED = {
         "# A\n\n```py\ncode",
         "# A\n\n```py\ncode\n```\n\n# B\n\nb",
         "# A\n\n```py\ncode\n```\n\n# B\n\nb\n",
+    ),
+    "behind code without an end": (
+        "# A\n\n```py\ncode\n", "# B\n\nOther.", "# A\n\n```py\ncode\n```\n# B\n\nOther.\n",
+    ),
+    "between front matter and the first section": (
+        f"{FRONT}# A\n\na\n", "# B\n\nb\n\n# A\n\nc", f"{FRONT}# B\n\nb\n\n# A\n\nc\n",
     ),
     "none in a document without headings": (
         "Plain words.\n", "# Title\n\nAnother text altogether.", "Plain words.\n",

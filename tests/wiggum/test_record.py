@@ -19,8 +19,9 @@ from harness.trace import (
     SpanEnded,
     SpanStarted,
     TraceOptions,
+    events,
 )
-from harness.wiggum import LoopPolicy, Round, rounds_from
+from harness.wiggum import LoopPolicy, Round, recorded_loops, rounds_from
 from harness.wiggum.record import record_round
 
 FULL = Round(
@@ -106,6 +107,30 @@ def test_rounds_whose_texts_were_not_recorded_in_full_are_refused(tmp_path, opti
         rounds_from(journal)
     assert caught.value.code == code
     assert "It is so." not in journal.path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("killed", "reason", "detail"), [(1, "plateau", "no gain"), (2, None, "")], ids=["less", "all"]
+)
+def test_a_loop_that_was_killed_tells_one_score_for_each_of_its_rounds(
+    tmp_path, killed, reason, detail
+):
+    with RunTrace(tmp_path, name="test", options=TraceOptions(timelines=())) as trace:
+        for rounds, is_killed in ((2, False), (killed, True)):
+            with trace.span("wiggum", rubric="essay", key="k") as span:
+                for number, finalists in enumerate([[5], [6, 7]][:rounds], start=1):
+                    for points in finalists:
+                        with trace.span("evaluate", round=number, composite=points):
+                            verdict = replace(FULL.verdict, composite=points)
+                    record_round(replace(FULL, number=number, verdict=verdict), trace)
+                if not is_killed:
+                    span.set(stop_reason="plateau", composites=[5, 7])
+                    trace.instant(
+                        events.StopEvent(reason="plateau", detail="no gain", best_round=2)
+                    )
+
+    (loop,) = recorded_loops(Journal(trace.journal_path))
+    assert (loop.composites, loop.stop_reason, loop.stop_detail) == ((5, 7), reason, detail)
 
 
 def test_a_round_that_another_version_wrote_is_refused(tmp_path):

@@ -188,6 +188,7 @@ def test_a_section_that_is_missing_can_be_added():
     ("text", "mode", "replies"),
     [
         pytest.param(TEXT, "sections", ["It has two parts."], id="no section is returned"),
+        pytest.param(TEXT, "sections", ["# Parts\n\n" + "- " * 150 + "x"], id="it does not fit"),
         pytest.param("It has two pa", "sections", [], id="there are no headings"),
         pytest.param(TEXT, "whole", [], id="it is asked for"),
     ],

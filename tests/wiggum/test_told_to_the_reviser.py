@@ -41,8 +41,8 @@ CHECKED = [f"number {n} is not in the sources" for n in range(9)]
             {0: tuple(FAULTS[:4]), 2: tuple(FAULTS[:4])},
             id="each section has a measure of its own",
         ),
-        pytest.param([score("judged", "cut", section=None)], None, id="of the whole"),
-        pytest.param([score("judged", "cut"), score("checked")], None, id="one without"),
+        pytest.param([score("judged", "cut", section=None)], {}, id="of the whole"),
+        pytest.param([score("judged", "cut"), score("checked")], {}, id="one without"),
     ],
 )
 def test_remarks_are_told_at_their_sections_unless_one_concerns_the_whole(focus, told):
