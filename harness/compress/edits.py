@@ -31,7 +31,10 @@ COURTESY = re.compile(
     r"\A\s*(?:(?:sure|certainly|of course|okay|absolutely)![^\r\n]*"
     r"|(?:\w+(?: course)?[,.] )?(?:here (?:it is|you go|they are)|(?:here|below|the)\b[^\r\n]*"
     r"\b(?:revised|rewritten|updated|improved) (?:\S+ ){0,3}"
-    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b[^\r\n]*))"
+    # Not any words behind it: "The updated version 2.1 of the scheduler brings:" is a draft's own.
+    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b"
+    r"(?: (?:below|of (?:the|your) (?:section|text|draft|document)"
+    r"|(?:as|with|based|incorporating|addressing|that)\b[^\r\n]*))?))"
     r":[*_]*[ \t]*[\r\n]+",
     re.IGNORECASE,
 )

@@ -175,6 +175,7 @@ WHOLE = [
     "```\nx = 1\n```",
     "So:\n\n```md\n# A\n```",
     "Here are the steps:\n\n- one",
+    "The updated version 2.1 of the scheduler brings three changes:\n\n- faster start",
     "A.\n\n## B\n\nC.",
 ]
 
