@@ -23,6 +23,7 @@ from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
+from harness.graph.values import plain_json
 from harness.session.batch_files import SCORES
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, pricing
@@ -249,7 +250,7 @@ class _PageNodes(RecordedNodes):
     def note(self, item: Item) -> None:
         super().note(item)
         if type(item) is NodeOutput:
-            self.outputs[item.node, item.item] = item.value
+            self.outputs[item.node, item.item] = plain_json(item.value)
 
 
 # --- the graph --------------------------------------------------------------------------------

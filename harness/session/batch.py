@@ -27,6 +27,7 @@ from harness.graph import Graph, NodeSkip, Skipped, graph_inputs
 from harness.graph.graph import returned
 from harness.graph.plan import plan_of
 from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
+from harness.graph.values import plain_json
 from harness.inference import Backend, Limits, Spent
 from harness.log import log_warning
 from harness.rows import check_output, rows_saved
@@ -528,7 +529,7 @@ class Batch:
             last = earlier.outputs.last(SCORES, number)
             if not is_score_alone or last is None or last.value is None:
                 continue
-            verdict = SCORED.validate_python(last.value).verdict
+            verdict = SCORED.validate_python(plain_json(last.value)).verdict
             sha256 = verdict.rubric_sha256
             if sha256 not in threshold_by_sha256 or not is_judged_enough(verdict, chosen.rubric):
                 continue

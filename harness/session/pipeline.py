@@ -368,9 +368,9 @@ def check_options(
             code="pipeline.observers-invalid",
         )
     # Unchecked, max_parallel=0 would wait for ever, and sample=0 would run nothing silently.
-    if max_parallel is not None and max_parallel < 1:
+    if max_parallel is not None and not (isinstance(max_parallel, int) and max_parallel >= 1):
         raise InvalidInput(
-            f"max_parallel={max_parallel} would let no call begin; give 1 or more",
+            f"max_parallel={max_parallel!r} is no number of calls; give a whole number, 1 or more",
             code="pipeline.parallel-calls-not-positive",
         )
     if sample is not None and sample < 1:
