@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -22,6 +22,8 @@ from harness.text.languages import NO_WIDTH, has_trait
 Value = Decimal | str
 """A number to compare by; a date, or a version such as 3.11.2, stays a text."""
 
+# The usual context rounds to 28 digits, which would make long numbers of an id the same.
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _DECIMAL_MARKS = ".,\u066b"
 _GROUP_MARKS = "'\u2019\u066c\u00a0\u2009\u202f"
 _NUMBER = re.compile(
@@ -124,12 +126,13 @@ def _number(match: re.Match[str], minus: str, decimal_mark: str, *, has_percent:
         values, parts = dates, _date_parts(dates)
     else:
         values = _values(form, decimal_mark)
-        values = {v.scaleb(int(power or 0)) if isinstance(v, Decimal) else v for v in values}
+        exponent = int(power or 0)
+        values = {v.scaleb(exponent, _EXACT) if isinstance(v, Decimal) else v for v in values}
         parts = _parts(form) if " " in form or not values else set()
     if not values and not parts:  # marks in an order that no place writes
         values = {form}
     if minus:
-        values = {-value if isinstance(value, Decimal) else value for value in values}
+        values = {v.copy_negate() if isinstance(v, Decimal) else v for v in values}
     readings = _with_units(values, match, has_percent=has_percent)
     return Number(minus + match[0], frozenset(readings), frozenset(parts))
 
@@ -140,9 +143,9 @@ def _with_units(
     """Each value with its unit, by the signs and words around the number."""
     sign_before = match.string[max(0, match.start() - 2) : match.start()].strip()[-1:]
     if exponent := _exponent(match, is_money=sign_before in _CURRENCIES):
-        large = {NumberReading(v.scaleb(exponent), "") for v in values if isinstance(v, Decimal)}
+        large = {v.scaleb(exponent, _EXACT) for v in values if isinstance(v, Decimal)}
         # `3 million` is 3,000,000, and also a three before a word.
-        return large | {NumberReading(value, TIMES) for value in values}
+        return {NumberReading(v, "") for v in large} | {NumberReading(v, TIMES) for v in values}
     unit = _unit(match, sign_before, has_percent=has_percent)
     return {NumberReading(value, unit) for value in values}
 
