@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import click
 from rich.console import Console
@@ -23,6 +24,7 @@ from harness.cli.tables import print_line
 from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid
 from harness.graph import Graph
 from harness.hardware import format_bytes
+from harness.hardware.quantization import CacheType, KvBits
 from harness.inference import Endpoint
 from harness.inference.endpoint import MACHINE
 from harness.residency import Device, Tenant, check_fits
@@ -31,6 +33,9 @@ from harness.session.demand import demand_of, needed_roles
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
+
+# Other types have no layout: their rows have no figures but what the model takes.
+_KV_BITS: Final[Mapping[CacheType, KvBits]] = {"f16": 16, "bf16": 16, "q8_0": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +184,12 @@ async def _sized(
 
 
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
-    """The layout in which an endpoint loads its file; None if it has no file, or does not fit."""
-    if endpoint.path is None:
+    """The layout in which an endpoint loads its file; None without a file or one that fits.
+
+    Also None if the cache is in a type that no layout has.
+    """
+    kv_bits = _KV_BITS.get(endpoint.cache_type_k)
+    if endpoint.path is None or kv_bits is None or kv_bits != _KV_BITS.get(endpoint.cache_type_v):
         return None
     names = [*endpoint.shares]
     try:
@@ -193,7 +202,9 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
     prompt = max(endpoint.context_tokens - output, 1)
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
-    goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
+    goal = ServingGoal(
+        role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load, kv_bits=kv_bits
+    )
     # The endpoint loads the file in its own precision, a part of the layers on each device.
     rows = (row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes)
     return next((row for row in rows if row.stages == len(names)), None)
