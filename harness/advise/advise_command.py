@@ -277,12 +277,17 @@ def _models_by_role(models: Sequence[str]) -> dict[str, str]:
     """Role → model, from arguments such as `producer=8B`; a model alone has the role `ONLY`."""
     named: dict[str, str] = {}
     for argument in models:
-        is_file = Path(argument).exists()  # the name of a file may have an equals sign
-        role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
-        if (role or ONLY) in named:
-            problem = f"'{argument}': another model has the same role, or none; give each its own, "
-            raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
-        named[role or ONLY] = model
+        # The name of a file may have an equals sign.
+        has_role = "=" in argument and not Path(argument).exists()
+        role, model = argument.split("=", 1) if has_role else (ONLY, argument)
+        role = role or ONLY
+        if role in named:
+            raise InvalidInput(
+                f"'{argument}': another model has the same role, or none; give each its own, as in "
+                "producer=8B evaluator=3B",
+                code="advise.role-twice",
+            )
+        named[role] = model
     return named
 
 

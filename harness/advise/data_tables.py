@@ -140,9 +140,16 @@ def this_gpu(name: str) -> DeviceSpec:
         if memory_bytes and speed:
             spec = replace(spec, memory_bytes=memory_bytes, memory_bytes_per_s=speed)
             return replace(spec, count=count, source="nominal")
-    problem = f"'{name}' is not seen by NVIDIA's driver here (found: {', '.join(gpus) or 'none'}); "
-    problem += "install the extra `nvidia`, or give --memory and --bandwidth"
-    raise InvalidInput(problem, code="advise.no-such-gpu")
+        raise InvalidInput(
+            f"the memory of '{name}' ({gpu.product}) or its speed is unknown: no table has it, and "
+            "the driver does not say; give --memory and --bandwidth, and no --device",
+            code="advise.gpu-unknown",
+        )
+    raise InvalidInput(
+        f"'{name}' is not seen by NVIDIA's driver here (found: {', '.join(gpus) or 'none'}); "
+        "install the extra `nvidia`, or give --memory and --bandwidth",
+        code="advise.no-such-gpu",
+    )
 
 
 def product(name: str) -> DeviceSpec | None:
