@@ -106,10 +106,13 @@ def _sentencex_ends(paragraph: str, language: Language | None) -> Iterator[int]:
         if goes_on := start + len(window) < len(text):  # half a word may look like a whole one
             window = window[: window.rfind(" ") + 1] or window
         ends = [*accumulate(map(len, sentencex.segment(code, window)))]
-        # The last sentence may go on behind the window: it, or its last word, begins the next.
+        # The last sentence may go on behind the window: the next window begins with it.
         ends = ends[:-1] if goes_on else ends
         yield from (start + end for end in ends)
-        start += ends[-1] if ends else window.rstrip().rfind(" ") + 1 or len(window)
+        if ends:
+            start += ends[-1]
+        else:  # no sentence ends in the window: go on at its last word, or behind it without blanks
+            start += window.rstrip().rfind(" ") + 1 or len(window)
 
 
 def _is_end(before: str, following: str, language: Language | None) -> bool:
