@@ -106,11 +106,11 @@ def advise(
     learned: dict[str, speed.LearnedRates] = {}  # by role
     for number, goal in enumerate(goals):
         runtime = endpoint.backend if endpoint else None
-        rates = speed.learned_for(os.environ, spec, goal.shape, runtime=runtime)
+        reached = speed.learned_for(os.environ, spec, goal.shape, runtime=runtime)
         # `factors_on` divides by the device's own speed.
-        if rates is not None and spec.memory_bytes_per_s:
-            learned[goal.role] = rates
-            goals[number] = replace(goal, measured=rates.factors_on(spec))
+        if reached is not None and spec.memory_bytes_per_s:
+            learned[goal.role] = reached
+            goals[number] = replace(goal, measured=reached.factors_on(spec))
     if endpoint is not None:
         _measure(endpoint, goals[0], spec, settings, as_json=as_json)
         return
@@ -124,13 +124,13 @@ def advise(
                 {"device": kind, "layouts": {spot.goal.role: spot.marked for spot in spots}}
                 for kind, spots in ([] if is_met else enough_devices(goals, spec))
             ],
-            "learned": {role: rates.model_dump() for role, rates in learned.items()},
+            "learned": {role: reached.model_dump() for role, reached in learned.items()},
         }
         write_json(json_object(document))
     else:
-        for role, rates in learned.items():
-            line = f"{role}: as quick as {rates.model} with {rates.runtime} in run {rates.run_id}"
-            print_line(line, results())
+        for role, reached in learned.items():
+            source = f"{reached.model} with {reached.runtime} in run {reached.run_id}"
+            print_line(f"{role}: as quick as {source}", results())
         print_places(places, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
@@ -174,7 +174,7 @@ def _measure(
         problem = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
         raise CallTimeout(problem, endpoint=endpoint.tag, limit="timeout_s")
     learned = speed.learn(goal.shape, device, bursts, runtime=endpoint.backend, run_id=run_id)
-    speed.keep_factors(learned, os.environ)
+    speed.keep_rates(learned, os.environ)
     # Predicted from what was known before, since the rates just learned explain their own bursts.
     rates = Rates(goal.shape, device, factors=goal.factors)
     pairs = [(burst, speed.predicted_of(burst, rates)) for burst in bursts]
@@ -282,11 +282,8 @@ def _models_by_role(models: Sequence[str]) -> dict[str, str]:
         role, model = argument.split("=", 1) if has_role else (ONLY, argument)
         role = role or ONLY
         if role in named:
-            raise InvalidInput(
-                f"'{argument}': another model has the same role, or none; give each its own, as in "
-                "producer=8B evaluator=3B",
-                code="advise.role-twice",
-            )
+            problem = f"'{argument}': another model has the same role, or none; give each its own, "
+            raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
         named[role] = model
     return named
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import click
 from rich.console import Console
@@ -34,8 +33,7 @@ from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
 
-# Other types have no layout: their rows have no figures but what the model takes.
-_KV_BITS: Final[Mapping[CacheType, KvBits]] = {"f16": 16, "bf16": 16, "q8_0": 8}
+_KV_BITS: Mapping[CacheType, KvBits] = {"f16": 16, "bf16": 16, "q8_0": 8}  # of layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,10 +182,7 @@ async def _sized(
 
 
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
-    """The layout in which an endpoint loads its file; None without a file or one that fits.
-
-    Also None if the cache is in a type that no layout has.
-    """
+    """The layout of an endpoint's file; None without a file, room, or bits for its cache."""
     kv_bits = _KV_BITS.get(endpoint.cache_type_k)
     if endpoint.path is None or kv_bits is None or kv_bits != _KV_BITS.get(endpoint.cache_type_v):
         return None

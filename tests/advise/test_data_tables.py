@@ -78,7 +78,7 @@ def test_tables_and_routers_stay_in_16_bits(model, precision, gib):
     ("gpus", "code", "message"),
     [
         ((), "advise.no-such-gpu", "not seen .*found: none"),
-        ((GPU,), "advise.gpu-unknown", r"'gpu0' \(A card\) .*unknown.* --bandwidth"),
+        ((GPU,), "advise.gpu-unknown", r"'gpu0' is unknown \(A card\); .*--bandwidth"),
         ((replace(GPU, memory_bytes_per_s=10**12),), None, ""),
     ],
 )
