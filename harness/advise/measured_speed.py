@@ -17,7 +17,7 @@ from harness.advise.rates import Factors, Rates, prompt_flops
 from harness.errors import InvalidInput, ServerError
 from harness.files import cache_folder, write_whole
 from harness.graph import Graph
-from harness.inference import ChatRequest, Completion, Endpoint, Message
+from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
 from harness.log import log_warning
 from harness.session.open_run import OpenRun, RunPlan, open_run
 from harness.session.settings import Settings
@@ -30,17 +30,10 @@ from harness.trace.records import Interval
 _WORDS: Final = ("time", "way", "year", "day", "man", "world", "life", "hand", "eye", "week")
 _TASK: Final = "\n\nWrite a very long story in which all of these words occur, one by one."
 _FILE: Final = "machine.json"
+# A call's reply, its tokens, and when its pieces came, in nanoseconds.
+Answer = tuple[Completion, Usage, Sequence[int]]
 _FEWEST_TOKENS: Final = 8  # if a burst shows fewer tokens for each reply, it shows no speed
 _MOST_OF_MEMORY: Final = 4  # the highest rate of weights to learn, in bandwidths of the device
-
-
-class Answer(NamedTuple):
-    """A call's reply, the tokens of its prompt and of itself, and when its pieces came."""
-
-    call: Completion
-    prompt_tokens: int
-    tokens: int
-    pieces_ns: Sequence[int]
 
 
 class Burst(NamedTuple):
@@ -105,11 +98,10 @@ async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
             on_piece=lambda: pieces_ns.append(opened.trace.now_ns()),
         )
         reply = await opened.client.chat(request)
-        usage = reply.usage
-        if usage is None or usage.input_tokens is None or usage.output_tokens is None:
+        if reply.usage is None:
             problem = "the server reports no token counts, so its speed cannot be measured"
             raise ServerError(problem, endpoint=tag)
-        return Answer(reply, usage.input_tokens, usage.output_tokens, pieces_ns)
+        return reply, reply.usage, pieces_ns
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -121,12 +113,10 @@ async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
 
 def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     """The figures of a burst, from all its calls."""
-    calls = [answer.call for answer in answers]
-    cached = sum((call.usage and call.usage.cached_tokens) or 0 for call in calls)
-    computed = sum(answer.prompt_tokens for answer in answers) - cached
-    phases = [phase for call in calls for phase in call.phases if phase.name == "prefill"]
+    computed = sum(usage.input_tokens - (usage.cached_tokens or 0) for _, usage, _ in answers)
+    phases = [phase for call, _, _ in answers for phase in call.phases if phase.name == "prefill"]
     prefill_ns = length_ns([Interval(start_ns=p.start_ns, end_ns=p.end_ns) for p in phases])
-    ttfts_ns = [(call.first_token_ns or call.sent_ns) - call.sent_ns for call in calls]
+    ttfts_ns = [(call.first_token_ns or call.sent_ns) - call.sent_ns for call, _, _ in answers]
     at_once, context_tokens, step_s = _decoding(answers)
     return MeasuredBurst(
         burst=burst,
@@ -142,22 +132,22 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
 def _decoding(answers: Sequence[Answer]) -> tuple[float, float, float | None]:
     """`at_once`, `context_tokens` and `step_s` of a burst; 0 and None if too few tokens came."""
     # A reply that came in one piece shows no time between tokens.
-    written = [answer for answer in answers if len(answer.pieces_ns) > 1]
+    written = [(usage, pieces_ns) for _, usage, pieces_ns in answers if len(pieces_ns) > 1]
     if not written:
         return 0.0, 0.0, None
-    start_ns, end_ns = _window_ns([answer.pieces_ns for answer in written])
+    start_ns, end_ns = _window_ns([pieces_ns for _, pieces_ns in written])
     tokens = 0.0
     contexts: list[float] = []
     spans: list[Interval] = []
-    for _, prompt_tokens, reply_tokens, pieces_ns in written:
+    for usage, pieces_ns in written:
         inside = [number for number, ns in enumerate(pieces_ns) if start_ns <= ns <= end_ns]
         if not inside:
             continue
         first, last = inside[0], inside[-1]
         # The first piece of a reply is one token; each further piece may be several.
-        tokens_of_piece = (reply_tokens - 1) / (len(pieces_ns) - 1)
+        tokens_of_piece = (usage.output_tokens - 1) / (len(pieces_ns) - 1)
         tokens += (last - first) * tokens_of_piece
-        contexts.append(prompt_tokens + (first + last) / 2 * tokens_of_piece)
+        contexts.append(usage.input_tokens + (first + last) / 2 * tokens_of_piece)
         spans.append(Interval(start_ns=pieces_ns[first], end_ns=pieces_ns[last]))
     context_tokens = sum(contexts) / len(contexts)
     decode_ns = length_ns(spans)

@@ -193,12 +193,22 @@ _MARKUP = re.compile(r"[*_~`\[<>&\\|]|^[ \t]*(?:[#=+-]|\d+[.)])", re.MULTILINE)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 
 
+_BEHIND_BRACKET = re.compile(r"\][(:\[]")  # without one, no bracket is of a link
+_BRACKET = "\ue05b"  # in the place of "[": a character for private use
+
+
 @lru_cache(maxsize=32)  # each phrase check of a rubric asks for the same sections
 def shown_text(markdown: str) -> str:
     """The text that a reader sees of a document: without marks, tags and addresses."""
     if not _MARKUP.search(markdown):
         return markdown
-    return "\n\n".join(map(_shown, _parser(inline=True).parse(_WIKI_LINK.sub(r"\1", markdown))))
+    text = _WIKI_LINK.sub(r"\1", markdown)
+    # The parser takes seconds for thousands of brackets, which a model may write that loops.
+    is_plain = not _BEHIND_BRACKET.search(text)
+    if is_plain:
+        text = text.replace("[", _BRACKET)
+    shown = "\n\n".join(map(_shown, _parser(inline=True).parse(text)))
+    return shown.replace(_BRACKET, "[") if is_plain else shown
 
 
 def _shown(token: Token) -> str:

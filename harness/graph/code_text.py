@@ -53,7 +53,7 @@ def code_text(code: CodeType) -> CodeText:
     nodes_by_place, compiled = _parsed(source)
     if code not in compiled:
         return _bytecode_text(code)
-    writer = _Writer(global_names=_global_names(code))
+    writer = _Writer(global_names=global_names(code))
     try:
         # Several lambdas on one line cannot be distinguished, so all of them count.
         for node in nodes_by_place[code.co_firstlineno, code.co_name]:
@@ -188,10 +188,10 @@ class _Writer:
                 return ()
 
 
-def _global_names(code: CodeType) -> set[str]:
+def global_names(code: CodeType) -> set[str]:
     """The global names that a function reads, functions inside it included."""
     names = {i.argval for i in dis.get_instructions(code) if i.opname in _READ_GLOBALS}
-    return names.union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    return names.union(*(global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _imported(level: int, module: str | None, names: Iterable[str]) -> tuple[str, ...]:

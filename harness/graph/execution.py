@@ -22,15 +22,7 @@ from harness.graph.plan import plan_of
 from harness.graph.policies import Default
 from harness.graph.reuse import Outcome, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
-from harness.graph.state import (
-    NO_DIGEST,
-    PENDING,
-    Blocked,
-    CallOutput,
-    StepCall,
-    StepState,
-    digest_of_value,
-)
+from harness.graph.state import PENDING, Blocked, CallOutput, StepCall, StepState, digest_of_value
 from harness.graph.values import digest
 from harness.trace import describe, events
 
@@ -228,7 +220,7 @@ class _Running:
         try:
             if self._parent is not None:
                 self._parent.beat()
-            outcome, outcome_digest = await self._outcome(call)
+            outcome = await self._outcome(call)
             if self._parent is not None:
                 self._parent.beat()
                 # What made this output, or stood in its place, is in that of the call around too.
@@ -237,29 +229,31 @@ class _Running:
                     self._parent.keep_from_cache()
             # An abandoned call was settled with the run's reason for stopping.
             if self._tasks.pop(call, None) is not None:
-                self._settle(call, outcome, outcome_digest)
+                self._settle(call, outcome)
                 self._end_if_over()
         except BaseException as error:
-            # The error must end the run, which would otherwise wait for this call for ever.
             self._tasks.pop(call, None)
             if not isinstance(error, LeftBehind) and not self._over.done():
-                # Not raised here: SystemExit would break off the loop, and all else with it.
+                # It ends the run, which would otherwise wait for this call for ever. Not raised
+                # here: SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
-            elif not isinstance(error, Exception | SystemExit):
-                # Nothing waits for this call any more, so its error ends only its own task.
+            elif isinstance(error, Exception | SystemExit):
+                pass  # The run is over, and has its result or the error that came first.
+            else:
+                # A cancellation, or the end of an abandoned call: it ends its own task alone.
                 this_task().add_done_callback(forget)
                 raise
 
-    def _settle(self, call: StepCall, outcome: object, outcome_digest: str) -> None:
-        if self._stopping is not None and outcome is self._stopping:
+    def _settle(self, call: StepCall, outcome: Outcome) -> None:
+        if self._stopping is not None and outcome.value is self._stopping:
             self._skip_call(call, self._stopping.reason, self._stopping.label or None)
-        self._schedule.settle(call.state, call.item, outcome, outcome_digest)
+        self._schedule.settle(call.state, call.item, *outcome)
 
     async def _outcome(self, call: StepCall) -> Outcome:
         """Makes a call, unless its output is stored already; how it ended."""
         try:
             if self._stopping is not None:
-                return self._stopping, NO_DIGEST
+                return Outcome(self._stopping)
             parameters = call.step.node.parameters
             call.inputs = self._schedule.call_inputs(call.state, call.item, parameters)
             try:
@@ -271,12 +265,12 @@ class _Running:
                 return await self._outcome_of_failed(call, failed.failure)
             except Suspended as suspended:
                 self._questions += suspended.questions
-                return Blocked(call.label, "waits for an answer"), NO_DIGEST
+                return Outcome(Blocked(call.label, "waits for an answer"))
             # Another call may have the place while the output is written down.
             self._give_back(call)
             return await self._outputs.keep(call, output)
         except asyncio.CancelledError:
-            return self._outcome_of_cancelled(call), NO_DIGEST
+            return Outcome(self._outcome_of_cancelled(call))
         finally:
             self._give_back(call)
 
@@ -284,10 +278,10 @@ class _Running:
         """Finds the outcome of a call that need not be made; None if it must be made."""
         if not self._is_wanted(call):
             self._skip_call(call, _NOT_WANTED)
-            return Skipped(reason=_NOT_WANTED), NO_DIGEST
+            return Outcome(Skipped(reason=_NOT_WANTED))
         stored = await self._outputs.find(call)
-        if stored is not None and type(stored[0]) is Skipped:
-            self._skip_call(call, f"failed, and is left out: {stored[0].reason}")
+        if stored is not None and type(stored.value) is Skipped:
+            self._skip_call(call, f"failed, and is left out: {stored.value.reason}")
         return stored
 
     def _is_wanted(self, call: StepCall) -> bool:
@@ -347,14 +341,13 @@ class _Running:
         """Applies the node's `on_error` to a call whose last attempt raised."""
         error = failure.error
         if self._stopping is not None:
-            return self._stopping, NO_DIGEST  # an error that a cancelled call raises is no failure
+            return Outcome(self._stopping)  # an error that a cancelled call raises is no failure
         # The place is free from here on, since what follows only writes records.
         self._give_back(call)
         detail = "; ".join([describe(error) or "", *failure.beside])
         # After a limit nothing is written, so that the call is made when the run goes on with a
         # higher limit.
-        is_limit = isinstance(error, RunLimitReached)
-        if isinstance(error, RunLimitReached):
+        if is_limit := isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
         # `on_error` does not apply to a call that was cancelled, by the node itself perhaps.
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
@@ -364,7 +357,7 @@ class _Running:
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
                 await self._outputs.write(call, record_of(call, skipped=detail))
-            return Skipped(reason=detail), NO_DIGEST
+            return Outcome(Skipped(reason=detail))
         if isinstance(on_error, Default):
             self._skip_call(call, f"failed, and its default stands for it: {detail}")
             value = on_error.value
@@ -372,9 +365,9 @@ class _Running:
                 value = [*call.state.items.outcomes, *value]
             data = call.step.form.encode(value)
             if is_limit:
-                return value, digest(data)
+                return Outcome(value, digest(data))
             return await self._outputs.keep(call, CallOutput(value, data, 0), is_default=True)
-        return self._blocked_by_failure(call, failure), NO_DIGEST
+        return Outcome(self._blocked_by_failure(call, failure))
 
     def _blocked_by_failure(self, call: StepCall, failure: NodeFailure) -> Blocked:
         """Records a failure, or the limit that stopped the call; what its consumers get."""
@@ -425,7 +418,7 @@ class _Running:
         for call in [call for call in self._tasks if call.is_running]:
             leave_behind(self._tasks.pop(call), label=call.label)
             self._give_back(call)
-            self._settle(call, self._stopping, NO_DIGEST)
+            self._settle(call, Outcome(self._stopping))
         self._end_if_over()
 
     def _end_if_over(self) -> None:

@@ -42,7 +42,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from harness.graph.code_text import code_text
+from harness.graph.code_text import code_text, global_names
 
 _MISSING = object()
 _MOST_NAMED = 3  # changed parts in one message
@@ -359,6 +359,22 @@ def _assigns(code: CodeType, name: str) -> bool:
     return any(
         step.opname == "STORE_DEREF" and step.argval == name for step in dis.get_instructions(code)
     )
+
+
+def variables_of(function: Callable[..., object]) -> dict[str, typing.Any]:
+    """The values that a function refers to, by name with its scope: `the global 'LOCK'`.
+
+    Variables without a value are left out, where `inspect.getclosurevars` raises.
+    """
+    inner: typing.Any = inspect.unwrap(function)
+    if not hasattr(inner, "__globals__"):
+        return {}  # it is compiled
+    code, scope = inner.__code__, inner.__globals__
+    closure = zip(code.co_freevars, inner.__closure__ or (), strict=True)
+    variables = {f"the closure's '{name}'": _contents(cell) for name, cell in closure}
+    names = sorted(global_names(code))
+    variables |= {f"the global '{name}'": scope.get(name, _MISSING) for name in names}
+    return {name: value for name, value in variables.items() if value is not _MISSING}
 
 
 def _contents(cell: CellType) -> object:

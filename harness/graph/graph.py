@@ -6,7 +6,6 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -22,6 +21,7 @@ from pydantic import (
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import cached_by_annotation, described, fits, is_mapping, item_of
+from harness.graph.fingerprint import variables_of
 from harness.graph.node import (
     EMPTY,
     Node,
@@ -33,6 +33,7 @@ from harness.graph.node import (
 )
 from harness.graph.policies import Default, Policies
 from harness.graph.values import value_form
+from harness.text.typed_json import TypedJson
 
 if TYPE_CHECKING:
     import networkx
@@ -278,7 +279,7 @@ class Graph(Generic[ResultT]):
 def returned(node: Node) -> object:
     """The type of the output of one call; for a generating node, the list of all items."""
     annotation = node.annotation("return")
-    if not node.is_streaming:
+    if not node.is_generator:
         return annotation
     item: Any = item_of(annotation)
     return list[item]
@@ -392,10 +393,14 @@ def _chosen(first: GraphInput, second: GraphInput) -> GraphInput:
         key=lambda view: (view.has_default, view.annotation not in _ANY),
         reverse=True,
     )
-    types_differ = rejected.annotation not in (chosen.annotation, *_ANY)
-    if types_differ or (
-        rejected.has_default and rejected.parameter.default != chosen.parameter.default
-    ):
+    default, other = chosen.parameter.default, rejected.parameter.default
+    differs = rejected.annotation not in (chosen.annotation, *_ANY)
+    if not differs and rejected.has_default and other is not default:
+        try:
+            differs = bool(other != default)
+        except Exception:  # noqa: BLE001 - an array's, for one, has no truth
+            differs = True
+    if differs:
         raise second.node.mistake(
             f"nodes '{first.node.name}' and '{second.node.name}' take the input '{first.name}' "
             "with different types or defaults; give both the same, or rename one",
@@ -446,7 +451,7 @@ def _default(graph: Graph, graph_input: GraphInput) -> object:
 def _checked(graph_input: GraphInput, value: object) -> object:
     """A value as the type of an input, from a Python value or from the text of a command line."""
     try:
-        adapter = _adapter(graph_input.annotation)
+        reader = _reader(graph_input.annotation)
     except PydanticUserError as error:
         raise graph_input.node.mistake(
             f"input '{graph_input.name}': {described(graph_input.annotation)} cannot be checked: "
@@ -454,16 +459,11 @@ def _checked(graph_input: GraphInput, value: object) -> object:
             code="pipeline.input-unreadable",
         ) from error
     try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
         # A command line gives texts: '3', 'true', '["a", "b"]'.
-        if isinstance(value, str):
-            try:
-                return adapter.validate_json(value)
-            except ValidationError:
-                pass
+        return reader.read_value(value)
+    except ValidationError as error:
         first = error.errors()[0]
-        rejected = first["input"]
+        rejected = first["input"] if first["loc"] else value
         excerpt = repr(rejected[:80]) if isinstance(rejected, str) else repr(rejected)[:80]
         place = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
@@ -474,16 +474,15 @@ def _checked(graph_input: GraphInput, value: object) -> object:
 
 
 @cached_by_annotation
-def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
+def _reader(annotation: Any) -> TypedJson:  # noqa: ANN401 - as above
     try:
-        return TypeAdapter(annotation)
+        return TypedJson(TypeAdapter(annotation).core_schema)
     except PydanticSchemaGenerationError:
         # A class that pydantic does not know: the value must be an instance. As a new type, since
         # pydantic takes no configuration for a dataclass itself, but passes it on to its fields.
         declared: Callable[[str, Any], Any] = NewType
-        return TypeAdapter(
-            declared("Input", annotation), config=ConfigDict(arbitrary_types_allowed=True)
-        )
+        config = ConfigDict(arbitrary_types_allowed=True)
+        return TypedJson(TypeAdapter(declared("Input", annotation), config=config).core_schema)
 
 
 def asks_for_workers(graph: Graph) -> bool:
@@ -493,10 +492,7 @@ def asks_for_workers(graph: Graph) -> bool:
         for node in inner.nodes.values():
             if node.policies.on is not None:
                 return True
-            function = inspect.unwrap(node.function)
-            if inspect.isfunction(function):
-                variables = inspect.getclosurevars(function)
-                for value in (*variables.nonlocals.values(), *variables.globals.values()):
-                    if isinstance(value, Graph) and value not in graphs:
-                        graphs.append(value)
+            for value in variables_of(node.function).values():
+                if isinstance(value, Graph) and value not in graphs:
+                    graphs.append(value)
     return False

@@ -112,7 +112,7 @@ class Node:
         )
 
     @property
-    def is_streaming(self) -> bool:
+    def is_generator(self) -> bool:
         """Whether it yields the items of its output one by one."""
         return inspect.isasyncgenfunction(inspect.unwrap(self.function))
 
@@ -248,7 +248,7 @@ def read_node(
     )
     _check_name(node)
     _check_options(node, each, takes)
-    if on is not None and node.is_streaming:
+    if on is not None and node.is_generator:
         raise node.mistake(
             f"node '{node.name}' yields its items one by one, and so runs with the pipeline; leave "
             "out on=, or return a list",

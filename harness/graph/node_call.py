@@ -211,13 +211,15 @@ class NodeCall:
                 "are the same for all",
                 code="pipeline.map-takes-one-value",
             )
-        item = replace(node.parameters[0], source="items", is_mapped=True)
+        # No identifier, so no node has this name.
+        source = "items of the map"
+        item = replace(node.parameters[0], source=source, is_mapped=True)
         graph = Graph(self.label)
         track = None if has_track else track_of(self._call)
         # Numbered, since a node may map one function several times.
         graph.add(replace(node, name=self._numbered(node.name), parameters=(item,), track=track))
         graph.check()
-        execution = await self._run_inside(graph, {"items": list(items)}, f"{self.label}/")
+        execution = await self._run_inside(graph, {source: list(items)}, f"{self.label}/")
         (values,) = execution.outputs.values()
         assert isinstance(values, list)
         return values

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 
 from harness.errors import NodeFailed, RunLimitReached
 from harness.graph.annotations import described
+from harness.text.typed_json import TypedJson
 from harness.trace import events
 
 RunStatus = Literal["finished", "failed", "stopped", "waiting"]
@@ -233,14 +234,9 @@ def parse_answer(answer: object, returns: Any) -> object:  # noqa: ANN401
     Raises:
         ValueError: It is not of that type.
     """
-    adapter: TypeAdapter[object] = TypeAdapter(returns)
-    if not isinstance(answer, str) or returns is str:
-        return adapter.validate_python(answer)
-    text = answer.strip()
-    try:
-        return adapter.validate_python(text)  # 'yes' is true, '3' is three
-    except ValueError:
-        return adapter.validate_json(text)
+    text_or_value = answer.strip() if isinstance(answer, str) and returns is not str else answer
+    # 'yes' is true, '3' is three
+    return TypedJson(TypeAdapter(returns).core_schema).read_value(text_or_value)
 
 
 def answer_problem(answer: object, form: str) -> str:

@@ -135,12 +135,12 @@ def _arrows(node: Node, graph: Graph, drawn: Edges) -> Iterator[Arrow]:
 def _way(parameter: Parameter, source: Node | None) -> Way:
     if parameter.is_mapped:
         return "item"
-    gives_items = source is not None and (source.is_mapped or source.is_streaming)
+    gives_items = source is not None and (source.is_mapped or source.is_generator)
     return "list" if gives_items else "value"
 
 
 def _kind(node: Node) -> Kind:
-    if node.is_streaming:
+    if node.is_generator:
         return "stream"
     is_async = inspect.iscoroutinefunction(inspect.unwrap(node.function))
     return "async" if is_async else "plain"
@@ -156,15 +156,8 @@ def _condition(when: When | None) -> str | None:
 # --- the run ------------------------------------------------------------------------------------
 
 _WORST_FIRST: tuple[NodeStatus, ...] = (
-    "failed",
-    "unfinished",
-    "stopped",
-    "waiting",
-    "cancelled",
-    "done",
-    "reused",
-    "skipped",
-)
+    "failed", "unfinished", "stopped", "waiting", "cancelled", "done", "reused", "skipped",
+)  # fmt: skip
 
 
 def nodes_seen(journal: Journal) -> dict[str, NodeSeen]:
@@ -253,12 +246,8 @@ def as_mermaid(drawing: Drawing) -> str:
 
 def _flowchart(drawing: Drawing) -> Iterator[str]:
     # A text in the quotes of JSON is one of YAML too.
-    yield from (
-        "---",
-        f"title: {orjson.dumps(_printable(drawing.name)).decode()}",
-        "---",
-        "flowchart TD",
-    )
+    title = orjson.dumps(_printable(drawing.name)).decode()
+    yield from ("---", f"title: {title}", "---", "flowchart TD")
     # Numbers, since a name may be a keyword, such as `end`.
     ids = {box.name: f"n{number}" for number, box in enumerate(drawing.boxes)}
     for box in drawing.boxes:

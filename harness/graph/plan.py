@@ -70,7 +70,7 @@ def _compile(graph: Graph) -> list[Step]:
             source = steps.get(name)
             if source is None:
                 continue
-            if source.gives_items and _streams(step, name):
+            if source.gives_items and _takes_items_alone(step, name):
                 source.followers.append(step)
                 step.follows = True
             else:
@@ -90,7 +90,7 @@ def _step(node: Node, graph: Graph) -> Step:
         node=node,
         policies=node.policies.over(graph.policies),
         form=value_form(returned(node)),
-        item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
+        item_form=value_form(item_of(node.annotation("return"))) if node.is_generator else None,
         code=code_of(node.function),
         mapped=tuple(parameter for parameter in node.parameters if parameter.is_mapped),
         unmapped=tuple(
@@ -107,7 +107,7 @@ def _step(node: Node, graph: Graph) -> Step:
     )
 
 
-def _streams(step: Step, source: str) -> bool:
+def _takes_items_alone(step: Step, source: str) -> bool:
     """Whether a step takes only the items of a source, as they come."""
     return (
         step.node.combine == "zip"

@@ -32,9 +32,10 @@ class Retry:
     on: tuple[type[Exception], ...] = field(default=(Exception,), kw_only=True)
 
     def __post_init__(self) -> None:
-        if not _is_at_least(1, self.attempts):
+        if not (isinstance(self.attempts, int) and self.attempts >= 1):
             raise InvalidInput(
-                f"Retry(attempts={self.attempts!r}); give 1 or more, since the first call counts",
+                f"Retry(attempts={self.attempts!r}); give a whole number, 1 or more: the first "
+                "call counts",
                 code="pipeline.attempts-not-positive",
             )
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
@@ -71,7 +72,8 @@ class Timeout:
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):
             limit = getattr(self, name)
-            if limit is not None and (limit == 0 or not _is_at_least(0, limit)):
+            # Not `limit <= 0`, which would let NaN pass.
+            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
                 raise InvalidInput(
                     f"Timeout({name}={limit!r}); it must be a number, and more than 0",
                     code="pipeline.timeout-not-positive",
@@ -90,9 +92,10 @@ class Concurrency:
     """Over all items of the node; each run of a nested pipeline counts separately."""
 
     def __post_init__(self) -> None:
-        if not _is_at_least(1, self.limit):
+        if not (isinstance(self.limit, int) and self.limit >= 1):
             raise InvalidInput(
-                f"Concurrency({self.limit!r}) would let no call begin; give 1 or more",
+                f"a node cannot have {self.limit!r} calls at once; give Concurrency(…), or "
+                "max_parallel of run.map, a whole number, 1 or more",
                 code="pipeline.concurrency-not-positive",
             )
 
@@ -246,13 +249,8 @@ NO_POLICIES = Policies()
 
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:
-    if not _is_at_least(0, value):
+    if not (isinstance(value, int | float) and value >= 0):
         raise InvalidInput(
             f"{owner}({name}={value!r}); it must be a number, and cannot be less than 0",
             code="pipeline.policy-negative",
         )
-
-
-def _is_at_least(least: float, value: object) -> bool:
-    # Not `not value < least`, which would let NaN pass.
-    return isinstance(value, int | float) and value >= least

@@ -33,9 +33,6 @@ from harness.text_store import TextStore
 from harness.trace import NodeOutput, Tracer, events
 from harness.trace.records import label_of
 
-Outcome = tuple[object, str]
-"""The output of a call, or `Skipped` or `Blocked` in its place; and the digest."""
-
 OUTPUT_CACHE = "outputs.sqlite"
 """The name of the file of outputs for nodes with a `Cache`, among the runs."""
 # Outputs in a cache for one code and the same inputs, of different models for example.
@@ -45,6 +42,13 @@ Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], str | N
 """Says in words what has changed in the models, rubrics or settings that an earlier call used; None
 if nothing has. Its arguments are their digests by name, and their properties by digest, as far as
 the properties are recorded."""
+
+
+class Outcome(NamedTuple):
+    """How a call ended."""
+
+    value: object  # its output, or `Skipped` or `Blocked` in its place
+    digest: str = NO_DIGEST
 
 
 class Earlier:
@@ -87,11 +91,11 @@ class Earlier:
                 output, call, changes, parts=self._parts_by_digest
             )
             restored = invalid or _restored(output, call.step.form)
-            if not isinstance(restored, str):
+            if isinstance(restored, Outcome):
                 call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
                 call.is_of_run = output.is_of_run
                 return restored
-            reason = reason or restored
+            reason = reason or restored  # of the last output
         return reason
 
     @property
@@ -180,13 +184,13 @@ def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
 def _restored(output: NodeOutput, form: ValueForm) -> Outcome | str:
     """A recorded output as a value, with its digest; or the reason why that is impossible."""
     if output.skipped is not None:
-        return Skipped(reason=output.skipped), NO_DIGEST
+        return Outcome(Skipped(reason=output.skipped))
     try:
         value = form.restore(output.value)
         # A secret is masked in the journal's text, but not in the digest.
         if digest(form.encode(value)) == output.digest:
             leave_unset(value, output.unset)
-            return value, output.digest
+            return Outcome(value, output.digest)
     except (TypeError, ValueError):
         pass  # the masked text may not even be read
     return "the journal does not hold its whole output; a secret may have been left out"
@@ -248,7 +252,7 @@ class Outputs:
         # 1. An earlier attempt of the call that the graph is nested in.
         if self.attempts is not None:
             stored = self.attempts.find(call)
-            if isinstance(stored, tuple):
+            if isinstance(stored, Outcome):
                 # Not recorded as reused, since this part of the run made the call.
                 self.shared.on_kept(call.label)
                 return stored
@@ -268,7 +272,7 @@ class Outputs:
             return None
         earlier_path = self.renamed.get(call.state.path)
         stored = self.shared.earlier.find(call, earlier_path, changes=self.shared.changes)
-        if isinstance(stored, tuple):
+        if isinstance(stored, Outcome):
             if earlier_path is not None:
                 self.shared.log.renamed[call.label] = label_of(earlier_path, call.item)
             return stored
@@ -292,7 +296,7 @@ class Outputs:
                 self.attempts.add(record._replace(value=orjson.loads(output.data)))
             await self._keep_in_cache(call, output.data, unset)
         await self.write(call, record)
-        return output.value, record.digest or NO_DIGEST
+        return Outcome(output.value, record.digest or NO_DIGEST)
 
     async def write(self, call: StepCall, record: NodeOutput) -> None:
         """Writes a record that `record_of` made, with the parts of the call's code and uses."""

@@ -31,6 +31,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from harness.graph.annotations import cached_by_annotation, described
 from harness.text.value_text import sets_in_order
+from harness.trace import dump_json
 
 # Kinds of schema that pydantic checks in Python, and cannot make from JSON.
 _NOT_FROM_JSON = frozenset(
@@ -312,9 +313,17 @@ def _text_of(data: object) -> bytes | str:
     if isinstance(data, bytes) and not data.startswith(_TEXT_OPENING):
         return data
     value = orjson.loads(data) if isinstance(data, bytes) else data
-    if type(value) is dict and len(value) == 1 and _TEXT_KEY in value:
+    if type(value) is dict and value.keys() == {_TEXT_KEY}:
         return str(value[_TEXT_KEY])
     return data if isinstance(data, bytes) else orjson.dumps(value)
+
+
+def plain_json(value: object) -> object:
+    """A journal's value for readers that know strict JSON alone, as `dump_json` writes it."""
+    if type(value) is dict and value.keys() == {_TEXT_KEY}:
+        with suppress(ValueError):  # a secret in it was masked
+            return orjson.loads(dump_json(json.loads(value[_TEXT_KEY])))
+    return value
 
 
 def _shown(value: object) -> str:

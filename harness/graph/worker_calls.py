@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol
 
 from harness.errors import ConfigurationInvalid, InvalidInput, PipelineInvalid, WorkerLost
 from harness.graph.executor import InProcess, Work
-from harness.graph.fingerprint import is_own_module
+from harness.graph.fingerprint import is_own_module, variables_of
 from harness.graph.policies import Resources
 from harness.trace import ContentPolicy, Record, Span, Tracer, describe, events
 from harness.trace.clock import boot_id
@@ -156,12 +156,8 @@ class OnWorkers(InProcess):
                 work.handle.begin_again()
 
     def _record_retries(self, work: Work, times: int, detail: str) -> None:
-        retry = events.RetryEvent(
-            node=work.label,
-            reason=WorkerLost.__name__,
-            detail=self.tracer.excerpt(detail),
-            delay_s=0,
-        )
+        excerpt, reason = self.tracer.excerpt(detail), WorkerLost.__name__
+        retry = events.RetryEvent(node=work.label, reason=reason, detail=excerpt, delay_s=0)
         for _ in range(times):
             self.tracer.instant(retry)
 
@@ -219,13 +215,10 @@ class OnWorkers(InProcess):
         try:
             return _pickled(value, self.pickler)
         except Exception as error:
-            if argument:
-                subject = f"argument '{argument}'"
-            else:
-                subject = " → ".join(_path_to_culprit(work.function, self.pickler))
-                subject = subject or "its function"
+            path = [f"argument '{argument}'"] if argument else None
+            path = path or _path_to_culprit(self.pickler, work.function) or ["its function"]
             raise PipelineInvalid(
-                f"node '{work.label}' cannot be sent to a worker: {subject} cannot "
+                f"node '{work.label}' cannot be sent to a worker: {' → '.join(path)} cannot "
                 f"be pickled ({error}); make it inside the node, or leave out on=",
                 code="worker.not-picklable",
                 **_place_of(work),
@@ -344,17 +337,16 @@ def _shifted(
             yield record._replace(time_ns=record.time_ns + shift_ns, span=ids[record.span])
 
 
-def _path_to_culprit(function: Callable[..., Any], pickler: str) -> list[str]:
-    """The variables that lead from a function to a value that cannot be pickled."""
-    variables = inspect.getclosurevars(inspect.unwrap(function))
-    owners = (("the closure's", variables.nonlocals), ("the global", variables.globals))
-    for owner, values in owners:
-        for name, value in values.items():
-            try:
-                _pickled(value, pickler)
-            except Exception:  # noqa: BLE001 - whatever its class raises
-                deeper = _path_to_culprit(value, pickler) if inspect.isfunction(value) else []
-                return [f"{owner} '{name}'", *deeper]
+def _path_to_culprit(pickler: str, *functions: Callable[..., Any]) -> list[str]:
+    """The variables that lead from the last of the functions to a value that cannot be pickled."""
+    for name, value in variables_of(functions[-1]).items():
+        if any(value is function for function in functions):
+            continue  # it calls itself
+        try:
+            _pickled(value, pickler)
+        except Exception:  # noqa: BLE001 - whatever its class raises
+            is_function = inspect.isfunction(value)
+            return [name, *(_path_to_culprit(pickler, *functions, value) if is_function else ())]
     return []
 
 

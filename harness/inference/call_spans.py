@@ -110,9 +110,10 @@ def record_answer(
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Usage as the attributes of a span, of which only `cached_tokens` stands if unreported."""
+    """Usage as the attributes of a span; rarely reported figures are left out if missing."""
+    rare = {"reasoning_tokens", "draft_tokens", "accepted_tokens"}
     counts = ((field.name, getattr(usage, field.name)) for field in fields(usage))
-    return {name: n for name, n in counts if n is not None or name == "cached_tokens"}
+    return {name: count for name, count in counts if count is not None or name not in rare}
 
 
 def _chat_outcome(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Iterator[Record]:
@@ -138,7 +139,7 @@ def _chat_outcome(completion: Completion, span: Span, kv_bytes: KvBytes | None) 
         # Reasoning that did not come as text is in no measured decode; in a reported one it is.
         if usage.reasoning_tokens and is_timed and not completion.reasoning:
             span.set(unstreamed_tokens=usage.reasoning_tokens)
-        if kv_bytes is not None and usage.input_tokens is not None:
+        if kv_bytes is not None:
             span.set(prompt_kv_bytes=kv_bytes(usage.input_tokens))
     parts = filter(None, [completion.text, *_parts_beside_content(completion.message)])
     span.set(

@@ -100,14 +100,11 @@ class Charges:
         if isinstance(answer, Completion):
             usage, endpoint = answer.usage, answer.endpoint
             counted = None if usage is None else usage.input_tokens
-            answered = None if usage is None else usage.output_tokens
-            is_estimated = counted is None or answered is None
-            if answered is None:
-                answered = most_tokens_in(answer.text + answer.reasoning)
+            written = answer.text + answer.reasoning
+            answered = most_tokens_in(written) if usage is None else usage.output_tokens
             reported_usd = answer.cost_usd
         else:
             counted, answered = answer.input_tokens, 0
-            is_estimated = counted is None
             endpoint = reported_usd = None
         prompt_tokens = estimated if counted is None else counted
         # A later prompt may exceed its estimate as much as any earlier one did.
@@ -116,7 +113,7 @@ class Charges:
         # A fallback's reply has the fallback's price.
         priced_usd = self._cost_usd(endpoint or request.model, prompt_tokens, answered)
         cost = reported_usd if priced_usd is None else priced_usd
-        return _of_call(prompt_tokens, answered, cost, is_estimated=is_estimated)
+        return _of_call(prompt_tokens, answered, cost, is_estimated=counted is None)
 
     def taken_by_failure(self, request: Request, error: BaseException, *, pieces: int) -> Spent:
         """The use of a request that failed or was abandoned after `pieces` pieces of its reply."""

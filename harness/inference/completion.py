@@ -55,10 +55,10 @@ class Phase:
 class Usage:
     """Tokens of one call."""
 
-    input_tokens: int | None
-    """The whole prompt, cached part included; None if unreported."""
-    output_tokens: int | None
-    """The reply, reasoning included; None if unreported."""
+    input_tokens: int
+    """The whole prompt, cached part included."""
+    output_tokens: int
+    """The reply, reasoning included."""
     cached_tokens: int | None
     """Prompt tokens read from the server's cache; None, which is not 0, if unreported."""
     reasoning_tokens: int | None = None
@@ -174,8 +174,7 @@ def is_visible(text: str) -> bool:
 
 def why_no_text(reply: Completion) -> str:
     """Why a reply has no text, in words: what came in place of an answer."""
-    written = None if reply.usage is None else reply.usage.output_tokens
-    tokens = "" if written is None else f" ({written} tokens)"
+    tokens = "" if reply.usage is None else f" ({reply.usage.output_tokens} tokens)"
     if reply.tool_calls:
         return "it was calling a tool" if reply.tools else "it calls tools, and none was offered"
     if reply.reasoning.strip() or (reply.usage and reply.usage.reasoning_tokens):
@@ -226,10 +225,11 @@ def _possible_completion(reply: Completion) -> tuple[Completion, str]:
         read, written = usage.input_tokens, usage.output_tokens
         # Prompt and text take tokens: only a server that does not count reports zeros.
         is_uncounted = reply.text.strip() and 0 in (read, written)
-        if is_uncounted or (_at_most(read), _at_most(written)) != (read, written):
+        if is_uncounted or None in (_at_most(read), _at_most(written)):
             problem = f"{read!s:.20} tokens in, {written!s:.20} out"
-        is_unknown = problem or (read is None and written is None)
-        usage = None if is_unknown else _possible_usage(usage)
+            usage = None
+        else:
+            usage = _possible_usage(usage)
     if not problem and usd is not None and not 0 <= usd < math.inf:
         problem = f"{usd} dollars"
     if problem:
@@ -242,12 +242,12 @@ def _possible_usage(usage: Usage) -> Usage:
     """The usage without impossible counts beside those of the prompt and the reply."""
     reasoning = _at_most(usage.reasoning_tokens)
     written = usage.output_tokens
-    if reasoning is not None and written is not None and reasoning > written:
+    if reasoning is not None and reasoning > written:
         written += reasoning  # some servers count reasoning beside the reply
     return replace(
         usage,
         output_tokens=written,
-        cached_tokens=_at_most(usage.cached_tokens, usage.input_tokens or _MOST_TOKENS),
+        cached_tokens=_at_most(usage.cached_tokens, usage.input_tokens),
         reasoning_tokens=reasoning,
         draft_tokens=_at_most(usage.draft_tokens),
         accepted_tokens=_at_most(usage.accepted_tokens),

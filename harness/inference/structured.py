@@ -36,7 +36,7 @@ from harness.inference.json_text import (
 )
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
-from harness.inference.typed_json import AROUND_WORDS, TypedJson
+from harness.text.typed_json import AROUND_WORDS, NULLS, TypedJson
 from harness.trace import Span, Tracer, events
 
 T = TypeVar("T")
@@ -101,12 +101,10 @@ class ReplyType(Generic[T]):
 
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value; raises `ReplyInvalid`, which says if the token limit cut it."""
-        text = completion.text
+        text = _FENCED.sub(r"\2", completion.text.strip()).strip()
         values, fault = self._values(text, completion)
         if not values and (strict := without_slips(text)) != text:
             values, _ = self._values(strict, completion)
-        if not values and isinstance(inner := parsed(text), str):  # JSON in a text of JSON
-            values, _ = self._values(inner, completion)
         if len(values) == 1:
             return values[0]
         if values:
@@ -117,7 +115,7 @@ class ReplyType(Generic[T]):
             f"the reply does not match the type asked for: {problem}. It begins: {text[:160]!r}"
             + _UNENFORCED.get(completion.structured, ""),
             endpoint=endpoint,
-            text=text,
+            text=completion.text,
             problem=problem,
             from_cache=completion.from_cache,
         ) from fault
@@ -144,6 +142,8 @@ class ReplyType(Generic[T]):
         """The value in a JSON text, without its wrapper; raises `ValueError` if it is of no use."""
         parsed = self._whole.read(json_text)
         decoded = DECODER.decode(json_text)  # refuses two equal keys; pydantic takes the last
+        if isinstance(decoded, str) and isinstance(parsed, BaseModel):
+            decoded = DECODER.decode(decoded)
         if problem := self._misplaced(decoded, parsed):
             raise ValueError(problem)
         value: T = parsed.answer if self._wrapped else parsed
@@ -202,11 +202,8 @@ class ReplyType(Generic[T]):
         values: dict[str, T] = {}  # by their JSON in one spelling, so that equal ones count once
         for value, raw in json_values_in(text):
             candidates = [raw]
-            match value:
-                case [dict()]:
-                    candidates.append(raw[1:-1])  # the only object of a list
-                case {"answer": str(inner), **further} if not further:
-                    candidates.append(inner)  # JSON in a text of JSON
+            if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+                candidates.append(raw[1:-1])  # the only object of a list
             for candidate in candidates:
                 with suppress(ValueError):
                     valid = self._bare.read(candidate)
@@ -216,26 +213,20 @@ class ReplyType(Generic[T]):
 
     def _scalars(self, text: str) -> list[T]:
         """The whole reply as one text or other scalar; empty if it is none, or is JSON."""
-        whole = _FENCED.sub(r"\2", text.strip()).strip()
-        # JSON of another shape is no text, whatever it holds.
-        is_json = whole.startswith(("{", "[")) or json_objects_in(whole)
-        if is_json or not is_visible(whole):
+        # JSON of another shape is no text, whatever it holds; nor is it beside another type.
+        is_json = text.startswith(("{", "[")) or json_objects_in(text)
+        if is_json or not is_visible(text) or (not self._is_scalar and "{" in text):
             return []
-        if not self._is_scalar:
+        words = [text, text.removesuffix("."), text.strip(AROUND_WORDS)]
+        for word in [text, *map(json.dumps, words)]:
             with suppress(ValueError):
-                self._bare.read('"\ue000"')
-                return []  # it takes any text, as `str | None` does
-        words = [whole, whole.removesuffix("."), whole.strip(AROUND_WORDS)]
-        values: list[T] = []
-        for texts in ([whole, *map(json.dumps, words)], ["null"] * (words[-1] == "None")):
-            for word in texts:
-                with suppress(ValueError):
-                    value = self._bare.read(word)
-                    # "nan" is no number in JSON either.
-                    if not isinstance(value, float | Decimal) or isfinite(value):
-                        values.append(value)
-                        break
-        return values
+                value = self._bare.read(word)
+                # "nan" is no number in JSON either, and "none" may be null or a text.
+                is_null = isinstance(value, str) and words[-1].casefold() in NULLS
+                is_number = isinstance(value, float | Decimal)
+                is_other = (is_null and not self._is_scalar) or (is_number and not isfinite(value))
+                return [] if is_other else [value]
+        return []
 
 
 def _names_of_fields(schema: JsonSchema) -> frozenset[str]:

@@ -88,8 +88,7 @@ class ToolKnowledge:
                     raise
             else:
                 # A server that does not count tokens and does not refuse tools is trusted.
-                read = None if reply.usage is None else reply.usage.input_tokens
-                if read is None or read >= _PROBE_WORDS:
+                if reply.usage is None or reply.usage.input_tokens >= _PROBE_WORDS:
                     mode = "native"
             span.set(tools=mode)
         return mode

@@ -211,10 +211,12 @@ def visible_text(blocks: Iterable[Block]) -> str:
     )
 
 
-_TITLE = r"(?:\s+(?:\"[^\"\n]*\"|'[^'\n]*'))?"
-# Behind the text of a link or in a line of its own, and around any text.
+_TITLE = r"(?:(?:[ \t]+\n?|\n)[ \t]*(?:\"[^\"\n]*\"|'[^'\n]*'))?"  # no blank line before it
+# Behind the text of a link or in a line of its own, and around any text. Not in code, which a
+# reader sees: it is matched first.
 _ADDRESS_OR_TAG = re.compile(
-    rf"(?<=\])\((?>(?:[^()\s]|\([^()\s]*\))*){_TITLE}\)"
+    r"(?P<code>(?<!`)`++[^`]++`++)"
+    rf"|(?<=\])\((?>(?:[^()\s]|\([^()\s]*\))*){_TITLE}\)"
     rf"|^ {{0,3}}\[[^\^\]\n][^\]\n]*\]:[ \t]*\S++{_TITLE}[ \t]*$"
     r"|</?[A-Za-z][\w-]*+(?:\s[^<>]*+)?/?>",
     re.MULTILINE,
@@ -223,7 +225,7 @@ _ADDRESS_OR_TAG = re.compile(
 
 def without_addresses(markdown: str) -> str:
     """A text without the addresses of its links and without tags, which no reader sees."""
-    return _ADDRESS_OR_TAG.sub("", markdown)
+    return _ADDRESS_OR_TAG.sub(r"\g<code>", markdown)
 
 
 ENOUGH_BYTES = 100

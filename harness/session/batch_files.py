@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import HarnessError, InvalidInput, NodeFailed
 from harness.files import write_whole, writing
+from harness.graph.values import plain_json
 from harness.rows import Row, RowFile, check_output, replace_rows, rows_saved, write_rows
 from harness.rubric import Scored
 from harness.session.batch_rows import (
@@ -139,7 +140,7 @@ class BatchResult:
     """The batch as a run; its status is `failed` if a row failed."""
     rows: int
     outputs: Mapping[str, Any] = field(repr=False)
-    """Row id → output, as the journal's JSON has it."""
+    """Row id → output as strict JSON: NaN is None, an integer beyond 64 bits a text."""
     kept: int
     """How many of the outputs earlier parts of the run made."""
     failures: tuple[RowFailure, ...]
@@ -413,7 +414,8 @@ class BatchFiles:
             self._write_all()
 
     def _line(self, number: int, made: Made) -> dict[str, Any]:
-        return self.form.line(number, self.order[number], made)
+        outputs = {node: plain_json(value) for node, value in made.outputs.items()}
+        return self.form.line(number, self.order[number], replace(made, outputs=outputs))
 
     def fail_row(self, number: int, reason: str, *, code: str) -> None:
         """Records why a row that was begun has no output."""

@@ -14,19 +14,12 @@ Who makes and closes what:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -241,23 +234,24 @@ class EndedLoops:
 
     def __init__(self) -> None:
         self._loops: list[_EndedLoop] = []
-        # Label of an outermost call → the loops in it: a batch has a call for each of many rows.
+        # Label of a call → the loops in it, and in calls in it.
         self._loops_by_call = defaultdict[str, list[_EndedLoop]](list)
 
     def add(self, label: str, loop: WiggumResult) -> None:
         """Adds a loop that has ended, in this call of a node."""
         ended = _EndedLoop(label, loop)
         self._loops.append(ended)
-        self._loops_by_call[label.partition("/")[0]].append(ended)
+        for around in accumulate(label.split("/"), "{}/{}".format):
+            self._loops_by_call[around].append(ended)
 
     def repeats(self, label: str) -> None:
         """Notes that a call is repeated."""
-        for loop in self._within(label):
+        for loop in self._loops_by_call.get(label, ()):
             loop.repeated = max(loop.repeated, label, key=len)
 
     def keeps(self, label: str) -> None:
         """Notes that a further attempt of a call around this one takes its output again."""
-        for loop in self._within(label):
+        for loop in self._loops_by_call.get(label, ()):
             # What it did in earlier attempts of its own is not in that output.
             if label.startswith(f"{loop.repeated}/"):
                 loop.repeated = ""
@@ -266,10 +260,6 @@ class EndedLoops:
     def of_last_attempts(self) -> tuple[WiggumResult, ...]:
         """In the order they ended, without those of attempts that were repeated."""
         return tuple(loop.result for loop in self._loops if not loop.repeated)
-
-    def _within(self, label: str) -> Iterator[_EndedLoop]:
-        loops = self._loops_by_call.get(label.partition("/")[0], ())
-        return (loop for loop in loops if f"{loop.label}/".startswith(f"{label}/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import fields as fields_of
+from decimal import Decimal
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import orjson
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
@@ -28,7 +33,7 @@ from harness.graph.node import RUN_PARAMETER, annotation_of
 from harness.inference import Image, ToolSpec
 from harness.inference.images import numbered
 from harness.inference.request import JsonSchema, read_arguments
-from harness.inference.typed_json import TypedJson, rewritten
+from harness.text.typed_json import TypedJson
 
 Approve = bool | str | Callable[[Mapping[str, object]], bool | str]
 """Whether a person is asked before a call: always (True), always with this question, or as a
@@ -185,7 +190,7 @@ def _read(tool: Tool) -> UsableTool:
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = model.model_json_schema(schema_generator=_Schema)
-        reader = TypedJson(rewritten(TypeAdapter(model).core_schema, _with_finite_numbers))
+        reader = TypedJson(TypeAdapter(model).core_schema)
     except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
         raise mistake(
             f"takes a type that JSON cannot express ({getattr(error, 'message', error)}); use "
@@ -199,6 +204,9 @@ def _read(tool: Tool) -> UsableTool:
             read = reader.read_decoded(values, arguments)
         except ValidationError as error:
             raise ToolFailed(_mistakes_in(error, [*parameters]), outcome="invalid") from error
+        # A NaN would pass a tool's own limits: `euros > 100` is false of it.
+        if place := next(_not_finite(read), None):
+            raise ToolFailed(f"{place}: give a finite number", outcome="invalid")
         names = zip(model.model_fields, parameters, strict=True)
         return {name: getattr(read, f) for f, name in names if f in read.model_fields_set}
 
@@ -334,13 +342,33 @@ def _is_run(function: Callable[..., object], parameter: inspect.Parameter | None
 _AROUND_RUN = (Annotated, Union, UnionType)
 
 
-def _with_finite_numbers(part: dict[str, Any]) -> dict[str, Any]:
-    """A part of pydantic's schema whose numbers are finite, unless its type allows others."""
-    # A NaN would pass a tool's own limits: `euros > 100` is false of it. Each of these kinds has a
-    # configuration of its own, and takes none from the type around it.
-    if part["type"] in {"model", "dataclass", "typed-dict"}:
-        part["config"] = {"allow_inf_nan": False, **part.get("config", {})}
-    return part
+def _not_finite(value: object, place: str = "") -> Iterator[str]:
+    """The places of infinite and NaN numbers, such as a model's "nan", whose type allows none."""
+    inside: Iterable[tuple[object, object]] = ()
+    match value:
+        case float() | Decimal() if not isfinite(value):
+            yield place
+        case BaseModel() if not value.model_config.get("allow_inf_nan"):
+            fields = type(value).model_fields
+            inside = (
+                (fields[name].alias or name, getattr(value, name))
+                for name in value.model_fields_set & fields.keys()
+                if not _allows((fields[name].annotation, *fields[name].metadata))
+            )
+        case Mapping():
+            inside = chain(value.items(), ((key, key) for key in value))
+        case list() | tuple() | set() | frozenset() | deque():
+            inside = enumerate(value)
+        case _ if is_dataclass(value):
+            inside = ((f.name, getattr(value, f.name)) for f in fields_of(value) if f.init)
+    for name, part in inside:
+        yield from _not_finite(part, f"{place}.{name}" if place else str(name))
+
+
+def _allows(kind: object) -> bool:
+    """Whether an annotation has `AllowInfNan()` or `Field(allow_inf_nan=True)` in it."""
+    parts = kind if isinstance(kind, tuple) else get_args(kind)
+    return getattr(kind, "allow_inf_nan", None) is True or any(map(_allows, parts))
 
 
 class _Schema(GenerateJsonSchema):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import RootModel
 from pydantic_core import to_json, to_jsonable_python
@@ -16,9 +17,14 @@ def text_of(value: object) -> str:
     if isinstance(value, str):
         return value
     plain = to_jsonable_python(
-        value, by_alias=False, round_trip=True, bytes_mode="base64", fallback=str
+        value, by_alias=False, round_trip=True, bytes_mode="base64", fallback=_number_or_text
     )
     return to_json(sets_in_order(plain, value), inf_nan_mode="null").decode()
+
+
+def _number_or_text(value: Any) -> object:  # noqa: ANN401 - of any type
+    is_number = getattr(value, "shape", None) == ()  # of NumPy or PyTorch
+    return value.item() if is_number else str(value)
 
 
 def sets_in_order(plain: object, value: object) -> object:

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from harness.advise.data_tables import DeviceSpec
 from harness.advise.measured_speed import (
-    Answer,
     Burst,
     MeasuredBurst,
     keep_rates,
@@ -61,7 +60,7 @@ def answer(pieces_ms, *, prefill_ms=None, tokens=None, cached=0):
         ),
         model_id="m",
     )
-    return Answer(completion, 100, counted.output_tokens, [at * MS for at in pieces_ms])
+    return completion, counted, [at * MS for at in pieces_ms]
 
 
 def every(ms, *, since, count=20):

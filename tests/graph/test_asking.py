@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import datetime
 from typing import Literal
 
 import pytest
@@ -175,6 +176,7 @@ def test_an_answer_becomes_what_was_asked_for(graph, returns, given, value):
         pytest.param(bool, "perhaps", "yes or no", id="bool"),
         pytest.param(Literal["left", "right"], "up", "one of left, right", id="Literal"),
         pytest.param(Choice, '{"times": 2}', "JSON of Choice", id="model"),
+        pytest.param(datetime, "2024", "JSON of datetime", id="number for a time"),
     ],
 )
 def test_an_answer_of_another_kind_is_asked_for_again_and_why(graph, returns, given, form):
@@ -217,7 +219,7 @@ def test_a_question_for_json_names_the_fields_and_has_the_schema(graph):
         pytest.param(
             '{"action": "reject", "after": [{}]}', "after.0.action: Field required", id="a field"
         ),
-        pytest.param("approve", "Invalid JSON: expected value", id="no JSON"),
+        pytest.param("approve", "Input should be a valid dictionary", id="no JSON"),
         pytest.param({"action": 3}, "action: Input should be", id="from Python"),
     ],
 )

@@ -3,16 +3,20 @@
 import enum
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypedDict
 
 import annotated_later
+import numpy
 import pytest
 from graph_runs import step
 from pydantic import BaseModel
 
 from harness.errors import PipelineInvalid
 from harness.graph import Graph, bind_inputs, graph_inputs
+
+ZEROS, ONES = numpy.zeros(3), numpy.ones(3)
 
 
 class Limits(BaseModel):
@@ -146,6 +150,8 @@ def test_a_text_becomes_the_annotated_type_and_a_value_of_it_stays(annotation, t
     [
         pytest.param(int, "three", "'given'", id="text that is no number"),
         pytest.param(str, 3, "(given: 3)", id="number for a text"),
+        pytest.param(datetime, "2024", "(given: '2024')", id="number for a time"),
+        pytest.param(int, True, "(given: True)", id="true for a number"),
         pytest.param(Literal["plain", "formal"], "loud", "'formal'", id="Literal"),
         pytest.param(list[int], [1, "x"], "'given[1]'", id="one item of a list"),
         pytest.param(Limits, {"rounds": "many"}, "'given['rounds']'", id="one field of a model"),
@@ -202,6 +208,8 @@ def with_another_default(words: int = 5): ...
 def with_type(words: int): ...
 def with_text_as_default(words="many"): ...
 def with_default(words=5): ...
+def with_array(words=ZEROS): ...
+def with_another_array(words=ONES): ...
 def with_nothing(words): ...
 
 
@@ -226,6 +234,7 @@ def test_who_says_nothing_of_an_input_leaves_it_to_others(first, second, given, 
         (with_type_and_default, with_another_type),
         (with_type_and_default, with_another_default),
         (with_type, with_text_as_default),
+        (with_array, with_another_array),
     ],
 )
 def test_two_nodes_that_disagree_about_an_input_are_refused(first, second):

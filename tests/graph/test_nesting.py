@@ -113,19 +113,19 @@ def test_a_node_maps_a_function_over_what_it_finds(graph):
         await calls.take(f"wait {one}", one)
         return f"{one} s"
 
-    def shout(text: str) -> str:
+    def items(text: str) -> str:
         return text.upper()
 
     @graph.node
     async def page(run, seconds: list[int]) -> list[str]:
-        return await run.map(shout, await run.map(wait, seconds))
+        return await run.map(items, await run.map(wait, seconds))
 
     ended, records = run_recorded(graph, {"seconds": [3, 1, 2]})
 
     assert ended.outputs["page"] == ["3 S", "1 S", "2 S"]
     assert set(calls.begun_s.values()) == {0}
     assert recorded(records) == {
-        "page", *(f"page/{name}[{n}]" for name in ("wait", "shout") for n in range(3)),
+        "page", *(f"page/{name}[{n}]" for name in ("wait", "items") for n in range(3)),
     }  # fmt: skip
     spans = spans_of(records)
     assert {spans[f"page/wait[{n}]"].parent for n in range(3)} == {spans["page"].id}
@@ -153,12 +153,21 @@ def test_maps_are_numbered_named_and_limited(graph):
     assert names == {"page/work", "page/again", "page/more", "page/work#2", "page"}
 
 
-def test_a_function_that_does_not_take_one_item_is_refused(graph):
-    step(graph, "page", "run", gives=lambda run: run.map(lambda a, b: a + b, [1], name="step"))
+@pytest.mark.parametrize(
+    ("function", "options", "code"),
+    [
+        (lambda a, b: a + b, {}, "pipeline.map-takes-one-value"),
+        (str.upper, {"max_parallel": 0}, "pipeline.concurrency-not-positive"),
+        (str.upper, {"max_parallel": 1.5}, "pipeline.concurrency-not-positive"),
+    ],
+)
+def test_a_map_that_cannot_be_made_is_refused(graph, function, options, code):
+    step(graph, "page", "run", gives=lambda run: run.map(function, ["a"], name="step", **options))
 
     (failure,) = run(graph).failures
 
-    assert failure.error.code == "pipeline.map-takes-one-value"
+    assert failure.error.code == code
+    assert all(option in str(failure.error) for option in options)
 
 
 def test_a_second_attempt_names_things_as_the_first_did(graph, brief):

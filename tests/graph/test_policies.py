@@ -35,10 +35,12 @@ def graph():
 
 
 REFUSED = {
-    "attempts-not-positive": [lambda: Retry(0), lambda: Retry("3")],
+    "attempts-not-positive": [lambda: Retry(0), lambda: Retry("3"), lambda: Retry(2.5)],
     "option-invalid": [lambda: Retry(on=[OSError]), lambda: Retry(on=(OSError, "x"))],
     "timeout-not-positive": [lambda: Timeout(total_s=0), lambda: Timeout(idle_s="3")],
-    "concurrency-not-positive": [lambda: Concurrency(0), lambda: Concurrency("2")],
+    "concurrency-not-positive": [
+        *(lambda: Concurrency(0), lambda: Concurrency("2"), lambda: Concurrency(1.5)),
+    ],
     "gpus-not-whole": [lambda: Resources(gpus=1.5)],
     "memory-not-a-size": [lambda: Resources(memory="8 GB?")],
     "policy-negative": [

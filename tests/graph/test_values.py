@@ -26,8 +26,9 @@ from pydantic import BaseModel, Field, JsonValue, PrivateAttr, RootModel, Secret
 from typing_extensions import TypedDict
 
 from harness.graph.annotations import described
-from harness.graph.values import ValueForm, digest, digest_of_all, value_form
+from harness.graph.values import ValueForm, digest, digest_of_all, plain_json, value_form
 from harness.session.result import CallResult
+from harness.trace import dump_json
 
 NAN = math.nan
 UserId = NewType("UserId", str)
@@ -130,6 +131,7 @@ def test_whatever_python_reads_from_json_comes_back_as_it_was_from_strict_json(v
 )
 def test_a_plain_value_is_written_as_its_json(value, data):
     assert ValueForm(object).encode(value).decode() == data
+    assert plain_json(orjson.loads(data)) == orjson.loads(dump_json(value))
 
 
 def nested(levels):

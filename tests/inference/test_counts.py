@@ -103,8 +103,6 @@ REPORTED = {
     "more cached than there was": ({"cached_tokens": 31}, {"cached_tokens": None}, False),
     "cached below nothing": ({"cached_tokens": -1}, {"cached_tokens": None}, False),
     "drafted below nothing": ({"draft_tokens": -4}, {"draft_tokens": None}, False),
-    "the reply alone": ({"input_tokens": None}, {}, False),
-    "the prompt alone": ({"output_tokens": None}, {}, False),
     "nothing for a prompt": ({"input_tokens": 0}, None, True),
     "nothing for a reply": ({"output_tokens": 0}, None, True),
     "nothing for a text": ({"input_tokens": 0, "output_tokens": 0}, None, True),

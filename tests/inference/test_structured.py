@@ -1,7 +1,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -43,12 +43,22 @@ def reply(text, *, finish_reason="stop", reasoning=""):
     )
 
 
+class Note(BaseModel):
+    title: str = ""
+    tags: list[str] = []
+
+
 class Colour(Enum):
     RED = "red"
 
 
 class Hue(Enum):
     RED, BLUE, GREEN = "r", "green", "blue"
+
+
+class Two(BaseModel):
+    a: Hue
+    b: Hue
 
 
 def parse(python_type, text, **how):
@@ -75,7 +85,10 @@ def parse(python_type, text, **how):
         pytest.param(set[int], '{"answer": [1, 1]}', {1}, id="set"),
         pytest.param(Point, json.dumps('{"x": 1}'), Point(1), id="JSON in a text of JSON"),
         pytest.param(list[int], json.dumps("[1]"), [1], id="a list in a text of JSON"),
-        pytest.param(list[int], '{"answer": "[1]"}', [1], id="an answer in a text of JSON"),
+        pytest.param(list[int], '{"answer": "[1]"}', [1], id="an answer in a text"),
+        pytest.param(Note, '{"title": null, "tags": "[]"}', Note(), id="null for a default"),
+        pytest.param(Two, '{"a": "RED", "b": "green"}', Two(a="r", b="green"), id="enum, twice"),
+        pytest.param(datetime | str, '"2024"', "2024", id="a number in a text is no time"),
         pytest.param(str | None, '{"answer": null}', None, id="optional"),
         pytest.param(list[str], '["a"]', ["a"], id="a list without the object around it"),
         pytest.param(Colour, '"red"', Colour.RED, id="a value of an enumeration alone"),
@@ -131,11 +144,6 @@ def test_no_object_is_picked_out_of_several_or_of_one_that_is_broken(text, probl
         parse(Finding, text)
 
 
-class Note(BaseModel):
-    title: str = ""
-    tags: list[str] = []
-
-
 @dataclass
 class Shelf:
     room: str = ""
@@ -161,6 +169,7 @@ MISPLACED = (
     (Note, '{"Note": {"title": "Tea"}}', "none of the fields of the type, only 'Note'"),
     (Note, '{"Title": "Tea", "Tags": []}', "none of the fields of the type, only 'Title', 'Tags'"),
     (Shelf, '{"shelf": {"room": "A"}}', "none of the fields of the type, only 'shelf'"),
+    (Note, json.dumps('{"Title": "Tea"}'), "none of the fields of the type, only 'Title'"),
 )
 
 
@@ -211,6 +220,9 @@ def test_further_fields_and_names_of_its_own_do_not_make_it_none(python_type, te
             {"a": None, "b": True, "c": "one\ntwo"},
         ),
         (list[int | None], '["1,234", null]', [1234, None]),
+        (Literal["caf\xe9", "tea"], "Cafe\u0301", "caf\xe9"),
+        (str | list[str], "Hello there.", "Hello there."),
+        (Tree, '```json\n"{\\"name\\": \\"a\\"}"\n```', Tree(name="a")),
         (float, "1,234.5", 1234.5),
         (str, "Hello there.", "Hello there."),
         (date, "2026-11-20.", date(2026, 11, 20)),
@@ -248,6 +260,13 @@ def test_a_value_without_the_object_around_it_counts_too(python_type, text, valu
         (Hue, "Blue"),
         (Colour | Hue, "Red"),
         (list[Decimal], "[12345678901234567.89, 12345678901234567.90]"),
+        (datetime, "2024"),
+        (list[date | time], '["0"]'),
+        (dict[str, timedelta], '{"a": 30}'),
+        (list[int], "[true]"),
+        (float | None, "false"),
+        (Literal[1, 2], "true"),
+        (Finding | str, 'Here: {"line": 1, "text"'),
     ],
     ids=str,
 )

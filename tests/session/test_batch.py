@@ -426,3 +426,20 @@ def test_a_row_that_has_no_json_is_refused_and_no_line_of_another_is_lost(tmp_pa
         batch(pipeline, [{"text": "a"}], tmp_path, max_parallel=0)
     with refused("batch.sample-not-positive"):
         batch(pipeline, [{"text": "a"}], tmp_path, sample=0)
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.csv"])
+def test_what_strict_json_lacks_is_in_the_file_as_any_reader_takes_it(tmp_path, output):
+    pipeline = Pipeline("odd")
+
+    @pipeline.node
+    def values(text: str) -> list[object]:
+        return [text, float("nan"), 2**64, "\ud800"]
+
+    done = batch(pipeline, [{"text": "a"}], tmp_path, output=output)
+    plain = ["a", None, str(2**64), "?"]
+    assert [*done.outputs.values()] == [plain]
+    (line,) = table(tmp_path / output)
+    assert line["output"] == (
+        plain if output == "out.jsonl" else json.dumps(plain, separators=(",", ":"))
+    )

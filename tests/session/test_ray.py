@@ -25,7 +25,7 @@ from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
 from harness.graph.graph import asks_for_workers
 from harness.graph.on_ray import _OnRay, _RayConnection, on_ray, task_options
-from harness.graph.worker_calls import clock_bounds
+from harness.graph.worker_calls import _path_to_culprit, clock_bounds
 from harness.session import load_settings
 from harness.trace import Tracer
 
@@ -87,9 +87,30 @@ def test_ray_is_not_started_for_nodes_that_ask_for_no_worker(tmp_path, monkeypat
     def here(n: int) -> int:
         return n
 
+    def without_later(n: int) -> int:
+        return n and later
+
+    if tmp_path is None:
+        later = 1
     monkeypatch.setitem(sys.modules, "ray", None)
     settings = settings_of(tmp_path, execution={"engine": "ray"})
     assert run(pipeline_of(here), settings, {"n": 1}).result == 1
+    assert run(pipeline_of(without_later), settings, {"n": 0}).result == 0
+
+
+def test_what_cannot_be_pickled_is_named_by_the_variables_that_lead_to_it():
+    held = threading.Lock()
+
+    def itself(n: int) -> object:
+        return itself(n - 1) if n else held
+
+    def node() -> object:
+        return later or itself(1)
+
+    if held is None:
+        later = 1
+    path = ["the closure's 'itself'", "the closure's 'held'"]
+    assert _path_to_culprit("cloudpickle", node) == path
 
 
 def test_a_pipeline_that_another_ones_node_calls_is_seen_to_need_workers(tmp_path, monkeypatch):

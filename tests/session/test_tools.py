@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -251,8 +251,9 @@ def test_two_tools_of_one_name_are_refused() -> None:
         ('{"query": "a", "limt": 1}', "there is no argument 'limt' (did you mean 'limit'?)"),
         ('{"query": "a", "run": 1}', "there is no argument 'run'"),
         ('{"query": "a", "kind": "old"}', "kind: Input should be 'news' or 'all'"),
+        ('{"query": "a", "limit": true}', "limit: Input should be a valid integer"),
     ],
-    ids=["cut", "list", "missing", "out of range", "misspelt", "the run", "no choice"],
+    ids=["cut", "list", "missing", "out of range", "misspelt", "the run", "no choice", "true"],
 )
 def test_wrong_arguments_are_told_in_words(written: str, told: str) -> None:
     with pytest.raises(ToolFailed, match=re.escape(told)) as caught:
@@ -265,8 +266,9 @@ def test_wrong_arguments_are_told_in_words(written: str, told: str) -> None:
     [
         ('{"query": "a"}', {"query": "a"}),
         ('{"query": "a", "limit": "3"}', {"query": "a", "limit": 3}),
+        ('{"query": "a", "limit": null}', {"query": "a", "limit": 5}),
     ],
-    ids=["defaults are the function's", "a number in quotes"],
+    ids=["defaults are the function's", "a number in quotes", "null for a default"],
 )
 def test_arguments_are_read(written: str, read: Mapping[str, object]) -> None:
     assert usable_tool(search).read(written) == read
@@ -368,6 +370,10 @@ class Payment(BaseModel):
     euros: float
 
 
+class Rates(NamedTuple):  # a type that two parameters share has a schema of its own
+    low: float
+
+
 def test_a_number_that_no_limit_holds_is_no_argument_unless_its_type_allows_it():
     def pay(euros: float, parts: list[Payment] | None = None) -> str:
         """Pay."""
@@ -382,4 +388,11 @@ def test_a_number_that_no_limit_holds_is_no_argument_unless_its_type_allows_it()
         with pytest.raises(ToolFailed, match="finite"):
             tool.read(given)
     assert tool.read('{"euros":"1.5"}') == {"euros": 1.5}
+
+    def quote(a: Rates, b: Rates) -> str:
+        """Quote."""
+        return f"{a} {b}"
+
+    with pytest.raises(ToolFailed, match="finite"):
+        usable_tool(quote).read('{"a":["nan"],"b":[1]}')
     assert usable_tool(measure).read('{"value":"inf"}') == {"value": float("inf")}

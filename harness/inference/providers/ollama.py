@@ -111,12 +111,14 @@ class OllamaWire(HttpBackend):
         if not finish_word and output_tokens is not None:
             # Before 0.1.40 there was no reason: a reply with counts had come to its end.
             finish_word = "stop"
-        usage = Usage(
-            # Up to 0.30 the count is without the cached part, and sometimes missing.
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            cached_tokens=as_count(last.get("prompt_eval_cached_count")),  # since 0.33
-        )
+        usage = None
+        # Up to 0.30 the count is without the cached part, and sometimes missing.
+        if input_tokens is not None:
+            usage = Usage(
+                input_tokens=input_tokens,
+                output_tokens=output_tokens or 0,  # Ollama leaves out numbers that are zero
+                cached_tokens=as_count(last.get("prompt_eval_cached_count")),  # since 0.33
+            )
         completion = progress.completion(
             finish_reason=proper_end(text_in(finish_word)),
             usage=usage,

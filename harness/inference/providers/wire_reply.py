@@ -119,21 +119,23 @@ class WireReply:
 
 def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:
     """Tokens in and out, from all the places where servers put them."""
-    if usage is None:
+    input_tokens = as_count(at(usage, "prompt_tokens"))
+    output_tokens = as_count(at(usage, "completion_tokens"))
+    # One count alone would pass for a call that is counted: the call is estimated.
+    if usage is None or input_tokens is None or output_tokens is None:
         return None
-    input_tokens = as_count(usage.get("prompt_tokens"))
     details = usage.get("completion_tokens_details")
     cached_tokens = as_count(at(usage, "prompt_tokens_details", "cached_tokens"))
     if cached_tokens is None:
         cached_tokens = as_count(usage.get("prompt_cache_hit_tokens"))  # DeepSeek
     # Anthropic's count of a prompt, which gateways pass on, is without what its cache had.
     read = as_count(usage.get("cache_read_input_tokens")) or 0
-    if input_tokens is not None and input_tokens < read:
+    if input_tokens < read:
         input_tokens += read + (as_count(usage.get("cache_creation_input_tokens")) or 0)
         cached_tokens = read
     return Usage(
         input_tokens=input_tokens,
-        output_tokens=as_count(usage.get("completion_tokens")),
+        output_tokens=output_tokens,
         cached_tokens=cached_tokens,
         reasoning_tokens=as_count(at(_mapping(details) or usage, "reasoning_tokens")),
         # llama-server counts speculative decoding among its timings.

@@ -1,0 +1,217 @@
+"""JSON as a value of a type, where pydantic alone would lose digits, guess, or refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import pydantic_core
+from pydantic import ValidationError, ValidationInfo
+from pydantic_core import CoreSchema, SchemaValidator, core_schema
+
+from harness.text.folding import folded
+
+AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»!,;:()。"
+NULLS = {"null", "none"}
+_FRACTION = re.compile(r"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?")
+_LENIENT = {"reads": "words"}
+_TIMES, _NUMBERS = {"date", "datetime", "time", "timedelta"}, {"int", "float", "decimal"}
+_CHOICES = {"literal": "expected", "enum": "members"}  # → where a part has them
+_IN_JSON = {"list", "tuple", "set", "frozenset", "dict", "call", "tagged-union"}
+_IN_JSON |= {"model", "dataclass", "typed-dict"}  # what is a list or an object in JSON
+
+
+class TypedJson:
+    """Reads JSON as a type: Decimals with all their digits, and choices by any clear word.
+
+    A number is no time, and true and false are no numbers. If the JSON is not of the type as it is,
+    a choice (of a `Literal` or an enum) may be in another case or form of Unicode, between
+    punctuation, a member's name, or a number as a text; a number in a text may have commas; a list
+    or an object may be JSON in a text; null stands for a default, and "null" for null. What fits
+    two choices, or two ways to write numbers, is not read.
+    """
+
+    def __init__(self, schema: CoreSchema) -> None:
+        self._schema = schema
+        self._exact = _validator(_rewritten(schema, _exact))
+
+    def read(self, text: str) -> Any:  # noqa: ANN401 - of the type
+        """The value in a JSON text; raises `ValidationError`."""
+        numbers = _fractions_in(text)
+        return self._read(lambda reader: reader.validate_json(text, context=numbers))
+
+    def read_decoded(self, value: object, text: str) -> Any:  # noqa: ANN401 - of the type
+        """The value that the decoded value of a JSON text is; raises `ValidationError`."""
+        numbers = _fractions_in(text)
+        return self._read(lambda reader: reader.validate_python(value, context=numbers))
+
+    def read_value(self, value: object) -> Any:  # noqa: ANN401 - of the type
+        """The value that a value is, or that a text is, or is the JSON of, as a person types it."""
+        text = value if isinstance(value, str) else ""
+        try:
+            return self.read_decoded(value, text)
+        except ValidationError as error:
+            try:
+                return self.read(text)
+            except ValidationError as json_error:
+                raise (json_error if text.startswith(("{", "[")) else error) from None
+
+    def _read(self, validate: Callable[[SchemaValidator], Any]) -> Any:  # noqa: ANN401 - as above
+        try:
+            return validate(self._exact)
+        except ValidationError:
+            with suppress(ValidationError):
+                return validate(self._lenient)
+            validate(SchemaValidator(self._schema))  # whose errors name no checks of ours
+            raise
+
+    @cached_property
+    def _lenient(self) -> SchemaValidator:
+        return _validator(_rewritten(_rewritten(self._schema, _lenient), _exact))
+
+
+def _validator(schema: Any) -> SchemaValidator:  # noqa: ANN401 - of pydantic's
+    # A model in it would be read by its own validator, made of its schema as it was. pydantic 2.14
+    # has no public way around that: hooks of a type get its models as references.
+    return SchemaValidator(schema, _use_prebuilt=False)
+
+
+def _fractions_in(text: str) -> dict[float, Decimal | None]:
+    """The fractions of a text by the floats they become; None where several become the same."""
+    numbers: dict[float, Decimal | None] = {}
+    for match in _FRACTION.finditer(text):
+        number = Decimal(match[0])
+        if numbers.setdefault(float(number), number) != number:
+            numbers[float(number)] = None
+    return numbers
+
+
+def _rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401
+    """A schema of pydantic's, each part rewritten after the parts in it."""
+    if type(schema) in (list, tuple):
+        return type(schema)(_rewritten(part, rewrite) for part in schema)
+    if type(schema) is not dict:
+        return schema
+    is_part = isinstance(schema.get("type"), str)  # else its fields by name
+    values = {"metadata", "default"} if is_part else ()
+    parts = {n: p if n in values else _rewritten(p, rewrite) for n, p in schema.items()}
+    # Other parts refer to the outermost.
+    return {**rewrite(parts), "ref": schema.get("ref")} if is_part else parts
+
+
+def _digits(value: object, info: ValidationInfo) -> object:
+    number = info.context.get(value, value) if type(value) is float and info.context else value
+    if number is None:
+        raise ValueError(f"several numbers are all {value} as a float; give it as a text")
+    return number
+
+
+def _exact(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic's
+    kind = part["type"]
+    if kind == "decimal":
+        return core_schema.with_info_before_validator_function(_digits, part)
+    if kind in _TIMES:
+        return core_schema.no_info_before_validator_function(_time_reader(kind), part)
+    choices = [c.value if isinstance(c, Enum) else c for c in part.get(_CHOICES.get(kind, ""), ())]
+    has_numbers = kind in _NUMBERS or any(isinstance(c, int | float) for c in choices)
+    if has_numbers and bool not in map(type, choices):
+        return core_schema.no_info_before_validator_function(_no_truth, part)
+    return part
+
+
+def _no_truth(value: object) -> object:
+    # For pydantic, true is 1. A tuple is neither a number nor a choice.
+    return (value,) if type(value) is bool else value
+
+
+def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one of `_TIMES`
+    time = SchemaValidator({"type": kind})
+
+    def read(value: object) -> object:
+        # For pydantic, a number is seconds since 1970. A tuple is no time.
+        if isinstance(value, int | float) or _NUMBER.fullmatch(str(value)):
+            return (value,)
+        # The texts of JSON are read here, so that in a union a time goes before a text.
+        if type(value) is str:
+            with suppress(ValueError):
+                return time.validate_json(json.dumps(value), strict=True)
+        return value
+
+    return read
+
+
+def _lenient(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic's
+    kind = part["type"]
+    if kind == "union":
+        # A word may be meant as another option of it, and JSON in a text as that text.
+        options = [c[0] if type(c) is tuple else c for c in part["choices"]]
+        as_words = set() if any(o["type"] == "str" for o in options) else _IN_JSON
+        part["choices"] = [
+            o["schema"]
+            if o.get("metadata") == _LENIENT and o["schema"]["type"] not in as_words
+            else o
+            for o in options
+        ]
+    elif kind == "default":
+        part["schema"] = _or_null(part["schema"], pydantic_core.PydanticUseDefault)
+    elif kind == "typed-dict-field" and not part["required"]:
+        part["schema"] = _or_null(part["schema"], pydantic_core.PydanticOmit)
+    elif kind == "nullable":
+        return _or_null(part)
+    elif kind in _IN_JSON | _NUMBERS | _CHOICES.keys():
+        read = _unpacked if kind in _IN_JSON else _spelled(part)
+        return core_schema.no_info_before_validator_function(read, part, metadata=_LENIENT)
+    return part
+
+
+def _or_null(schema: Any, absent: type[Exception] | None = None) -> Any:  # noqa: ANN401
+    """A schema that also takes null, or a word for it; for `absent`, as if it were not there."""
+
+    def read(value: object, inner: Callable[[object], object]) -> object:
+        try:
+            return inner(value)
+        except ValidationError:
+            if value is not None and not (type(value) is str and _word(value) in NULLS):
+                raise
+            if absent is not None:
+                raise absent from None
+            return None
+
+    return core_schema.no_info_wrap_validator_function(read, schema)
+
+
+def _unpacked(value: object) -> object:
+    with suppress(ValueError, RecursionError):
+        # Not strict: in texts of that JSON, line ends were written as in this one.
+        return _unpacked(json.loads(value, strict=False)) if type(value) is str else value
+    return value
+
+
+def _spelled(part: dict[str, Any]) -> Callable[[object], object]:
+    by_word: dict[str, list[object]] = {}
+    for choice in part.get(_CHOICES.get(part["type"], ""), ()):
+        names = (choice.name, choice.value) if isinstance(choice, Enum) else (choice,)
+        for word in {_word(name) for name in names} - {""}:
+            by_word.setdefault(word, []).append(choice)
+
+    def spelled(value: object) -> object:
+        if type(value) is str and part["type"] in _NUMBERS:
+            # A fraction of 1,234 may be 1.234, as in German.
+            is_clear = part["type"] == "int" or "." in value or value.count(",") > 1
+            return value.replace(",", "") if is_clear and _GROUPED.fullmatch(value) else value
+        choices = by_word.get(_word(value), ()) if type(value) in (str, int) else ()
+        return choices[0] if len(choices) == 1 else value
+
+    return spelled
+
+
+def _word(value: object) -> str:
+    return folded(str(value)).strip(AROUND_WORDS)
