@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.advise import data_tables
-from harness.advise.data_tables import (
-    known_device,
-    known_shape,
-    product,
-    quantization_of,
-    rows,
-    this_gpu,
-)
+from harness.advise.data_tables import known_device, known_shape, product, quantization_of, rows
 from harness.errors import InvalidInput
 from harness.hardware.machine import Gpu
 
@@ -85,10 +78,10 @@ def test_tables_and_routers_stay_in_16_bits(model, precision, gib):
 def test_a_gpu_of_this_machine_is_missing_or_not_known_enough(monkeypatch, gpus, code, message):
     monkeypatch.setattr(data_tables, "read_gpus", lambda: gpus)
     if code is None:
-        assert this_gpu("gpu0").memory_bytes == 2**34
+        assert data_tables.this_gpu("gpu0").memory_bytes == 2**34
         return
     with pytest.raises(InvalidInput, match=message) as caught:
-        this_gpu("gpu0")
+        data_tables.this_gpu("gpu0")
     assert caught.value.code == code
 
 
