@@ -26,8 +26,7 @@ from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
 from harness.errors import CallTimeout, InvalidInput
 from harness.hardware.machine import read_gpus
-from harness.inference import Endpoint
-from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
+from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE, Endpoint
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session.models import check_tags

@@ -24,8 +24,7 @@ from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInva
 from harness.graph import Graph
 from harness.hardware import format_bytes
 from harness.hardware.quantization import CacheType, KvBits
-from harness.inference import Endpoint
-from harness.inference.endpoint import MACHINE
+from harness.inference.endpoint import MACHINE, Endpoint
 from harness.residency import Device, Tenant, check_fits
 from harness.session import Settings, run_to_its_end
 from harness.session.demand import demand_of, needed_roles
@@ -33,7 +32,8 @@ from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
 
-_KV_BITS: Mapping[CacheType, KvBits] = {"f16": 16, "bf16": 16, "q8_0": 8}  # of layouts
+# The types of cache that a layout has; with others, a row has no figures but what it takes.
+_KV_BITS: Mapping[CacheType, KvBits] = {"f16": 16, "bf16": 16, "q8_0": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,7 @@ def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: b
     settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
     pipeline = load_pipeline_to_read(target)
     with Shown(stderr=True).status("finding out what the models take"):
-        planning = plan_models(pipeline, settings, environment=os.environ)
-        model_plan = run_to_its_end(planning)
+        model_plan = run_to_its_end(plan_models(pipeline, settings, environment=os.environ))
     show(model_plan, print_plan, as_json=as_json)
 
 

@@ -125,17 +125,18 @@ def _is_end(before: str, following: str, language: Language | None) -> bool:
     has_no_case = first.isalpha() and first == first.lower() == first.title()  # also Georgian
     is_small = first.islower() and not has_no_case and following.split(maxsplit=1)[0].islower()
     may_go_on = is_small or not before[-1].isspace()
-    # `macOS` begins one. In doubt two stay together: half a sentence is the worse mistake.
+    # `etc. and`, but `macOS` begins one. In doubt two stay together: half is the worse mistake.
     if last not in _FULL_STOPS and may_go_on:
         return False
+    # `Fig. 3`, `डॉ. शर्मा`.
     abbreviations = _BEFORE_NUMBER if following.lstrip("$€£")[:1].isdigit() else _TITLE
-    # Behind a quotation may stand who spoke, which no small letter shows; in Japanese と does.
+    # `"…!" बोले`: who spoke stands behind, which no small letter shows; in Japanese と does.
     is_quoted = first == "と" if mark in "」』" else has_no_case and mark in "\"'”’»›"
     if is_quoted or abbreviations.search(before):
         return False
     if last != ".":
         return True
-    # An ordinal, `am 3. Mai`, has a stop that ends nothing.
+    # `vom 1. FC Köln`, and then `am 3. Mai`: the stop of an ordinal ends nothing.
     if language is None and _ORDINAL.search(before) and not _FIRST_WORD.match(following):
         return False
     return not (_MONTH.match(following) and _DAY.search(before))
