@@ -26,8 +26,7 @@ from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
 from harness.errors import CallTimeout, InvalidInput
 from harness.hardware.machine import read_gpus
-from harness.inference import Endpoint
-from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
+from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE, Endpoint
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
 from harness.session.models import check_tags
@@ -106,11 +105,11 @@ def advise(
     learned: dict[str, speed.LearnedRates] = {}  # by role
     for number, goal in enumerate(goals):
         runtime = endpoint.backend if endpoint else None
-        rates = speed.learned_for(os.environ, spec, goal.shape, runtime=runtime)
+        reached = speed.learned_for(os.environ, spec, goal.shape, runtime=runtime)
         # `factors_on` divides by the device's own speed.
-        if rates is not None and spec.memory_bytes_per_s:
-            learned[goal.role] = rates
-            goals[number] = replace(goal, measured=rates.factors_on(spec))
+        if reached is not None and spec.memory_bytes_per_s:
+            learned[goal.role] = reached
+            goals[number] = replace(goal, measured=reached.factors_on(spec))
     if endpoint is not None:
         _measure(endpoint, goals[0], spec, settings, as_json=as_json)
         return
@@ -124,13 +123,13 @@ def advise(
                 {"device": kind, "layouts": {spot.goal.role: spot.marked for spot in spots}}
                 for kind, spots in ([] if is_met else enough_devices(goals, spec))
             ],
-            "learned": {role: rates.model_dump() for role, rates in learned.items()},
+            "learned": {role: reached.model_dump() for role, reached in learned.items()},
         }
         write_json(json_object(document))
     else:
-        for role, rates in learned.items():
-            line = f"{role}: as quick as {rates.model} with {rates.runtime} in run {rates.run_id}"
-            print_line(line, results())
+        for role, reached in learned.items():
+            source = f"{reached.model} with {reached.runtime} in run {reached.run_id}"
+            print_line(f"{role}: as quick as {source}", results())
         print_places(places, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
@@ -174,7 +173,7 @@ def _measure(
         problem = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
         raise CallTimeout(problem, endpoint=endpoint.tag, limit="timeout_s")
     learned = speed.learn(goal.shape, device, bursts, runtime=endpoint.backend, run_id=run_id)
-    speed.keep_factors(learned, os.environ)
+    speed.keep_rates(learned, os.environ)
     # Predicted from what was known before, since the rates just learned explain their own bursts.
     rates = Rates(goal.shape, device, factors=goal.factors)
     pairs = [(burst, speed.predicted_of(burst, rates)) for burst in bursts]
@@ -277,12 +276,14 @@ def _models_by_role(models: Sequence[str]) -> dict[str, str]:
     """Role → model, from arguments such as `producer=8B`; a model alone has the role `ONLY`."""
     named: dict[str, str] = {}
     for argument in models:
-        is_file = Path(argument).exists()  # the name of a file may have an equals sign
-        role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
-        if (role or ONLY) in named:
+        # The name of a file may have an equals sign.
+        has_role = "=" in argument and not Path(argument).exists()
+        role, model = argument.split("=", 1) if has_role else (ONLY, argument)
+        role = role or ONLY
+        if role in named:
             problem = f"'{argument}': another model has the same role, or none; give each its own, "
             raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
-        named[role or ONLY] = model
+        named[role] = model
     return named
 
 

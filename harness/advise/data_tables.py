@@ -140,18 +140,23 @@ def this_gpu(name: str) -> DeviceSpec:
         if memory_bytes and speed:
             spec = replace(spec, memory_bytes=memory_bytes, memory_bytes_per_s=speed)
             return replace(spec, count=count, source="nominal")
-    problem = f"'{name}' is not seen by NVIDIA's driver here (found: {', '.join(gpus) or 'none'}); "
-    problem += "install the extra `nvidia`, or give --memory and --bandwidth"
-    raise InvalidInput(problem, code="advise.no-such-gpu")
+        raise InvalidInput(
+            f"the memory or the speed of '{name}' is unknown ({gpu.product}); give --memory and "
+            "--bandwidth, and no --device",
+            code="advise.gpu-unknown",
+        )
+    raise InvalidInput(
+        f"'{name}' is not seen by NVIDIA's driver here (found: {', '.join(gpus) or 'none'}); "
+        "install the extra `nvidia`, or give --memory and --bandwidth",
+        code="advise.no-such-gpu",
+    )
 
 
 def product(name: str) -> DeviceSpec | None:
     """The device of the table that a driver calls by this name; None if there is none."""
-    for row in rows("devices"):
-        # Compared as whole words, since A10 is also a part of A100.
-        if f" {row['product']} " in f" {name} ":
-            return known_device(row["name"])
-    return None
+    # Compared as whole words, since A10 is also a part of A100.
+    names = (row["name"] for row in rows("devices") if f" {row['product']} " in f" {name} ")
+    return next(map(known_device, names), None)
 
 
 def device_by_hand(
@@ -223,9 +228,5 @@ def known_shape(model: str) -> ModelShape:
     usual = [known_shape(name) for name, row in models.items() if "usual" in row]
     # The usual model that is nearest gives the layers and heads; only its sizes are scaled.
     shape = min(usual, key=lambda shape: abs(shape.parameters - count))
-    sizes = (
-        *("parameters", "active_parameters", "table_parameters", "output_parameters"),
-        *("fine_parameters", "weight_bytes", "passed_bytes", "active_bytes"),
-    )
-    scaled = {name: round(getattr(shape, name) * count / shape.parameters) for name in sizes}
-    return replace(shape, title=model, family="", exact_caches=False, **scaled)
+    scaled = shape.scaled(count / shape.parameters)
+    return replace(scaled, title=model, family="", exact_caches=False)

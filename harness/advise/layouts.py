@@ -365,8 +365,7 @@ def _enough(goal: ServingGoal, device: DeviceSpec, most: int) -> int:
         rows = layouts(goal, replace(device, count=count))
         if rows and not rows[0].misses:
             return count
-        if rows and fewest is None:
-            fewest = count
+        fewest = fewest or (count if rows else None)
     return fewest or most
 
 

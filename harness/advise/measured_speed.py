@@ -115,8 +115,7 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     """The figures of a burst, from all its calls."""
     computed = sum(usage.input_tokens - (usage.cached_tokens or 0) for _, usage, _ in answers)
     phases = [phase for call, _, _ in answers for phase in call.phases if phase.name == "prefill"]
-    prefills = [Interval(start_ns=phase.start_ns, end_ns=phase.end_ns) for phase in phases]
-    prefill_ns = length_ns(prefills)
+    prefill_ns = length_ns([Interval(start_ns=p.start_ns, end_ns=p.end_ns) for p in phases])
     ttfts_ns = [(call.first_token_ns or call.sent_ns) - call.sent_ns for call, _, _ in answers]
     at_once, context_tokens, step_s = _decoding(answers)
     return MeasuredBurst(
@@ -273,7 +272,7 @@ def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float
 _STORED = TypeAdapter(dict[str, LearnedRates])
 
 
-def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
+def learned_rates(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
     """Key → rates, all that were measured on this machine; empty if their file is damaged."""
     path = cache_folder(environment) / _FILE
     try:
@@ -292,17 +291,17 @@ def learned_for(
     """The latest rates on a device, with any runtime if None, of the model's family if possible."""
     candidates = [
         learned
-        for learned in learned_factors(environment).values()
+        for learned in learned_rates(environment).values()
         if learned.device == device.name and runtime in {None, learned.runtime}
     ]
     # The id of a run begins with its time, so the highest is the latest.
     return max(candidates, key=lambda row: (row.family == model.family, row.run_id), default=None)
 
 
-def keep_factors(learned: LearnedRates, environment: Mapping[str, str]) -> None:
+def keep_rates(learned: LearnedRates, environment: Mapping[str, str]) -> None:
     """Stores rates in place of earlier ones with the same key; warns if they cannot be written."""
     key = f"{learned.device} {learned.runtime} {learned.family}"
-    stored = learned_factors(environment) | {key: learned}
+    stored = learned_rates(environment) | {key: learned}
     try:
         write_whole(cache_folder(environment) / _FILE, _STORED.dump_json(stored, indent=2))
     except InvalidInput as error:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from harness.errors import ModelFileInvalid
-from harness.hardware import quantization as packings
+from harness.hardware import quantization as formats
 from harness.hardware.footprint import Loading, compute_bytes
 from harness.hardware.gguf import read_gguf_header
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
@@ -74,7 +74,7 @@ class ModelShape:
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
         """The KV cache of one sequence of so many tokens; raises what `layer_token_bytes` does."""
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
-        block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
+        block = _FP8 if is_fp8 else formats.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
         # The sum over layers of 2 * tokens * kv_heads * head_dim * bytes of an element, and of the
         # state of a recurrent layer. A windowed layer keeps `beside` tokens more than its window.
         return sum(
@@ -87,6 +87,12 @@ class ModelShape:
     def quantized(self, to: Quantization) -> ModelShape:
         """The model with its weights in another quantization: an estimate."""
         return replace(self, quantization=to.name, packing=to.packing).with_bits(to.bits)
+
+    def scaled(self, factor: float) -> ModelShape:
+        """The model with so many times the parameters and bytes, in the same layers."""
+        counts = ("parameters", "active_parameters", "table_parameters", "output_parameters")
+        sizes = (*counts, "fine_parameters", "weight_bytes", "passed_bytes", "active_bytes")
+        return replace(self, **{name: round(getattr(self, name) * factor) for name in sizes})
 
     def with_bits(self, bits: float) -> ModelShape:
         """The model with the sizes of weights of so many bits each: parameters * bits / 8.
@@ -110,12 +116,8 @@ class ModelShape:
         # Key-value heads are divided among GPUs, and repeated if they are fewer. So a latent (MLA),
         # which counts as one head, is whole on each GPU.
         caches = (
-            replace(
-                cache,
-                heads=-(-cache.heads // ranks),
-                state_elements=-(-cache.state_elements // ranks),
-            )
-            for cache in self.caches
+            replace(c, heads=-(-c.heads // ranks), state_elements=-(-c.state_elements // ranks))
+            for c in self.caches
         )
         return replace(self, caches=tuple(caches))
 
@@ -123,9 +125,7 @@ class ModelShape:
 def parse_parameters(size: str) -> int | None:
     """The number of `7B` (7 * 10**9) or `135M` (135 * 10**6); None for any other text."""
     match = _COUNT.fullmatch(size.strip())
-    if match is None:
-        return None
-    return round(float(match[1]) * (10**9 if match[2].upper() == "B" else 10**6))
+    return match and round(float(match[1]) * (10**9 if match[2].upper() == "B" else 10**6))
 
 
 def read_model_shape(path: Path) -> ModelShape:
@@ -144,7 +144,7 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
-    quantization = packings.file_type_name(header.file_type)
+    quantization = formats.file_type_name(header.file_type)
     weights = header.weights.loaded_bytes
     batch = PROMPT_TOKENS_AT_ONCE["gguf"]
     loading = Loading(context_tokens=header.context_length or batch, micro_batch_tokens=batch)
@@ -315,7 +315,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
         exact_caches=is_exact,
         context_limit=config.count(*limits, default=0) or None,
     )
-    return shape.with_bits(packings.weight_bits(quantization or dtype))
+    return shape.with_bits(formats.weight_bits(quantization or dtype))
 
 
 class _FeedForward(NamedTuple):
@@ -330,9 +330,8 @@ class _FeedForward(NamedTuple):
 
 
 def _feed_forward(config: _Config, *, layers: int, width: int) -> _FeedForward:
-    dense_length = config.count(
-        "intermediate_size", "ffn_hidden_size", "n_inner", default=4 * width
-    )
+    lengths = ("intermediate_size", "ffn_hidden_size", "n_inner")
+    dense_length = config.count(*lengths, default=4 * width)
     expert_length = config.count("moe_intermediate_size", default=dense_length)
     shared_length = config.product("shared_expert_intermediate_size")
     shared_length = shared_length or config.product("n_shared_experts") * expert_length

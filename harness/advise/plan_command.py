@@ -23,14 +23,17 @@ from harness.cli.tables import print_line
 from harness.errors import DoesNotFit, HarnessError, InvalidInput, ModelFileInvalid
 from harness.graph import Graph
 from harness.hardware import format_bytes
-from harness.inference import Endpoint
-from harness.inference.endpoint import MACHINE
+from harness.hardware.quantization import CacheType, KvBits
+from harness.inference.endpoint import MACHINE, Endpoint
 from harness.residency import Device, Tenant, check_fits
 from harness.session import Settings, run_to_its_end
 from harness.session.demand import demand_of, needed_roles
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
+
+# The types of cache that a layout has; with others, a row has no figures but what it takes.
+_KV_BITS: Mapping[CacheType, KvBits] = {"f16": 16, "bf16": 16, "q8_0": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +74,7 @@ def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: b
     settings = settings_for_calls(config, roles=read_pairs(roles, option="--role", form="role=tag"))
     pipeline = load_pipeline_to_read(target)
     with Shown(stderr=True).status("finding out what the models take"):
-        planning = plan_models(pipeline, settings, environment=os.environ)
-        model_plan = run_to_its_end(planning)
+        model_plan = run_to_its_end(plan_models(pipeline, settings, environment=os.environ))
     show(model_plan, print_plan, as_json=as_json)
 
 
@@ -179,8 +181,9 @@ async def _sized(
 
 
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
-    """The layout in which an endpoint loads its file; None if it has no file, or does not fit."""
-    if endpoint.path is None:
+    """The layout of an endpoint's file; None without a file, room, or bits for its cache."""
+    kv_bits = _KV_BITS.get(endpoint.cache_type_k)
+    if endpoint.path is None or kv_bits is None or kv_bits != _KV_BITS.get(endpoint.cache_type_v):
         return None
     names = [*endpoint.shares]
     try:
@@ -193,7 +196,9 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
     prompt = max(endpoint.context_tokens - output, 1)
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
-    goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
+    goal = ServingGoal(
+        role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load, kv_bits=kv_bits
+    )
     # The endpoint loads the file in its own precision, a part of the layers on each device.
     rows = (row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes)
     return next((row for row in rows if row.stages == len(names)), None)

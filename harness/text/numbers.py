@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -22,12 +22,16 @@ from harness.text.languages import NO_WIDTH, has_trait
 Value = Decimal | str
 """A number to compare by; a date, or a version such as 3.11.2, stays a text."""
 
+# The usual context rounds to 28 digits, which would make long numbers of an id the same.
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _DECIMAL_MARKS = ".,\u066b"
 _GROUP_MARKS = "'\u2019\u066c\u00a0\u2009\u202f"
 _NUMBER = re.compile(
     # A minus, unless something is before it that a range, a name or a date may end with.
-    rf"(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=[{NO_WIDTH}]*\d)"
+    rf"(?P<minus>(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=[{NO_WIDTH}]*\d))"
+    # A year or a date.
     rf"|(?<!\d)(?:\d{{4}}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{{4}})"
+    # Digits with marks or single blanks between them, and a power of ten.
     rf"|(?:\d+|(?<![\w.,])\.\d+)(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
     r"(?:[eE][-+]?\d{1,3}\b)?"
 )
@@ -58,13 +62,15 @@ class NumberReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number in a text."""
+    """A number in a text: one by its `readings`, or several, its `parts`.
+
+    `2,5` has the reading 2.5; `1,200` has 1200 and 1.2; neither has parts. `12 000` has the reading
+    12000 and the parts 12 and 0, a date its year and day as parts. `1,2,3` has only parts.
+    """
 
     text: str
     readings: frozenset[NumberReading]
-    """Empty if it is several numbers for certain."""
     parts: frozenset[Value] = frozenset()
-    """The numbers that it may be instead, if it may be several: `1,2,3`, `12 000`, a date."""
 
 
 def values_in(text: str) -> frozenset[Value]:
@@ -81,6 +87,11 @@ class _WordsBehind(NamedTuple):
     """Powers of ten; the name of each group is `e` and the exponent: `e6`."""
     units: re.Pattern[str]
     """The name of each group is the unit in Latin letters."""
+
+    def exponent_at(self, line: str, start: int) -> int:
+        """The exponent of the power of ten that stands there; 0 for none."""
+        power = self.powers.match(line, start)
+        return int(str(power.lastgroup).removeprefix("e")) if power else 0
 
 
 @cache
@@ -110,11 +121,9 @@ def _line_numbers(matches: Sequence[re.Match[str]], decimal_mark: str) -> Iterat
     has_percent = bool(_words_behind().percent.search(matches[0].string))
     minus = ""
     for match in matches:
-        if match[0][-1].isalnum():
+        if not match["minus"]:
             yield _number(match, minus, decimal_mark, has_percent=has_percent)
-            minus = ""
-        else:
-            minus = match[0]
+        minus = match["minus"] or ""
 
 
 def _number(match: re.Match[str], minus: str, decimal_mark: str, *, has_percent: bool) -> Number:
@@ -124,12 +133,13 @@ def _number(match: re.Match[str], minus: str, decimal_mark: str, *, has_percent:
         values, parts = dates, _date_parts(dates)
     else:
         values = _values(form, decimal_mark)
-        values = {v.scaleb(int(power or 0)) if isinstance(v, Decimal) else v for v in values}
+        exponent = int(power or 0)
+        values = {v.scaleb(exponent, _EXACT) if isinstance(v, Decimal) else v for v in values}
         parts = _parts(form) if " " in form or not values else set()
     if not values and not parts:  # marks in an order that no place writes
         values = {form}
     if minus:
-        values = {-value if isinstance(value, Decimal) else value for value in values}
+        values = {v.copy_negate() if isinstance(v, Decimal) else v for v in values}
     readings = _with_units(values, match, has_percent=has_percent)
     return Number(minus + match[0], frozenset(readings), frozenset(parts))
 
@@ -140,9 +150,9 @@ def _with_units(
     """Each value with its unit, by the signs and words around the number."""
     sign_before = match.string[max(0, match.start() - 2) : match.start()].strip()[-1:]
     if exponent := _exponent(match, is_money=sign_before in _CURRENCIES):
-        large = {NumberReading(v.scaleb(exponent), "") for v in values if isinstance(v, Decimal)}
+        large = {v.scaleb(exponent, _EXACT) for v in values if isinstance(v, Decimal)}
         # `3 million` is 3,000,000, and also a three before a word.
-        return large | {NumberReading(value, TIMES) for value in values}
+        return {NumberReading(v, "") for v in large} | {NumberReading(v, TIMES) for v in values}
     unit = _unit(match, sign_before, has_percent=has_percent)
     return {NumberReading(value, unit) for value in values}
 
@@ -169,9 +179,7 @@ def _exponent(match: re.Match[str], *, is_money: bool) -> int:
     # Without money, `5m` are meters.
     if letter and (is_money or letter[0].isupper()):
         return {"m": 6, "b": 9}[letter[0].lower()]
-    # The words of each power stand in a group that is named after its exponent: `e6`.
-    power = _words_behind().powers.match(line, end)
-    return int(str(power.lastgroup).removeprefix("e")) if power else 0
+    return _words_behind().exponent_at(line, end)
 
 
 def _dates(form: str) -> set[Value]:

@@ -106,10 +106,13 @@ def _sentencex_ends(paragraph: str, language: Language | None) -> Iterator[int]:
         if goes_on := start + len(window) < len(text):  # half a word may look like a whole one
             window = window[: window.rfind(" ") + 1] or window
         ends = [*accumulate(map(len, sentencex.segment(code, window)))]
-        # The last sentence may go on behind the window: it, or its last word, begins the next.
+        # The last sentence may go on behind the window: the next window begins with it.
         ends = ends[:-1] if goes_on else ends
         yield from (start + end for end in ends)
-        start += ends[-1] if ends else window.rstrip().rfind(" ") + 1 or len(window)
+        if ends:
+            start += ends[-1]
+        else:  # no sentence ends in the window: go on at its last word, or behind it without blanks
+            start += window.rstrip().rfind(" ") + 1 or len(window)
 
 
 def _is_end(before: str, following: str, language: Language | None) -> bool:
@@ -122,17 +125,18 @@ def _is_end(before: str, following: str, language: Language | None) -> bool:
     has_no_case = first.isalpha() and first == first.lower() == first.title()  # also Georgian
     is_small = first.islower() and not has_no_case and following.split(maxsplit=1)[0].islower()
     may_go_on = is_small or not before[-1].isspace()
-    # `macOS` begins one. In doubt two stay together: half a sentence is the worse mistake.
+    # `etc. and`, but `macOS` begins one. In doubt two stay together: half is the worse mistake.
     if last not in _FULL_STOPS and may_go_on:
         return False
+    # `Fig. 3`, `डॉ. शर्मा`.
     abbreviations = _BEFORE_NUMBER if following.lstrip("$€£")[:1].isdigit() else _TITLE
-    # Behind a quotation may stand who spoke, which no small letter shows; in Japanese と does.
+    # `"…!" बोले`: who spoke stands behind, which no small letter shows; in Japanese と does.
     is_quoted = first == "と" if mark in "」』" else has_no_case and mark in "\"'”’»›"
     if is_quoted or abbreviations.search(before):
         return False
     if last != ".":
         return True
-    # An ordinal, `am 3. Mai`, has a stop that ends nothing.
+    # `vom 1. FC Köln`, and then `am 3. Mai`: the stop of an ordinal ends nothing.
     if language is None and _ORDINAL.search(before) and not _FIRST_WORD.match(following):
         return False
     return not (_MONTH.match(following) and _DAY.search(before))

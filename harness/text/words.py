@@ -1,4 +1,12 @@
-"""Words: as people count them, and as they are compared."""
+"""Words: as people count them, and as they are compared.
+
+Of `Don't merge API 1,024 中国人`:
+
+- `words` counts Don't, merge, API, 1,024, 中国人
+- `terms` compares don, t, merge, api, 1, 024, 中国, 国人
+- `terms` that are `is_long`, and `matter_of` in `compress/markdown.py`: merge, 中国, 国人
+- `words_in` in `compress/condense.py`: don, merge, api, 1,024, 中国, 国人
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,15 @@
 """The tables that are packaged, and a user's own."""
 
+from dataclasses import replace
+
 import pytest
 
+from harness.advise import data_tables
 from harness.advise.data_tables import known_device, known_shape, product, quantization_of, rows
 from harness.errors import InvalidInput
+from harness.hardware.machine import Gpu
+
+GPU = Gpu(name="gpu0", capacity_bytes=2**34, memory_bytes_per_s=None, product="A card")
 
 
 @pytest.mark.parametrize("table", ["devices", "quantizations"])
@@ -59,6 +65,24 @@ def test_tables_and_routers_stay_in_16_bits(model, precision, gib):
     """Sizes of hugging-quants/…-AWQ-INT4 and neuralmagic/…-FP8, not read again here."""
     shape = known_shape(model).quantized(quantization_of(precision))
     assert shape.weight_bytes / 2**30 == pytest.approx(gib, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "code", "message"),
+    [
+        ((), "advise.no-such-gpu", "not seen .*found: none"),
+        ((GPU,), "advise.gpu-unknown", r"'gpu0' is unknown \(A card\); .*--bandwidth"),
+        ((replace(GPU, memory_bytes_per_s=10**12),), None, ""),
+    ],
+)
+def test_a_gpu_of_this_machine_is_missing_or_not_known_enough(monkeypatch, gpus, code, message):
+    monkeypatch.setattr(data_tables, "read_gpus", lambda: gpus)
+    if code is None:
+        assert data_tables.this_gpu("gpu0").memory_bytes == 2**34
+        return
+    with pytest.raises(InvalidInput, match=message) as caught:
+        data_tables.this_gpu("gpu0")
+    assert caught.value.code == code
 
 
 def test_an_unknown_device_is_told_with_the_nearest():

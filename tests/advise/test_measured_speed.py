@@ -14,7 +14,7 @@ from harness.advise.data_tables import DeviceSpec
 from harness.advise.measured_speed import (
     Burst,
     MeasuredBurst,
-    keep_factors,
+    keep_rates,
     learn,
     learned_for,
     measure_speed,
@@ -164,7 +164,7 @@ def test_what_was_learned_is_found_by_device_runtime_and_family(tmp_path):
         learned("4", runtime="vllm", family="qwen2"),
         learned("5", device="gpu0"),
     ):
-        keep_factors(one, environment)
+        keep_rates(one, environment)
 
     def found(family="", **given):
         shape = replace(MODEL, family=family)
@@ -185,11 +185,11 @@ def test_a_damaged_file_is_left_out_with_a_warning_and_replaced(tmp_path):
     environment = {"HOME": str(tmp_path)}
     file = tmp_path / ".cache" / "harness" / "machine.json"
     assert learned_for(environment, CPU, MODEL, runtime=None) is None
-    keep_factors(learned("1"), environment)
+    keep_rates(learned("1"), environment)
     file.write_text(file.read_text().replace('"flops_per_s"', '"flops_per_s": -1, "x"'))
     with capture_logs() as logs:
         assert learned_for(environment, CPU, MODEL, runtime=None) is None
-        keep_factors(learned("2"), environment)
+        keep_rates(learned("2"), environment)
     assert {one["code"] for one in logs} == {"advise.factors-unreadable"}
     assert learned_for(environment, CPU, MODEL, runtime=None).run_id == "2"
 

@@ -72,6 +72,13 @@ def test_a_first_screen_has_layouts_and_the_command_lines_of_the_marked_one(
     assert_shown("advise", case, done)
 
 
+def test_an_equals_sign_after_the_role_belongs_to_the_file(project: Path) -> None:
+    (project / "a=b").mkdir()
+    shutil.move(project / "small.gguf", project / "a=b" / "small.gguf")
+    for argument in ("producer=a=b/small.gguf", "a=b/small.gguf"):
+        assert advise(project, argument, "--device", "l4").exit_code == 0, argument
+
+
 def test_json_has_the_layouts_and_what_the_marked_one_is_started_with(project: Path) -> None:
     found = json.loads(advise(project, *TWO, "--json").stdout)
     producer, judge = found["models"]

@@ -126,6 +126,17 @@ def test_a_row_says_what_a_file_takes_with_its_context_and_slots(plan_of):
     assert wide_bytes + small_bytes <= machine.room_bytes
 
 
+@pytest.mark.parametrize(
+    ("keys", "values", "share"),
+    [("q8_0", "q8_0", 17 / 32), ("bf16", "f16", 1), ("q8_0", "f16", None), ("q4_0", "q4_0", None)],
+)
+def test_a_row_has_the_cache_that_the_endpoint_sets_or_no_figures(plan_of, keys, values, share):
+    producer = {**SMALL, "cache_type_k": keys, "cache_type_v": values}
+    row = rows(plan_of(TURNS, producer=producer, planner=JUDGE))["producer"]
+    assert (row.layout and row.layout.sequence_bytes) == (share and share * 1024 * 23_040)
+    assert row.need
+
+
 def test_what_is_pinned_is_counted_though_nobody_asks_it(plan_of):
     plan = plan_of(TURNS, producer=SMALL, planner=JUDGE, kept={**SPARE, "need": "100 MiB"})
     assert (rows(plan)["kept"].roles, rows(plan)["kept"].need) == ((), {"machine": 100 << 20})

@@ -91,7 +91,7 @@ def _units_by_value(text: str, language: str | None) -> Mapping[Value, Collectio
             units[reading.value].add(reading.unit)
             # `Falls by 5` is said of -5.
             if isinstance(reading.value, Decimal):
-                units[abs(reading.value)].add(reading.unit)
+                units[reading.value.copy_abs()].add(reading.unit)
     return units
 
 
