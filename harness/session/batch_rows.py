@@ -259,6 +259,7 @@ class BatchRows(NoCode):
         # Row name → row that fits. A name is a digest of the row's inputs, with the contents of
         # files that they name, and ends with the epoch.
         self.given: dict[str, Row] = {}
+        self._times = Counter[str]()  # how often each row came so far
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
         for row in rows:
@@ -331,10 +332,9 @@ class BatchRows(NoCode):
         if any(digest == NO_DIGEST for _, digest in content):
             content = [("", row.place)]  # some value cannot be compared, so its place must do
         name = digest(orjson.dumps([row.fields.get("id"), content], default=str))
-        count = 1
-        while name in self.given:  # rows without an id may be equal
-            count += 1
-            name = f"{name.partition('#')[0]}#{count}"
+        self._times[name] += 1
+        if self._times[name] > 1:  # rows without an id may be equal
+            name += f"#{self._times[name]}"
         for epoch in range(1, self.epochs + 1):
             self.given[name if epoch == 1 else f"{name}{_EPOCH}{epoch}"] = row
 
@@ -530,6 +530,8 @@ def _rows_of(
 
     `names` are those of inputs, and `named` the columns that texts for all rows name.
     """
+    if isinstance(inputs, Mapping):
+        raise InvalidInput("this is one row; give a list of rows", code="batch.row-not-mapping")
     if isinstance(inputs, str | Path):
         inputs = [inputs]
     for number, source in enumerate(inputs, start=1):

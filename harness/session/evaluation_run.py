@@ -145,18 +145,22 @@ class Evaluation:
         every: Mapping[str, object] | None = None,
         bad_rows: BadRows = "stop",
     ) -> None:
+        if not isinstance(dataset, str | Path | Mapping):
+            dataset = [*dataset]  # each run reads it
         # For `changed`.
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        self.scorers = scorers_of([scorers] if isinstance(scorers, str) else scorers)
+        self.scorers = scorers_of(
+            [scorers] if isinstance(scorers, str) or callable(scorers) else scorers
+        )
         if rubric is None and not self.scorers:
             raise InvalidInput(
                 "nothing scores the outputs; give a rubric (rubric=, --rubric) or scorers "
                 "(scorers=, --score)",
                 code="evaluation.nothing-scores",
             )
-        if epochs < 1:
+        if not isinstance(epochs, int) or epochs < 1:
             raise InvalidInput(
-                f"epochs={epochs} runs no row; give 1 or more", code="evaluation.epochs-invalid"
+                f"epochs={epochs!r} runs no row; give 1 or more", code="evaluation.epochs-invalid"
             )
         self.reducer = Reducer.named(reduce, epochs=epochs)
         every = dict(every or {})

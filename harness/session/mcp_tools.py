@@ -67,7 +67,13 @@ class mcp:  # noqa: N801 - read as a word of the list of tools
     """Whether a person is asked before each call; see `Tool`."""
 
     def __post_init__(self) -> None:
-        if bool(self.words) == (self.url is not None):
+        try:
+            has_command = bool(self.words)
+        except ValueError as error:  # a quotation without an end
+            raise InvalidInput(
+                f"mcp({self.command!r}): {error}", code="mcp.command-or-url"
+            ) from error
+        if has_command == (self.url is not None):
             raise InvalidInput(
                 'mcp() takes a command or an address: mcp("uvx mcp-server-time"), or mcp(url=…)',
                 code="mcp.command-or-url",

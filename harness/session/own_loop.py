@@ -89,6 +89,8 @@ def in_background(opening: AbstractAsyncContextManager[T]) -> Iterator[Backgroun
         try:
             asyncio.run(serve())
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            if not begun.done():  # no loop could be made
+                begun.set_exception(error)
             (closed if opened.done() else opened).set_exception(error)
         else:
             closed.set_result(None)

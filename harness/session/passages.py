@@ -18,6 +18,7 @@ from collections.abc import (
     Iterator,
     Mapping,
     Sequence,
+    Set,
 )
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -318,10 +319,10 @@ class PassageLibrary:
 
 def _as_json(where: Filter | None) -> dict[str, object] | None:
     """A filter for the trace, with lists for several values."""
-    if where is None:
+    if not isinstance(where, Mapping):
         return None
     return {
-        name: condition if isinstance(condition, str | int | float | Mapping) else list(condition)
+        name: list(condition) if isinstance(condition, list | tuple | Set) else condition
         for name, condition in where.items()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -373,13 +374,14 @@ def check_options(
             f"max_parallel={max_parallel!r} is no number of calls; give a whole number, 1 or more",
             code="pipeline.parallel-calls-not-positive",
         )
-    if sample is not None and sample < 1:
+    if sample is not None and not (isinstance(sample, int) and sample >= 1):
         raise InvalidInput(
-            f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"
+            f"sample={sample!r} draws no row; give 1 or more", code="batch.sample-not-positive"
         )
-    if isinstance(max_failures, float) and not 0 <= max_failures <= 1:
+    most = 1 if isinstance(max_failures, float) else math.inf
+    if max_failures is not None and not 0 <= max_failures <= most:
         raise InvalidInput(
-            f"max_failures={max_failures} is no share of the rows; write 0.5 for half of them, "
-            "or 5 for five rows",
+            f"max_failures={max_failures} is neither a number of rows, such as 5, nor a share of "
+            "them, such as 0.5",
             code="batch.max-failures-no-share",
         )

@@ -38,6 +38,7 @@ from harness.trace import (
     Sink,
     SpanEnded,
     SpanStarted,
+    dump_json,
     events,
 )
 from harness.trace.node_records import NodeStatus, attempt_status
@@ -245,7 +246,7 @@ class RunEvent:
         values = {name: value for name, value in values.items() if value is not None}
         if self.result is not None:
             values["result"] = {name: getattr(self.result, name) for name in _RESULT_FIELDS}
-        return orjson.dumps(to_jsonable_python(values, fallback=repr)).decode()
+        return dump_json(to_jsonable_python(values, fallback=repr)).decode()
 
 
 class RunEvents(Stream[RunEvent, RunResult]):

@@ -312,6 +312,9 @@ class Settings(SettingsTable):
     def _key_is_tag(cls, value: object) -> object:
         if not isinstance(value, Mapping):
             return value
+        for tag, endpoint in value.items():
+            if isinstance(endpoint, Endpoint) and endpoint.tag != tag:
+                raise ValueError(f"the endpoint under '{tag}' has the tag '{endpoint.tag}'")
         return {
             tag: {**endpoint, "tag": tag} if isinstance(endpoint, Mapping) else endpoint
             for tag, endpoint in value.items()

@@ -679,6 +679,7 @@ def test_a_cache_does_not_give_one_output_to_all_epochs(setup, is_nested):
     [
         ({"scorers": []}, "evaluation.nothing-scores"),
         ({"epochs": 0}, "evaluation.epochs-invalid"),
+        ({"epochs": "3"}, "evaluation.epochs-invalid"),
         ({"epochs": 2, "reduce": "at_least_3"}, "evaluation.reducer-unknown"),
         ({"scorers": ["equals"]}, "evaluation.scorer-unknown"),
         ({"scorers": ["number:x"]}, "evaluation.scorer-unknown"),
@@ -703,6 +704,8 @@ def test_an_evaluation_with_a_mistake_is_refused_when_it_is_made(arguments, code
     ("options", "code"),
     [
         ({"sample": 0}, "batch.sample-not-positive"),
+        ({"sample": "5"}, "batch.sample-not-positive"),
+        ({"max_failures": -1}, "batch.max-failures-no-share"),
         ({"max_failures": 5.0}, "batch.max-failures-no-share"),
         ({"max_parallel": 0}, "pipeline.parallel-calls-not-positive"),
         ({"limits": 3}, "pipeline.limits-invalid"),
@@ -716,6 +719,13 @@ def test_options_with_a_mistake_are_refused_before_any_row_is_run(setup, options
         setup.run(evaluation, **options)
 
     assert (refused.value.code, setup.asked) == (code, (0, 0))
+
+
+def test_rows_that_can_be_read_once_are_there_for_each_run_and_one_row_is_no_table(setup):
+    evaluation = Evaluation("{question}", (row for row in ROWS), scorers=length)
+    assert [len(setup.run(evaluation).samples) for _ in range(2)] == [3, 3]
+    with pytest.raises(InvalidInput, match="a list of rows"):
+        setup.run(Evaluation("{question}", ROWS[0], scorers=[length]))
 
 
 def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):

@@ -199,7 +199,8 @@ def test_a_run_does_not_wait_for_a_server_that_does_not_answer(tmp_path):
 
 
 def test_a_mistake_in_naming_a_server_is_said_at_once(tmp_path):
-    for how in ({}, {"command": "uvx one", "url": "http://127.0.0.1:1"}):
+    both = {"command": "uvx one", "url": "http://127.0.0.1:1"}
+    for how in ({}, both, {"command": "uvx 'one"}):
         with refused("mcp.command-or-url"):
             mcp(**how)
     with refused("mcp.tool-unknown"):

@@ -29,6 +29,14 @@ def kept_in(tmp_path, **memory):
     return settings_of(tmp_path, memory={"path": tmp_path / "memory", **memory})
 
 
+def test_a_filter_that_asks_for_nothing_is_refused_by_its_name(tmp_path):
+    async def recalling(run: Run) -> int:
+        return len(await run.recall(QUESTION, where={"year": None}))
+
+    error = fail(pipeline_of(recalling), kept_in(tmp_path))
+    assert "'year' asks for a value of type NoneType" in str(error)
+
+
 def test_the_trace_shows_which_passages_of_which_run_were_recalled(tmp_path):
     async def remembering(run: Run) -> list[str]:
         return [one.id for one in await run.remember(TEA, source="kitchen.md", quality=8.0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from session_runs import Calls, instants_of, pipeline_of, refused, run, settings_of, spans_of
@@ -171,6 +172,8 @@ def test_a_run_tells_its_nodes_texts_rounds_and_warnings_and_last_its_result(set
     assert RunEvent(kind="warning", node="note[1]", **late) in events
     assert RunEvent(kind="loop ended", node="text", stop_reason="passed", round=2) in events
     assert events[-1] == RunEvent(kind="done", result=result)
+    huge = replace(result, outputs={"text": 2**64})
+    assert '{"text":"18446744073709551616"}' in RunEvent(kind="done", result=huge).as_json()
     # In the order in which things happened.
     assert [one.kind for one in events if one.node == "text"] == [
         "node started",

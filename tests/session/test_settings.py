@@ -109,6 +109,8 @@ def test_the_environment_goes_before_the_file_and_arguments_before_both(tmp_path
 def test_endpoints_given_in_python_take_their_keys_as_tags():
     settings = Settings.model_validate({"endpoints": {"m": {"url": "http://h/v1"}}})
     assert settings.endpoints["m"] == Endpoint(tag="m", url="http://h/v1")
+    with pytest.raises(ValueError, match="under 'fast' has the tag 'm'"):
+        Settings(endpoints={"fast": settings.endpoints["m"]})
 
 
 URL = "[endpoints.a]\nurl = 'http://h/v1'\n"
