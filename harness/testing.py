@@ -200,9 +200,10 @@ class Script:
 
     def __init__(self, replies: Mapping[str, object]) -> None:
         self._entries = dict(replies)
-        # (label of a call, and the keys that lead to a list) → how many of its replies were used.
-        self._positions: Counter[tuple[str, ...]] = Counter()
-        self._used: set[tuple[str, ...]] = set()  # (the keys that lead to a reply) of each used one
+        # Keys of a reply: its entry's name, the texts that the prompt contained, its number in a
+        # list. Of each call, by its label, and list: the number of its next reply.
+        self._next_numbers: Counter[tuple[str, ...]] = Counter()
+        self._used: set[tuple[str, ...]] = set()  # the keys of replies that were used
         self._calls: list[str] = []  # a line for each call, for messages
         self._backend = ScriptedBackend(self._reply)
         # Without an entry for it, there is no evaluator.
@@ -267,8 +268,8 @@ class Script:
         if isinstance(entry, list):
             # Counted by the label, so that each of a node's parallel calls begins with the first
             # reply, and their order does not matter.
-            number = self._positions[label, *keys]
-            self._positions[label, *keys] += 1
+            number = self._next_numbers[label, *keys]
+            self._next_numbers[label, *keys] += 1
             if number >= len(entry):
                 raise self._no_reply(
                     f"'{' … '.join(keys)}' has {len(entry)} for each call of a node, and this is "

@@ -235,8 +235,10 @@ def _goals(
     kv_bits: str,
     **options: Any,  # noqa: ANN401 - fields of `Load`
 ) -> list[ServingGoal]:
-    """The models of the command line and of the run, each with its load, which options change."""
+    """A goal for each model of the command line and of the run; options override its load."""
     changes = {name: value for name, value in options.items() if value is not None}
+    if "rate_per_s" in changes:
+        changes["calls"] = None  # a rate that is asked for is a target, unlike the one of a run
     named = _models_by_role(models)
     settings, calls = Settings(), list[Call]()
     if run:
@@ -244,10 +246,11 @@ def _goals(
         calls = calls_of(Journal(find_journal(run, settings.traces)).spans())
     loaded: dict[str, tuple[str, Load]] = {}  # role → its model and its load
     for tag, (roles, load) in loads_of(calls).items():
-        role = next((name for name in (*roles, tag) if name in named), ONLY)
+        # Named by one of its roles, by its endpoint's tag, or alone and without a name (`ONLY`);
+        # else it is the endpoint's own file.
+        named_as = next((name for name in (*roles, tag) if name in named), ONLY)
         endpoint = settings.endpoints.get(tag)
-        # The command line names a model by a role or by the endpoint's tag; else it is the file's.
-        model = named.pop(role, str(endpoint.path) if endpoint and endpoint.path else "")
+        model = named.pop(named_as, str(endpoint.path) if endpoint and endpoint.path else "")
         if not model:
             problem = f"the run does not say how large '{tag}' is; name its file or size: {tag}=8B"
             raise InvalidInput(problem, code="advise.size-unknown")
@@ -256,8 +259,10 @@ def _goals(
         loaded[role] = model, replace(load, **changes)
     loaded |= {role: (model, Load(**changes)) for role, model in named.items()}
     if not loaded:
-        problem = "there is no model; name a GGUF file, a folder, a size such as 8B, or --run "
-        raise InvalidInput(f"{problem}latest", code="advise.no-model")
+        raise InvalidInput(
+            "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest",
+            code="advise.no-model",
+        )
     return [
         ServingGoal(
             role=role,

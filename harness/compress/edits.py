@@ -213,11 +213,14 @@ def _without_heading(replacement: str, section: Section) -> str:
 
 
 def _closed(text: str, *, following: str) -> str:
-    """The text, closed before the blank lines at its end: the heading `following` stays one."""
+    """The text with what it leaves open closed, so that `following` is read as a heading.
+
+    The closer of a fence, of HTML or of a list goes before the blank lines at the end.
+    """
     following = following or _ANY_HEADING
     fence = blocks_of(text)[-1].fence  # empty unless it ends in fenced code
     body = text.rstrip(BLANK)
-    for closer in ("", f"\n{fence}", *_CLOSERS):
+    for closer in ("", f"\n{fence}", *_CLOSERS):  # most texts need none
         closed = body + closer + text[len(body) :]
         # The parser decides: the next section must come out as it would by itself.
         if sections_of(closed + following)[-1].text == following.lstrip("\n"):

@@ -275,9 +275,10 @@ class Schedule:
             self._settle_node(state, outcome, digest_of_all(items.digests))
 
     def _settle_node(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
+        """Gives a node its outcome, which `_pass_on` hands on."""
         if state.step.generates and isinstance(outcome, list):
-            # The items of a call that was made are settled, but not those of a list that came from
-            # the journal, nor of a default.
+            # Items that a call yielded were settled as they came. A list from the journal, or a
+            # default, comes whole: its items are settled here.
             for item in range(state.items.settled, len(outcome)):
                 self._settle_item(state, item, outcome[item], digest_of_value(outcome[item]))
             state.items.total = len(outcome)

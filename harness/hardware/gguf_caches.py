@@ -74,7 +74,7 @@ def model_caches(
     """The cache of each layer, and whether it is exact; else it is usually too large."""
     if file.architecture in _NO_CACHE:
         return (LayerCache(),) * file.layers, True
-    if _is_latent(file):
+    if _is_latent(file):  # MLA: one latent in place of keys and values
         value_length = 0
     full = [
         LayerCache(heads=count, key_length=key_length, value_length=value_length)
@@ -101,7 +101,8 @@ def model_caches(
     # 3. Layers that use an earlier layer's cache, or belong to a draft that is not loaded.
     first = _own_layers(file)
     caches[first:] = [LayerCache()] * (file.layers - first)
-    return tuple(caches), windows is not None
+    is_exact = windows is not None  # else it is unknown which layers have a window
+    return tuple(caches), is_exact
 
 
 def draft_layers(file: GgufFile) -> int:

@@ -120,7 +120,8 @@ def outage_of(error: HarnessError) -> OutageReason | None:
             return "unreachable"
         case StreamCut(has_begun=False):
             return "cut"
-        # An account at its limit (429), too: calls would use up their attempts within seconds.
+        # Overloaded are 503, 529, and an account at its limit (429), whose calls would else use up
+        # their attempts within seconds.
         case ServerError(status=502 | 504) | Overloaded():
             return "unavailable"
     return None

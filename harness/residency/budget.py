@@ -294,6 +294,7 @@ class KeepAliveBudget:
             state = self._state()
             match decide(state):
                 case Grant(calls=calls):
+                    # Settling a waiter takes it out: these are the waiters of this moment.
                     for waiter in self._waiting:
                         if waiter.call.id in calls:
                             self._leases[waiter.call.node] += 1
@@ -303,8 +304,9 @@ class KeepAliveBudget:
                     self._ask_again_at(until_ns, state.now_ns)
                     self._tell_waiting(state)
                     return
-                # The loop goes on: as long as a model moves, the policy decides to wait.
                 case move:
+                    # Asked again at once: calls to other models may be granted meanwhile. Then the
+                    # policy waits for the move.
                     self._residents.begin(move)
 
     def _tell_waiting(self, state: BudgetState) -> None:

@@ -129,19 +129,23 @@ class JsonScores:
     def _statements_in(
         self, members: Mapping[str, Value], name: str, ends: Sequence[float]
     ) -> Iterator[Statement]:
-        """The scores in an object: under the names of dimensions, else those of its own one."""
-        names = {key: self._asked.named_by(key) for key in members}
+        """The scores in an object, under names of dimensions and under other keys.
+
+        Those under other keys are of what the object is about: `name`, or what it says itself.
+        """
+        dimensions = {key: self._asked.named_by(key) for key in members}
         # A score beside those of dimensions is a total.
-        subject = "" if any(names.values()) else name or self._subject_of(members)
+        subject = "" if any(dimensions.values()) else name or self._subject_of(members)
         for key, inner in members.items():
             self._take_answers(key, inner, subject)
-            if names[key]:
-                statements = self._statements(inner, names[key], reply_numbers.ends_in(key) or ends)
+            if dimensions[key]:
+                scale_ends = reply_numbers.ends_in(key) or ends
+                statements = self._statements(inner, dimensions[key], scale_ends)
             elif self._may_hold_scores(key, inner, subject):
                 statements = self._statements(inner, _name_within(inner, subject), ends)
             else:
                 continue
-            for statement in statements:
+            for statement in statements:  # drawing them also takes in the answers to rules
                 if key not in _RULE_HOLDERS:
                     yield self._explained(statement, members, is_own=statement.dimension == subject)
 

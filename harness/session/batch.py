@@ -208,7 +208,7 @@ class Batch:
             scored=self._form.passed,
             figures=self._form.figures,
         )
-        self._warn_of_leaving_outputs()
+        self._warn_of_dropped_outputs()
 
     async def run(self, *observers: Sink) -> BatchResult:
         """Runs the rows that have no output yet; `observers` are added to those of the batch."""
@@ -601,13 +601,13 @@ class Batch:
             )
         return earlier
 
-    def _warn_of_leaving_outputs(self) -> None:
-        """Warns of outputs in the file whose rows are not among the present ones."""
+    def _warn_of_dropped_outputs(self) -> None:
+        """Warns if the file has outputs of rows that are not given now, which it loses."""
         given, path = self._rows.given, self.output
         gone = {str(number) for number, name in enumerate(self._order) if name not in given}
         if not gone or path is None or not path.is_file():
             return
-        # By the file, since the run also has the rows of commands before the last one.
+        # Counted in the file: the run also has rows of earlier commands, which the file has lost.
         if outputs := sum(str(line.get("row")) in gone for line in rows_saved(path)):
             log_warning(
                 f"{path} has outputs of rows, epochs or prompts that are not given now, which "

@@ -75,11 +75,12 @@ _Key = tuple[str, int | None]
 def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord, ...]:
     """One record for each call of a node, in the order in which they are first heard of.
 
-    Reads a journal once, and keeps no output of it. With `latest`, figures are those of making a
-    call the last time, in place of all times. Raises `JournalInvalid` for a line in the middle that
-    is not a record.
+    Reads a journal once, and keeps no output of it. With `latest`, times and costs are only of the
+    last time that each call was made, else of all times together. Raises `JournalInvalid` for a
+    line in the middle that is not a record.
     """
     nodes = RecordedNodes()
+    # `calls` is drawn by `records`: then the items pass through `noted`, which fills `nodes`.
     items = nodes.noted(journal.items(SpanRecord, Instant, NodeOutput))
     calls = calls_of(item for item in items if type(item) is SpanRecord)
     return nodes.records(calls, latest=latest)

@@ -312,9 +312,11 @@ def _loading(endpoint: Endpoint) -> Loading:
 
 
 def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
+    """The counters of an engine that harness starts; None for any other backend."""
     if not isinstance(backend, EmbeddedLlamaCpp):
         return None
     return MetricsSource(
+        # The port is new at each load, so `address` is asked each time.
         endpoint.model_copy(update={"url": "http://127.0.0.1"}),
         llamacpp.COUNTERS,
         api_key=backend.api_key,

@@ -199,13 +199,14 @@ def compare_evaluations(
     """
     names_of_sides = [{name for sample in side for name in sample.scores} for side in sides]
     names = sorted(names_of_sides[0] & names_of_sides[1])
+    # Samples do not tell from which score on they are a success: for functions it is 1.
     success = dict.fromkeys(names, 1.0)
     first, second = (reduced(side, names, reducer, success) for side in sides)
     shared = [row for row in first if row in second]
     if not shared or not names:
         what = "no row" if names else "no score of the same name"
-        ids_of_sides = (first, second) if names else names_of_sides
-        examples = (f"'{min(ids)[:_LONG]}'" if ids else "none" for ids in ids_of_sides)
+        sides_to_show = (first, second) if names else names_of_sides
+        examples = (f"'{min(side)[:_LONG]}'" if side else "none" for side in sides_to_show)
         raise InvalidInput(
             f"the evaluations have {what} in common, but for example {' and '.join(examples)}; "
             "rows are paired by id, or without one by all their inputs",

@@ -341,13 +341,15 @@ def _agreements(
     scored: Sequence[Rated], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
     """The agreement in each dimension, and of scores for whole drafts."""
-    lengths = np.array([len(rated.labeled.draft or "") or np.nan for rated in scored])
+    lengths = np.array(
+        [len(rated.labeled.draft or "") or np.nan for rated in scored]
+    )  # NaN: unknown
     for name in (*(dimension.name for dimension in rubric.dimensions), COMPOSITE):
         people = people_of(scored, name)
-        evaluator = np.array([draft.scores.get(name, np.nan) for draft in scored])
+        evaluator = np.array([rated.scores.get(name, np.nan) for rated in scored])
         if people.size and not np.isnan(evaluator).all():
             yield agreement(
-                name or "composite",
+                "composite" if name == COMPOSITE else name,
                 evaluator=evaluator,
                 people=people,
                 resamples=resamples,

@@ -133,7 +133,7 @@ class NoStubs(Check):
 
 
 def _stubs(tree: ast.Module) -> Iterator[Finding]:
-    # `ast.walk` meets a class before its methods, which do not say that it is a protocol.
+    # Methods of a `Protocol` may be stubs. `ast.walk` meets a class before its methods.
     exempt: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(_last_name(b) == "Protocol" for b in node.bases):
