@@ -14,7 +14,8 @@ from itertools import zip_longest
 
 from harness.compress import Section
 from harness.compress.edits import plain_title
-from harness.rubric.checks import mean_of
+from harness.errors import EvaluationFailed
+from harness.rubric.checks import Check, Grade, mean_of
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import rule_keys
 from harness.rubric.rubric import Cap, Dimension, Rubric
@@ -51,7 +52,7 @@ class AppliedCap:
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | str:
     """The mean of a dimension's checks, on its scale; or why none of them could judge the draft."""
-    grades = [check.grade(draft) for check in dimension.checks]
+    grades = [_graded(check, draft) for check in dimension.checks]
     grade = mean_of(grades)
     scale = dimension.scale or rubric.scale
     if grade.unjudged:
@@ -108,13 +109,25 @@ def judged_score(
     return capped(score, [*applied_caps, *caps_by_rules])
 
 
+def _graded(check: Check, draft: Draft) -> Grade:
+    """What a check finds; raises `EvaluationFailed` if its code, a plugin's perhaps, raises."""
+    try:
+        return check.grade(draft)
+    except EvaluationFailed:
+        raise
+    except Exception as error:
+        raise EvaluationFailed(
+            f"the check {type(check).__name__} raised {type(error).__name__}: {error}"
+        ) from error
+
+
 def caps_by_checks(dimension: Dimension, draft: Draft) -> tuple[AppliedCap, ...]:
     """The caps that apply because a check is not met in full, or cannot judge the draft."""
     caps = []
     for cap in dimension.caps:
         if cap.unless is None:
             continue
-        grade = cap.unless.grade(draft)
+        grade = _graded(cap.unless, draft)
         rule = f"unless: {cap.unless.requirement}"
         if grade.unjudged:
             caps.append(replace(_applied(cap, rule), unjudged=grade.unjudged))

@@ -192,7 +192,7 @@ class TraceSettings(SettingsTable):
     timelines: tuple[TimelineFormat, ...] = ("chrome", "perfetto")
     """What is written beside the journal when a run ends."""
     sample_ms: int = Field(default=250, ge=0)
-    """How often servers are asked for their counters, in milliseconds; 0 for never."""
+    """How often counters of servers, machine and process are read, in milliseconds; 0: never."""
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values no file may hold, beside API keys."""
     otel: bool = False

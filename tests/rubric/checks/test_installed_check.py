@@ -8,7 +8,7 @@ import pytest
 from installed import Distribution
 
 from harness import Draft, load_rubric
-from harness.errors import ConfigurationInvalid, RubricInvalid
+from harness.errors import ConfigurationInvalid, EvaluationFailed, RubricInvalid
 from harness.rubric.evaluator import Evaluator
 
 RUBRIC = """title: Notes
@@ -38,6 +38,17 @@ def test_it_scores_and_its_parameters_count(rubric: Path) -> None:
     calm = Evaluator(loaded, ask=None).checked(Draft(text="we talk all the time", task=""))
     assert (calm.mean, loud.mean < 10) == (10, True)
     assert "max_share" in loaded.model_dump_json()
+
+
+def test_what_it_raises_ends_the_evaluation_by_its_name(rubric: Path, monkeypatch) -> None:
+    loaded = load_rubric(rubric)
+
+    def broken(_check: object, _draft: Draft) -> None:
+        raise ValueError("no words")
+
+    monkeypatch.setattr(type(loaded.dimensions[0].checks[0]), "grade", broken)
+    with pytest.raises(EvaluationFailed, match="NoShouting raised ValueError: no words"):
+        Evaluator(loaded, ask=None).checked(Draft(text="we talk", task=""))
     rubric.write_text(RUBRIC.format(share=0.2))
     assert load_rubric(rubric).sha256 != loaded.sha256
 
