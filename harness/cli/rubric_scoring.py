@@ -388,7 +388,7 @@ class _ScoreForm(OutputForm):
             *("rubric", "rubric_sha256", "evaluator", "samples", "sha256", "scores", "judges"),
         ]
         labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
-        self.columns = [*self._own_columns, *labels, "outdated"]
+        self._base_columns = [*self._own_columns, *labels, "outdated"]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002
         draft = self._drafts.given[name].id

@@ -26,6 +26,7 @@ from harness.files import write_whole
 from harness.graph import Graph, NodeSkip, Skipped, graph_inputs
 from harness.graph.graph import returned
 from harness.graph.plan import plan_of
+from harness.graph.reuse import Outcome
 from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
 from harness.graph.values import plain_json
 from harness.inference import Backend, Limits, Spent
@@ -184,6 +185,9 @@ class Batch:
         separation = separation.model_copy(update={"pool_seed": seed or None})
         settings = settings.model_copy(update={"trace": trace, "separation": separation})
         self._settings = with_backends(settings, backends)
+        self._graph: Graph
+        self._inputs: dict[str, list[str]]
+        self._states: dict[str, StepState]  # what a call has to match to be reused
         self._prepare()
         if rescore:
             # First the graph that makes outputs, by which those of earlier parts are recognized;
@@ -296,8 +300,8 @@ class Batch:
             state = self._states[node]
             call = self._call_of(state, number, {"output": output})
             stored = earlier and earlier.outputs.find(call, changes=now.change_since)
-            assert isinstance(stored, tuple)  # the run has just reused it
-            return orjson.loads(state.step.form.encode(stored[0]))
+            assert isinstance(stored, Outcome)  # the run has just reused it
+            return orjson.loads(state.step.form.encode(stored.value))
 
         # 2. The run. Its rows are in the files as soon as they are made.
         with BatchFiles(
@@ -411,7 +415,7 @@ class Batch:
         return Redactor(known_secrets(endpoints, environment=os.environ, named=named))
 
     def _prepare(self) -> None:
-        """Makes the graph, its inputs, and the state that a call has to match to be reused."""
+        """Makes graph, inputs and states. Reads `_recorded`; call again after it changes."""
         self._graph = self._made_graph(self._chosen)
         self._inputs = self._row_inputs()
         self._states = _states_of(self._graph)
@@ -541,7 +545,7 @@ class Batch:
             call = self._call_of(
                 state_by_sha256[sha256], number, {"output": str(output.digest)} if output else {}
             )
-            if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), tuple):
+            if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), Outcome):
                 labels.add(label)
         return labels
 
@@ -628,23 +632,22 @@ class Batch:
         output: dict[str, str] = {}  # the argument `output` of the scorers, as a digest
         for node, state in self._states.items():
             call = self._call_of(state, number, output)
-            reusable = None
+            stored = None  # an Outcome, or why it no longer holds, or None
             # A score holds only as long as the output that it is of.
             if node == self.node or self.node in row.valid.outputs:
-                reusable = earlier.outputs.find(call, changes=now.change_since)
-            if isinstance(reusable, tuple):
-                value, digest = reusable
-                value = orjson.loads(state.step.form.encode(value))
+                stored = earlier.outputs.find(call, changes=now.change_since)
+            if isinstance(stored, Outcome):
+                value = orjson.loads(state.step.form.encode(stored.value))
                 uses = {name: use.digest for name, use in call.uses.items()}
                 row.valid.add(node, value, uses)
                 row.last.add(node, value, uses)
                 if node == self.node:
-                    output = {"output": digest}
+                    output = {"output": stored.digest}
                 continue
             before = earlier.outputs.last(node, number)
             if before is not None and before.value is not None:
                 row.last.add(node, before.value, before.uses)
-                row.reason = row.reason or reusable
+                row.reason = row.reason or stored
         return row
 
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:

@@ -184,9 +184,13 @@ class OutputForm:
         """The lines, by the rows' numbers."""
         return [line for _, line in sorted(self.lines.items())]
 
-    @cached_property
+    @property
     def columns(self) -> list[str]:
         """The columns of a table."""
+        return self._base_columns
+
+    @cached_property
+    def _base_columns(self) -> list[str]:
         return [*_ROW, *_input_columns(self.rows), "output", "models", "outdated"]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
@@ -254,6 +258,7 @@ class BatchFiles:
         ending = None if self.path is None else self.path.suffix.lower()
         self._is_json = ending == ".jsonl"
         self._is_parquet = ending == ".parquet"
+        self._reused: Callable[[str, int, str], object]  # set in `begin`
         self._file: RowFile | None = None
         self._failures_file: RowFile | None = None
         # Row number → what was made of a row that still lacks outputs of some nodes.

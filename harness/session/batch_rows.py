@@ -329,14 +329,14 @@ class BatchRows(NoCode):
         bind_inputs(self.pipeline, values)
         self._check(row, self._columns)
         content = sorted((name, digest_of_value(value)) for name, value in values.items())
-        if any(digest == NO_DIGEST for _, digest in content):
+        if any(value_digest == NO_DIGEST for _, value_digest in content):
             content = [("", row.place)]  # some value cannot be compared, so its place must do
-        name = digest(orjson.dumps([row.fields.get("id"), content], default=str))
-        self._times[name] += 1
-        if self._times[name] > 1:  # rows without an id may be equal
-            name += f"#{self._times[name]}"
+        row_name = digest(orjson.dumps([row.fields.get("id"), content], default=str))
+        self._times[row_name] += 1
+        if self._times[row_name] > 1:  # rows without an id may be equal
+            row_name += f"#{self._times[row_name]}"
         for epoch in range(1, self.epochs + 1):
-            self.given[name if epoch == 1 else f"{name}{_EPOCH}{epoch}"] = row
+            self.given[row_name if epoch == 1 else f"{row_name}{_EPOCH}{epoch}"] = row
 
     def _inputs(self, row: Row) -> dict[str, object]:
         """The columns of a row that are inputs, and the inputs of every row filled with them."""
@@ -524,22 +524,24 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - of any library
 
 
 def _rows_of(
-    inputs: Inputs, columns: Mapping[str, str], names: frozenset[str], named: AbstractSet[str]
+    inputs: Inputs,
+    columns: Mapping[str, str],
+    input_names: frozenset[str],
+    template_columns: AbstractSet[str],
 ) -> Iterator[Row | InvalidInput]:
-    """The rows of files, folders and mappings, or an error for one that cannot be read.
-
-    `names` are those of inputs, and `named` the columns that texts for all rows name.
-    """
+    """The rows of files, folders and mappings, or an error for one that cannot be read."""
     if isinstance(inputs, Mapping):
         raise InvalidInput("this is one row; give a list of rows", code="batch.row-not-mapping")
     if isinstance(inputs, str | Path):
         inputs = [inputs]
     for number, source in enumerate(inputs, start=1):
         if isinstance(source, Mapping):
-            yield _row_of_mapping(source, number, columns, names)
+            yield _row_of_mapping(source, number, columns, input_names)
         elif isinstance(source, str | Path):
-            whole = names | {"target", "sources"}
-            yield from read_rows([str(source)], columns=columns, whole=whole, named=named)
+            whole = input_names | {"target", "sources"}
+            yield from read_rows(
+                [str(source)], columns=columns, whole=whole, named=template_columns
+            )
         else:
             raise InvalidInput(
                 f"a row is {type(source).__name__}; give mappings of inputs, or names of files",

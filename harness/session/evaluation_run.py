@@ -333,7 +333,7 @@ class EvaluationForm(OutputForm):
         names = [*self._success]
         for scorer, parts in self._parts.items():
             names += parts or [scorer]
-        row, id_, *columns, models, outdated = super().columns
+        row, id_, *columns, models, outdated = self._base_columns
         scores = [*(f"scores.{name}" for name in names), "scores", "reasons"]
         return [row, id_, "epoch", *columns, "target", "group", *scores, models, outdated]
 

@@ -211,10 +211,10 @@ async def open_models(
         opened: dict[str, OpenedEndpoint] = {}
         for tag, endpoint in endpoints.items():
             if backends and tag in backends:
-                opening = OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backends[tag])
+                entry = OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backends[tag])
             else:
                 try:
-                    opening = open_endpoint(
+                    entry = open_endpoint(
                         endpoint,
                         environment=environment,
                         cached=cache is not None,
@@ -224,14 +224,14 @@ async def open_models(
                     if tag in required:
                         raise
                     unused = ScriptedBackend(())  # calls raise the error
-                    opening = OpenedEndpoint(
+                    entry = OpenedEndpoint(
                         endpoint=endpoint, reached=endpoint, backend=unused, error=error
                     )
-            for server in opening.servers:
+            for server in entry.servers:
                 stack.push_async_callback(server.backend.aclose)
-            if opening.host is not None:
-                stack.push_async_callback(opening.host.aclose)
-            opened[tag] = opening
+            if entry.host is not None:
+                stack.push_async_callback(entry.host.aclose)
+            opened[tag] = entry
 
         # 2. What the endpoints share: the memory of models, and the sampling of counters.
         hosts = {
@@ -448,9 +448,9 @@ def open_endpoint(
         # Refused before a replica holds anything that would have to be closed.
         for replica in endpoint.replicas.values():
             api_key_of(replica, environment)
-        opened = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
+        open_replica = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
         replicas = tuple(
-            replace(opened(replica), name=name) for name, replica in endpoint.replicas.items()
+            replace(open_replica(replica), name=name) for name, replica in endpoint.replicas.items()
         )
         return replace(replicas[0], endpoint=endpoint, name="", replicas=replicas)
     api_key = api_key_of(endpoint, environment)

@@ -61,7 +61,7 @@ _LONGEST_RECORD_NS = 1_000_000_000
 _LIBRARIES = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 # Modules whose functions call the code that the loop runs.
 _LOOP_MODULES = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
 

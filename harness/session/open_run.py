@@ -230,7 +230,11 @@ class _EndedLoop:
 
 
 class EndedLoops:
-    """The revise loops that ended in a part of a run; knows which are of the last attempts."""
+    """The revise loops that ended in a part of a run; knows which are of the last attempts.
+
+    A loop in `a/p/b`: `repeats("a")` voids it, `keeps("a/p/b")` restores it, since b's output is
+    taken again. After `repeats("a/p/b")`, `keeps("a/p/b")` does not.
+    """
 
     def __init__(self) -> None:
         self._loops: list[_EndedLoop] = []
@@ -317,7 +321,7 @@ class OpenRun:
 
     plan: RunPlan
     settings: Settings
-    """Those of the session, for a run of one."""
+    """The session's, if the run belongs to a session; else those of the plan."""
     trace: RunTrace
     casting: Casting = field(init=False)
     """Which model plays which role."""

@@ -85,7 +85,7 @@ class PassageStore:
         self._ask = ask
         self._store: MemoryStore | None = None
         self._opening = asyncio.Lock()
-        self._opened = AsyncExitStack()
+        self._closers = AsyncExitStack()
         # Not the event loop's own threads: all of these may wait for an endpoint's vectors while
         # the loop needs a thread to look up its address.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
@@ -101,14 +101,14 @@ class PassageStore:
 
     async def aclose(self) -> None:
         """Closes the store, and removes it if it was temporary."""
-        await self._opened.aclose()
+        await self._closers.aclose()
 
     async def _open(self, tracer: Tracer) -> MemoryStore:
         async with self._opening:
             if self._store is None:
                 async with AsyncExitStack() as stack:
                     with tracer.span(events.OpenMemory(self.settings.is_kept)) as span:
-                        store, endpoint = await self._opened_in(stack)
+                        store, endpoint = await self._make_store(stack)
                         span.set(passages=len(store))
                     # Waits for threads, which may still work for a node that was cancelled.
                     stack.push_async_callback(
@@ -116,10 +116,10 @@ class PassageStore:
                     )
                     if endpoint is not None:
                         stack.callback(endpoint.close)
-                    self._store, self._opened = store, stack.pop_all()
+                    self._store, self._closers = store, stack.pop_all()
         return self._store
 
-    async def _opened_in(
+    async def _make_store(
         self, stack: AsyncExitStack
     ) -> tuple[MemoryStore, EndpointEmbedder | None]:
         """The store, and the endpoint that embeds for it; the stack closes the store."""
@@ -131,15 +131,15 @@ class PassageStore:
         if settings.embedder not in OFFLINE_EMBEDDERS:
             endpoint = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
 
-        def opened() -> MemoryStore:
+        def make_in_thread() -> MemoryStore:
             store = _opened_store(settings, path, endpoint=endpoint)
             # Noted in the thread, since a cancelled caller would not learn of the open store.
             stack.push_async_callback(asyncio.to_thread, store.close)
             return store
 
         stop = (lambda: None) if endpoint is None else endpoint.close
-        opening = partial(contextvars.copy_context().run, opened)
-        return await to_its_end(opening, thread=self._threads, stop=stop), endpoint
+        call = partial(contextvars.copy_context().run, make_in_thread)
+        return await to_its_end(call, thread=self._threads, stop=stop), endpoint
 
 
 @dataclass(frozen=True, slots=True)

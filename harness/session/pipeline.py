@@ -270,7 +270,7 @@ async def run_pipeline(
     named: Mapping[str, object],
     *,
     shared: SharedParts | None = None,
-    **options: Any,  # noqa: ANN401 - as there
+    **options: Any,  # noqa: ANN401 - of `Pipeline.run_async`
 ) -> RunResult[ResultT]:
     """Checks the arguments of `Pipeline.run_async`, or of `Session.run`, and makes the run.
 

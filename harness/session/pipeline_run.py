@@ -109,6 +109,7 @@ class PipelineRun(RunPlan):
         await _turn_to_open()
         try:
             # 1. All that the run needs is open inside this block.
+            # `_note_retry` is bound to this object: the copy's own `_retries` stays empty.
             plan = replace(self, observers=(*self.observers, self._note_retry))
             async with open_run(plan, environment=os.environ) as opened:
                 # 2. This part holds the journal now, so that no other process writes to it.
@@ -370,8 +371,13 @@ def _deadline_s(meter: Meter) -> float | None:
     return left.amount + _WRAP_UP_S if left.amount > 0 else 0.0
 
 
-# Event loop → the lock that its runs take in turn, and an entry for each run that waits or opens.
-_OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0  # runs that wait for the lock or open
+
+
+_OPENING: dict[asyncio.AbstractEventLoop, _Turn] = {}
 
 
 async def _turn_to_open() -> None:
@@ -379,13 +385,13 @@ async def _turn_to_open() -> None:
     # Opening a run holds the event loop for some milliseconds: fifty runs that begin together
     # would hold it for a quarter of a second.
     loop = asyncio.get_running_loop()
-    lock, waiting = _OPENING.setdefault(loop, (asyncio.Lock(), []))
-    waiting.append(None)
+    turn = _OPENING.setdefault(loop, _Turn())
+    turn.waiting += 1
     try:
-        async with lock:
+        async with turn.lock:
             await asyncio.sleep(0)
     finally:
-        waiting.pop()
+        turn.waiting -= 1
         # A lock that was waited for refers to its loop: an entry that stays keeps the loop alive.
-        if not waiting:
+        if not turn.waiting:
             del _OPENING[loop]

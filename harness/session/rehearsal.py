@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.graph import Execution, Graph, NodeCall, Work, execute
 from harness.graph.node_call import Suspended
-from harness.graph.reuse import Shared
+from harness.graph.reuse import MisledCall, Shared
 from harness.session.result import (
     CallResult,
     RunFiles,
@@ -111,12 +111,13 @@ async def rehearse(
     reused = frozenset(ended.reused)
     latest = list(node_records(earlier.journal, latest=True))
     called = {record.node for record in latest}
-    asking = {
-        label
-        for label, call in earlier.misled.items()
-        # A nested call, which the rehearsal does not reach, is taken to have the code that it had.
-        if no_calls.variations.get(label, call.variation + 1) > call.variation
-    }
+
+    def asks_for_others(label: str, call: MisledCall) -> bool:
+        tried = no_calls.variations.get(label)
+        # None: a nested call, which no rehearsal reaches, is taken to have the code that it had.
+        return tried is None or tried > call.variation
+
+    asking = {label for label, call in earlier.misled.items() if asks_for_others(label, call)}
     misled = _by_outermost(record for record in latest if record.label in asking)
     again, unfinished = [], []
     for label, records in _by_outermost(latest).items():
@@ -127,7 +128,7 @@ async def rehearse(
             calls = [record for record in records if record.label not in reused]
             reason = reasons.get(label, "what it takes is made again")
             again.append(_remake(label, calls, reason=reason))
-        elif outermost.times:
+        elif outermost.times:  # it was called at least once
             unfinished.append(label)
             if label in misled:
                 reason = "the replies that it had would fail it again, so it asks for others"

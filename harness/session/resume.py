@@ -201,9 +201,9 @@ class _JournalFindings:
         # Key → a question without an answer.
         self.questions: dict[str, Question] = {}
         self.misled: dict[str, MisledCall] = {}
-        # Label → the last attempt of a call that failed in this part; and in an earlier part, by an
-        # error that need not come from a reply.
+        # Label → the last attempt of a call that failed in this part.
         self.failed: dict[str, events.NodeAttempt] = {}
+        # The same for an earlier part, by an error that need not come from a reply.
         self.failed_once: dict[str, events.NodeAttempt] = {}
         self.lost: list[str] = []
         # Digest of a node's code, or of what a call used → its parts.
@@ -223,19 +223,20 @@ class _JournalFindings:
         # which are made again, with the same replies.
         for label, attempt in self.failed.items():
             error = attempt.reason or attempt.error_class
-            # Of earlier versions' records, it is unknown whether the code has been mended since.
-            is_of_values = attempt.code is not None and error in _names_under(*_VALUE_ERRORS)
             if error in _names_under(EvaluationFailed):
                 self.misled[label] = MisledCall(attempt.variation, None)
-            # These mean that a server was down, a file was missing or a nested node failed; or that
-            # a call had no usable reply, and that call asks for another by itself.
-            elif error in _names_under(HarnessError, OSError):
                 continue
-            # An error of another kind may have been the failure of another service, which is over
-            # now. If it comes again, the replies are taken to be its cause.
-            elif is_of_values or label in self.failed_once:
+            if error in _names_under(HarnessError, OSError):
+                # A server was down, a file was missing or a nested node failed; or a call had no
+                # usable reply, and that call asks for another by itself.
+                continue
+            # Of earlier versions' records, it is unknown whether the code has been mended since.
+            is_of_values = attempt.code is not None and error in _names_under(*_VALUE_ERRORS)
+            if is_of_values or label in self.failed_once:
                 self.misled[label] = MisledCall(attempt.variation, attempt.code)
             else:
+                # It may have been the failure of another service, which is over now. If it comes
+                # again, the replies are taken to be its cause.
                 self.failed_once[label] = attempt
         self.failed = {}
 

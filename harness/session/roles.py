@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -452,9 +452,9 @@ class Casting:
         identity = self._new_identity(request, reply)
         if identity is None:
             return
-        judges = request.role == EVALUATOR
-        counterparts: Iterable[str] = [separation.producer] if judges else separation.evaluators
-        counterpart_role = PRODUCER if judges else EVALUATOR
+        is_evaluator = request.role == EVALUATOR
+        counterparts = [separation.producer] if is_evaluator else [*separation.evaluators]
+        counterpart_role = PRODUCER if is_evaluator else EVALUATOR
         for tag in counterparts:
             chains = chains_from(tag, self.models.endpoints)
             identities = [self.models.identity(chain[-1]) for chain in chains]
@@ -467,13 +467,15 @@ class Casting:
                 relation = relation_of(identity, counterpart)
                 if relation not in ("same", "family"):
                     continue
-                shared = f"of one family ({identity.family})"
+                likeness = (
+                    "the same model" if relation == "same" else f"of one family ({identity.family})"
+                )
                 message = (
                     f"{request.role} '{reply.endpoint or request.model}' was answered by "
                     f"'{reply.model_id}'; it and the {counterpart_role}'s '{counterpart.called}' "
-                    f"are {'the same model' if relation == 'same' else shared}"
+                    f"are {likeness}"
                 )
-                self._object(message, relation, evaluator=request.model if judges else tag)
+                self._object(message, relation, evaluator=request.model if is_evaluator else tag)
 
     def _new_identity(self, request: ChatRequest, reply: Completion) -> ModelIdentity | None:
         """The model that a reply names, if the name was not compared before."""

@@ -328,7 +328,7 @@ class Run:
             system: The system message, before the task.
             returns: The type of the result's `value`: the model is asked for its answer again in
                 this type.
-            max_steps: Most replies of the model. Before the last, it is told to answer.
+            max_steps: Most replies of the model. The results before the last tell it to answer.
             timeout_s: Time limit of a tool's call, if the tool has none of its own.
             max_result_chars: Longest result; the middle of a longer one is left out.
             max_output_tokens: As in `chat`, of each reply.

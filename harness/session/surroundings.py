@@ -116,12 +116,11 @@ class Surroundings:
     def _change(
         self, name: str, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
     ) -> str | None:
-        kind, _, subject = name.partition(":")
+        kind, _, role, tag = _read_name(name)
         if kind == "reply":
             # A reply is valid whichever model gave it, if the role has the same definition.
             return None
         if kind == "place":
-            role, _, tag = subject.partition(":")
             return self._move(role, tag, uses)
         current = self._use_now(name)
         if current is None:
@@ -156,8 +155,7 @@ class Surroundings:
         moved: dict[str, None] = {}  # tags in order, each once
         for uses in earlier.uses:
             for name in uses:
-                kind, _, subject = name.partition(":")
-                role, _, tag = subject.partition(":")
+                kind, _, role, tag = _read_name(name)
                 if kind == "place" and self._move(role, tag, uses) is not None:
                     moved |= dict.fromkeys(self._successors(role, tag))
         # Replicas serve one model, so the first answers for all.
@@ -196,8 +194,7 @@ class Surroundings:
         return use
 
     def _read(self, name: str) -> Use | None:  # noqa: PLR0911 - one for each kind
-        kind, _, subject = name.partition(":")
-        role, _, tag = subject.partition(":")
+        kind, subject, role, tag = _read_name(name)
         match kind:
             case "model":
                 return self._role_use(subject)
@@ -276,10 +273,16 @@ class Surroundings:
         )
 
 
-def _in_words(name: str) -> str:
-    """A use, as the subject of a sentence."""
+def _read_name(name: str) -> tuple[str, str, str, str]:
+    """Kind, subject, role and tag of a use; role and tag only for fallback, place, reply."""
     kind, _, subject = name.partition(":")
     role, _, tag = subject.partition(":")
+    return kind, subject, role, tag
+
+
+def _in_words(name: str) -> str:
+    """A use, as the subject of a sentence."""
+    kind, subject, role, tag = _read_name(name)
     sentences = {
         "model": f"its model for '{subject}'",
         "fallback": f"'{tag}', which answered for '{role}',",

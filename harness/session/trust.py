@@ -91,14 +91,14 @@ def not_allowed(
     """
     folder = endpoint.written_in
     url = url or endpoint.url
-    client = provider_of(endpoint)
-    if folder is None or (url is None and not client.finds_keys):
+    provider = provider_of(endpoint)
+    if folder is None or (url is None and not provider.finds_keys):
         return
     trust = _read_trust(environment)
     variables = [*endpoint.variables]
     api = _api_of(endpoint)
     # litellm may send any credentials that it finds, unless the one key of the API is given.
-    if client.finds_keys and (endpoint.api_key_env is None or api not in APIS_WITH_ONE_KEY):
+    if provider.finds_keys and (endpoint.api_key_env is None or api not in APIS_WITH_ONE_KEY):
         variables.append(_ANY)
     # If litellm chooses the host, entries name the API, before a call and during it.
     hosts = [] if url is None else _spellings(url)
@@ -108,7 +108,7 @@ def not_allowed(
         if _is_usual(name, url, endpoint, environment) or _is_allowed(name, hosts, folder, trust):
             continue
         entry = f"{name}@{hosts[0]}"
-        sent = f"any credentials that {client.title} finds" if name == _ANY else name
+        sent = f"any credentials that {provider.title} finds" if name == _ANY else name
         line = _export_line(KEYS_VARIABLE, entry, ",", environment)
         yield NotTrusted(
             f"endpoint {endpoint.tag!r} of the settings in {folder} would send {sent} to "
@@ -182,7 +182,8 @@ def _is_usual(
 ) -> bool:
     """Whether an API expects this variable, and the call goes to that API.
 
-    Without `url`, litellm has not chosen the host yet.
+    `*` is whatever litellm finds: expected if litellm chooses the host, or the model names this
+    API. `url` is None before the call: then the API's name stands for the host.
     """
     api = _api_of(endpoint) if provider_of(endpoint).finds_keys else ""
     for name, (hosts, variables) in MANAGED_APIS.items():
