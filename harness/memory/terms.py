@@ -311,13 +311,12 @@ _UNMARKED = dict.fromkeys(range(0x300, 0x370), "") | {
 # Names that end in signs, which the tokenizer drops, get a second word: C++, Notepad++, C#.
 _PLUS_PLUS = re.compile(r"\b([^\W\d_]\w*)\+\+")
 _SHARP = re.compile(r"\b([A-Za-z])[#♯](?!\w)")
-_SIGNS = re.compile(r"\+\+|[#♯]")  # few texts have one, and this search is quick
 
 
 def spaced(text: str) -> str:
     """The text as an analyzer needs it: folded, with blanks where words may end."""
     words = in_twos(folded(text).translate(_UNMARKED))
-    if _SIGNS.search(words):
+    if any(sign in words for sign in ("++", "#", "♯")):  # few texts have one
         words = _SHARP.sub(r"\1 \1sharp ", _PLUS_PLUS.sub(r"\1 \1plusplus ", words))
     return words
 
