@@ -20,7 +20,7 @@ from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.plan import plan_of
 from harness.graph.policies import Default
-from harness.graph.reuse import Outcome, Outputs, Shared, record_of
+from harness.graph.reuse import CallOutcome, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
 from harness.graph.state import PENDING, Blocked, CallOutput, StepCall, StepState, digest_of_value
 from harness.graph.values import digest
@@ -244,16 +244,16 @@ class _Running:
                 this_task().add_done_callback(forget)
                 raise
 
-    def _settle(self, call: StepCall, outcome: Outcome) -> None:
+    def _settle(self, call: StepCall, outcome: CallOutcome) -> None:
         if self._stopping is not None and outcome.value is self._stopping:
             self._skip_call(call, self._stopping.reason, self._stopping.label or None)
         self._schedule.settle(call.state, call.item, *outcome)
 
-    async def _outcome(self, call: StepCall) -> Outcome:
+    async def _outcome(self, call: StepCall) -> CallOutcome:
         """Makes a call, unless its output is stored already; how it ended."""
         try:
             if self._stopping is not None:
-                return Outcome(self._stopping)
+                return CallOutcome(self._stopping)
             parameters = call.step.node.parameters
             call.inputs = self._schedule.call_inputs(call.state, call.item, parameters)
             try:
@@ -265,20 +265,20 @@ class _Running:
                 return await self._outcome_of_failed(call, failed.failure)
             except Suspended as suspended:
                 self._questions += suspended.questions
-                return Outcome(Blocked(call.label, "waits for an answer"))
+                return CallOutcome(Blocked(call.label, "waits for an answer"))
             # Another call may have the place while the output is written down.
             self._give_back(call)
             return await self._outputs.keep(call, output)
         except asyncio.CancelledError:
-            return Outcome(self._outcome_of_cancelled(call))
+            return CallOutcome(self._outcome_of_cancelled(call))
         finally:
             self._give_back(call)
 
-    async def _outcome_without_call(self, call: StepCall) -> Outcome | None:
+    async def _outcome_without_call(self, call: StepCall) -> CallOutcome | None:
         """Finds the outcome of a call that need not be made; None if it must be made."""
         if not self._is_wanted(call):
             self._skip_call(call, _NOT_WANTED)
-            return Outcome(Skipped(reason=_NOT_WANTED))
+            return CallOutcome(Skipped(reason=_NOT_WANTED))
         stored = await self._outputs.find(call)
         if stored is not None and type(stored.value) is Skipped:
             self._skip_call(call, f"failed, and is left out: {stored.value.reason}")
@@ -337,11 +337,12 @@ class _Running:
 
     # --- calls without an output ------------------------------------------------------------------
 
-    async def _outcome_of_failed(self, call: StepCall, failure: NodeFailure) -> Outcome:
+    async def _outcome_of_failed(self, call: StepCall, failure: NodeFailure) -> CallOutcome:
         """Applies the node's `on_error` to a call whose last attempt raised."""
         error = failure.error
         if self._stopping is not None:
-            return Outcome(self._stopping)  # an error that a cancelled call raises is no failure
+            # An error that a cancelled call raises is no failure.
+            return CallOutcome(self._stopping)
         # The place is free from here on, since what follows only writes records.
         self._give_back(call)
         detail = "; ".join([describe(error) or "", *failure.beside])
@@ -357,7 +358,7 @@ class _Running:
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
                 await self._outputs.write(call, record_of(call, skipped=detail))
-            return Outcome(Skipped(reason=detail))
+            return CallOutcome(Skipped(reason=detail))
         if isinstance(on_error, Default):
             self._skip_call(call, f"failed, and its default stands for it: {detail}")
             value = on_error.value
@@ -365,9 +366,9 @@ class _Running:
                 value = [*call.state.items.outcomes, *value]
             data = call.step.form.encode(value)
             if is_limit:
-                return Outcome(value, digest(data))
+                return CallOutcome(value, digest(data))
             return await self._outputs.keep(call, CallOutput(value, data, 0), is_default=True)
-        return Outcome(self._blocked_by_failure(call, failure))
+        return CallOutcome(self._blocked_by_failure(call, failure))
 
     def _blocked_by_failure(self, call: StepCall, failure: NodeFailure) -> Blocked:
         """Records a failure, or the limit that stopped the call; what its consumers get."""
@@ -418,7 +419,7 @@ class _Running:
         for call in [call for call in self._tasks if call.is_running]:
             leave_behind(self._tasks.pop(call), label=call.label)
             self._give_back(call)
-            self._settle(call, Outcome(self._stopping))
+            self._settle(call, CallOutcome(self._stopping))
         self._end_if_over()
 
     def _end_if_over(self) -> None:

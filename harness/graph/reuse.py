@@ -44,7 +44,7 @@ if nothing has. Its arguments are their digests by name, and their properties by
 the properties are recorded."""
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """How a call ended."""
 
     value: object  # its output, or `Skipped` or `Blocked` in its place
@@ -79,7 +79,7 @@ class Earlier:
 
     def find(
         self, call: StepCall, path: str | None = None, *, changes: Changes | None = None
-    ) -> Outcome | str | None:
+    ) -> CallOutcome | str | None:
         """The earlier output of a call; or the reason why it is invalid; or None if there is none.
 
         Records in the call what the output used. `path` is the node's path in the earlier part of
@@ -91,7 +91,7 @@ class Earlier:
                 output, call, changes, parts=self._parts_by_digest
             )
             restored = invalid or _restored(output, call.step.form)
-            if isinstance(restored, Outcome):
+            if isinstance(restored, CallOutcome):
                 call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
                 call.is_of_run = output.is_of_run
                 return restored
@@ -181,16 +181,16 @@ def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
     return {code: path for path, code in codes.items() if code and count[code] == 1}
 
 
-def _restored(output: NodeOutput, form: ValueForm) -> Outcome | str:
+def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | str:
     """A recorded output as a value, with its digest; or the reason why that is impossible."""
     if output.skipped is not None:
-        return Outcome(Skipped(reason=output.skipped))
+        return CallOutcome(Skipped(reason=output.skipped))
     try:
         value = form.restore(output.value)
         # A secret is masked in the journal's text, but not in the digest.
         if digest(form.encode(value)) == output.digest:
             leave_unset(value, output.unset)
-            return Outcome(value, output.digest)
+            return CallOutcome(value, output.digest)
     except (TypeError, ValueError):
         pass  # the masked text may not even be read
     return "the journal does not hold its whole output; a secret may have been left out"
@@ -247,12 +247,12 @@ class Outputs:
     renamed: Mapping[str, str]
     """The renamed nodes: path now → path in earlier parts of the run."""
 
-    async def find(self, call: StepCall) -> Outcome | None:
+    async def find(self, call: StepCall) -> CallOutcome | None:
         """Finds a stored output, and records its reuse; None if the call must be made."""
         # 1. An earlier attempt of the call that the graph is nested in.
         if self.attempts is not None:
             stored = self.attempts.find(call)
-            if isinstance(stored, Outcome):
+            if isinstance(stored, CallOutcome):
                 # Not recorded as reused, since this part of the run made the call.
                 self.shared.on_kept(call.label)
                 return stored
@@ -266,13 +266,13 @@ class Outputs:
             self.shared.tracer.instant(events.Reuse(node=call.state.path, item=call.item))
         return outcome
 
-    def _find_in_earlier_part(self, call: StepCall) -> Outcome | None:
+    def _find_in_earlier_part(self, call: StepCall) -> CallOutcome | None:
         """A valid output of an earlier part; records why another one is invalid."""
         if self.shared.earlier is None:
             return None
         earlier_path = self.renamed.get(call.state.path)
         stored = self.shared.earlier.find(call, earlier_path, changes=self.shared.changes)
-        if isinstance(stored, Outcome):
+        if isinstance(stored, CallOutcome):
             if earlier_path is not None:
                 self.shared.log.renamed[call.label] = label_of(earlier_path, call.item)
             return stored
@@ -284,7 +284,7 @@ class Outputs:
 
     async def keep(
         self, call: StepCall, output: CallOutput, *, is_default: bool = False
-    ) -> Outcome:
+    ) -> CallOutcome:
         """Writes an output; returns when it is as safe as the run requires."""
         unset = call.step.form.unset(output.value)
         record = record_of(call, output.data)._replace(is_default=is_default, unset=unset)
@@ -296,7 +296,7 @@ class Outputs:
                 self.attempts.add(record._replace(value=orjson.loads(output.data)))
             await self._keep_in_cache(call, output.data, unset)
         await self.write(call, record)
-        return Outcome(output.value, record.digest or NO_DIGEST)
+        return CallOutcome(output.value, record.digest or NO_DIGEST)
 
     async def write(self, call: StepCall, record: NodeOutput) -> None:
         """Writes a record that `record_of` made, with the parts of the call's code and uses."""
@@ -309,7 +309,7 @@ class Outputs:
         self.shared.tracer.output(record)
         await self.shared.tracer.persisted()
 
-    async def _find_in_cache(self, call: StepCall) -> Outcome | None:
+    async def _find_in_cache(self, call: StepCall) -> CallOutcome | None:
         cache = self.shared.cache
         policy = call.step.policies.cache
         key = _cache_key(call)

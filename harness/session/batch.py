@@ -26,7 +26,7 @@ from harness.files import write_whole
 from harness.graph import Graph, NodeSkip, Skipped, graph_inputs
 from harness.graph.graph import returned
 from harness.graph.plan import plan_of
-from harness.graph.reuse import Outcome
+from harness.graph.reuse import CallOutcome
 from harness.graph.state import CallInputs, StepCall, StepState, Use, digest_of_value
 from harness.graph.values import plain_json
 from harness.inference import Backend, Limits, Spent
@@ -300,7 +300,7 @@ class Batch:
             state = self._states[node]
             call = self._call_of(state, number, {"output": output})
             stored = earlier and earlier.outputs.find(call, changes=now.change_since)
-            assert isinstance(stored, Outcome)  # the run has just reused it
+            assert isinstance(stored, CallOutcome)  # the run has just reused it
             return orjson.loads(state.step.form.encode(stored.value))
 
         # 2. The run. Its rows are in the files as soon as they are made.
@@ -545,7 +545,8 @@ class Batch:
             call = self._call_of(
                 state_by_sha256[sha256], number, {"output": str(output.digest)} if output else {}
             )
-            if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), Outcome):
+            stored = earlier.outputs.find(call, changes=surroundings.change_since)
+            if isinstance(stored, CallOutcome):
                 labels.add(label)
         return labels
 
@@ -632,11 +633,11 @@ class Batch:
         output: dict[str, str] = {}  # the argument `output` of the scorers, as a digest
         for node, state in self._states.items():
             call = self._call_of(state, number, output)
-            stored = None  # an Outcome, or why it no longer holds, or None
+            stored = None  # a CallOutcome, or why it no longer holds, or None
             # A score holds only as long as the output that it is of.
             if node == self.node or self.node in row.valid.outputs:
                 stored = earlier.outputs.find(call, changes=now.change_since)
-            if isinstance(stored, Outcome):
+            if isinstance(stored, CallOutcome):
                 value = orjson.loads(state.step.form.encode(stored.value))
                 uses = {name: use.digest for name, use in call.uses.items()}
                 row.valid.add(node, value, uses)
