@@ -372,12 +372,12 @@ def _deadline_s(meter: Meter) -> float | None:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _Opening:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0  # runs that wait for the lock or open
 
 
-_OPENING: dict[asyncio.AbstractEventLoop, _Turn] = {}
+_OPENING: dict[asyncio.AbstractEventLoop, _Opening] = {}
 
 
 async def _turn_to_open() -> None:
@@ -385,7 +385,7 @@ async def _turn_to_open() -> None:
     # Opening a run holds the event loop for some milliseconds: fifty runs that begin together
     # would hold it for a quarter of a second.
     loop = asyncio.get_running_loop()
-    turn = _OPENING.setdefault(loop, _Turn())
+    turn = _OPENING.setdefault(loop, _Opening())
     turn.waiting += 1
     try:
         async with turn.lock:
