@@ -34,7 +34,11 @@ COURTESY = re.compile(
     # Not any words behind it: "The updated version 2.1 of the scheduler brings:" is a draft's own.
     r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b"
     r"(?: (?:below|of (?:the|your) (?:section|text|draft|document)"
-    r"|(?:as|with|based|incorporating|addressing|that)\b[^\r\n]*))?))"
+    r"|(?:as|with|based|incorporating|addressing|that)\b[^\r\n]*))?"
+    # Behind "Here is", any.
+    r"|(?:\w+(?: course)?[,.] )?(?:here|below)(?: is|['\u2019]s)\b[^\r\n]*"
+    r"\b(?:revised|rewritten|updated|improved) (?:\S+ ){0,3}"
+    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b[^\r\n]*))"
     r":[*_]*[ \t]*[\r\n]+",
     re.IGNORECASE,
 )
@@ -163,7 +167,8 @@ def splice(
     # Front matter belongs to the first heading, and stays the beginning if a section comes first.
     opening = blocks_of(headings[0]) if -1 in added else ()
     front = "".join(b.text for b in takewhile(lambda b: b.kind == "metadata", opening))
-    texts = [front, _in_a_row(added.get(-1, ()), following=headings[0].removeprefix(front))]
+    gap = "\n\n" if front and front[-1] not in "\r\n" else ""  # the document ends with it
+    texts = [front + gap, _in_a_row(added.get(-1, ()), following=headings[0].removeprefix(front))]
     for index, section in enumerate(sections):
         following = headings[index + 1]
         new = added.get(index, ())

@@ -33,7 +33,6 @@ from harness.graph.node import (
 )
 from harness.graph.policies import Default, Policies
 from harness.graph.values import value_form
-from harness.text.typed_json import TypedJson
 
 if TYPE_CHECKING:
     import networkx
@@ -451,7 +450,7 @@ def _default(graph: Graph, graph_input: GraphInput) -> object:
 def _checked(graph_input: GraphInput, value: object) -> object:
     """A value as the type of an input, from a Python value or from the text of a command line."""
     try:
-        reader = _reader(graph_input.annotation)
+        adapter = _adapter(graph_input.annotation)
     except PydanticUserError as error:
         raise graph_input.node.mistake(
             f"input '{graph_input.name}': {described(graph_input.annotation)} cannot be checked: "
@@ -459,11 +458,16 @@ def _checked(graph_input: GraphInput, value: object) -> object:
             code="pipeline.input-unreadable",
         ) from error
     try:
-        # A command line gives texts: '3', 'true', '["a", "b"]'.
-        return reader.read_value(value)
+        return adapter.validate_python(value)
     except ValidationError as error:
+        # A command line gives texts: '3', 'true', '["a", "b"]'.
+        if isinstance(value, str):
+            try:
+                return adapter.validate_json(value)
+            except ValidationError:
+                pass
         first = error.errors()[0]
-        rejected = first["input"] if first["loc"] else value
+        rejected = first["input"]
         excerpt = repr(rejected[:80]) if isinstance(rejected, str) else repr(rejected)[:80]
         place = "".join(f"[{key!r}]" for key in first["loc"])
         raise PipelineInvalid(
@@ -474,15 +478,16 @@ def _checked(graph_input: GraphInput, value: object) -> object:
 
 
 @cached_by_annotation
-def _reader(annotation: Any) -> TypedJson:  # noqa: ANN401 - as above
+def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
     try:
-        return TypedJson(TypeAdapter(annotation).core_schema)
+        return TypeAdapter(annotation)
     except PydanticSchemaGenerationError:
         # A class that pydantic does not know: the value must be an instance. As a new type, since
         # pydantic takes no configuration for a dataclass itself, but passes it on to its fields.
         declared: Callable[[str, Any], Any] = NewType
-        config = ConfigDict(arbitrary_types_allowed=True)
-        return TypedJson(TypeAdapter(declared("Input", annotation), config=config).core_schema)
+        return TypeAdapter(
+            declared("Input", annotation), config=ConfigDict(arbitrary_types_allowed=True)
+        )
 
 
 def asks_for_workers(graph: Graph) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
@@ -251,7 +252,10 @@ NO_POLICIES = Policies()
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral)  # also a number of NumPy
+    # Also a number of NumPy, 3.0, and as many as are wanted.
+    return isinstance(value, Integral) or (
+        isinstance(value, float) and (value.is_integer() or value == math.inf)
+    )
 
 
 def _is_real(value: object) -> bool:

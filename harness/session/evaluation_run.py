@@ -158,7 +158,7 @@ class Evaluation:
                 "(scorers=, --score)",
                 code="evaluation.nothing-scores",
             )
-        if not isinstance(epochs, int) or epochs < 1:
+        if not hasattr(epochs, "__index__") or epochs < 1:
             raise InvalidInput(
                 f"epochs={epochs!r} runs no row; give 1 or more", code="evaluation.epochs-invalid"
             )

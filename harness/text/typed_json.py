@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,11 @@ from harness.text.folding import folded
 
 AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»!,;:()。"
 NULLS = {"null", "none"}
-_FRACTION = re.compile(r"-?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
+_FRACTION = re.compile(r"(?<!\d)-?\d++(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?")
-_LENIENT = {"reads": "words"}
+# Marks of validators that are added to a type's own.
+_LENIENT, _CHECKED, _NULLABLE = {"reads": "words"}, {"reads": "exactly"}, {"reads": "null"}
 _TIMES, _NUMBERS = {"date", "datetime", "time", "timedelta"}, {"int", "float", "decimal"}
 _CHOICES = {"literal": "expected", "enum": "members"}  # → where a part has them
 _IN_JSON = {"list", "tuple", "set", "frozenset", "dict", "call", "tagged-union"}
@@ -41,16 +42,17 @@ class TypedJson:
 
     def __init__(self, schema: CoreSchema) -> None:
         self._schema = schema
+        self._has_decimals = "'decimal'" in repr(schema)  # or a field has that name: no matter
         self._exact = _validator(_rewritten(schema, _exact))
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - of the type
         """The value in a JSON text; raises `ValidationError`."""
-        numbers = _fractions_in(text)
+        numbers = self._fractions_in(text)
         return self._read(lambda reader: reader.validate_json(text, context=numbers))
 
     def read_decoded(self, value: object, text: str) -> Any:  # noqa: ANN401 - of the type
         """The value that the decoded value of a JSON text is; raises `ValidationError`."""
-        numbers = _fractions_in(text)
+        numbers = self._fractions_in(text)
         return self._read(lambda reader: reader.validate_python(value, context=numbers))
 
     def read_value(self, value: object) -> Any:  # noqa: ANN401 - of the type
@@ -67,11 +69,20 @@ class TypedJson:
     def _read(self, validate: Callable[[SchemaValidator], Any]) -> Any:  # noqa: ANN401 - as above
         try:
             return validate(self._exact)
-        except ValidationError:
-            with suppress(ValidationError):
+        except ValidationError as error:
+            # A validator of the type's may have changed the value, and raise anything now.
+            with suppress(Exception):
                 return validate(self._lenient)
-            validate(SchemaValidator(self._schema))  # whose errors name no checks of ours
+            try:
+                validate(SchemaValidator(self._schema))
+            except ValidationError as plain_error:  # it names no checks of ours
+                raise plain_error from None
+            except Exception:  # noqa: BLE001 - as above
+                raise error from None
             raise
+
+    def _fractions_in(self, text: str) -> dict[float, Decimal | None] | None:
+        return _fractions_in(text) or None if self._has_decimals else None
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
@@ -88,7 +99,10 @@ def _fractions_in(text: str) -> dict[float, Decimal | None]:
     """The fractions of a text by the floats they become; None where several become the same."""
     numbers: dict[float, Decimal | None] = {}
     for match in _FRACTION.finditer(text):
-        number = Decimal(match[0])
+        try:
+            number = Decimal(match[0])
+        except InvalidOperation:  # an exponent beyond all bounds, as in the digits of a hash
+            continue
         if numbers.setdefault(float(number), number) != number:
             numbers[float(number)] = None
     return numbers
@@ -118,12 +132,18 @@ def _exact(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic'
     kind = part["type"]
     if kind == "decimal":
         return core_schema.with_info_before_validator_function(_digits, part)
+    if kind in {"function-before", "function-wrap"} and "reads" not in (part.get("metadata") or ()):
+        # The type's own validator has the say, and may make a time of a number.
+        is_checked = part["schema"].get("metadata") == _CHECKED
+        return {**part, "schema": part["schema"]["schema"]} if is_checked else part
     if kind in _TIMES:
-        return core_schema.no_info_before_validator_function(_time_reader(kind), part)
+        return core_schema.no_info_before_validator_function(
+            _time_reader(kind), part, metadata=_CHECKED
+        )
     choices = [c.value if isinstance(c, Enum) else c for c in part.get(_CHOICES.get(kind, ""), ())]
     has_numbers = kind in _NUMBERS or any(isinstance(c, int | float) for c in choices)
     if has_numbers and bool not in map(type, choices):
-        return core_schema.no_info_before_validator_function(_no_truth, part)
+        return core_schema.no_info_before_validator_function(_no_truth, part, metadata=_CHECKED)
     return part
 
 
@@ -185,7 +205,7 @@ def _or_null(schema: Any, absent: type[Exception] | None = None) -> Any:  # noqa
                 raise absent from None
             return None
 
-    return core_schema.no_info_wrap_validator_function(read, schema)
+    return core_schema.no_info_wrap_validator_function(read, schema, metadata=_NULLABLE)
 
 
 def _unpacked(value: object) -> object:

@@ -23,8 +23,10 @@ def text_of(value: object) -> str:
 
 
 def _number_or_text(value: Any) -> object:  # noqa: ANN401 - of any type
-    is_number = getattr(value, "shape", None) == ()  # of NumPy or PyTorch
-    return value.item() if is_number else str(value)
+    # A number of NumPy or PyTorch. The item of a long float is one again.
+    item = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else None
+    is_time = "time" in type(value).__name__
+    return item if type(item) in (bool, int, float) and not is_time else str(value)
 
 
 def sets_in_order(plain: object, value: object) -> object:
