@@ -26,19 +26,19 @@ from harness.compress.markdown import (
 from harness.errors import InvalidInput
 from harness.text.folding import folded
 
+_REVISED_TEXT = (
+    r"\b(?:revised|rewritten|updated|improved) (?:\S+ ){0,3}"
+    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b"
+)
 # `Sure! ...:` or `Here is the revised text:` on a line of its own. Not `Here are the steps:`.
 COURTESY = re.compile(
     r"\A\s*(?:(?:sure|certainly|of course|okay|absolutely)![^\r\n]*"
-    r"|(?:\w+(?: course)?[,.] )?(?:here (?:it is|you go|they are)|(?:here|below|the)\b[^\r\n]*"
-    r"\b(?:revised|rewritten|updated|improved) (?:\S+ ){0,3}"
+    r"|(?:\w+(?: course)?[,.] )?(?:here (?:it is|you go|they are)"
+    rf"|(?:here|below)(?: is|['\u2019]s)\b[^\r\n]*{_REVISED_TEXT}[^\r\n]*"
     # Not any words behind it: "The updated version 2.1 of the scheduler brings:" is a draft's own.
-    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b"
+    rf"|(?:here|below|the)\b[^\r\n]*{_REVISED_TEXT}"
     r"(?: (?:below|of (?:the|your) (?:section|text|draft|document)"
-    r"|(?:as|with|based|incorporating|addressing|that)\b[^\r\n]*))?"
-    # Behind "Here is", any.
-    r"|(?:\w+(?: course)?[,.] )?(?:here|below)(?: is|['\u2019]s)\b[^\r\n]*"
-    r"\b(?:revised|rewritten|updated|improved) (?:\S+ ){0,3}"
-    r"(?:section|text|version|draft|document|paragraph|passage|introduction)\b[^\r\n]*))"
+    r"|(?:as|with|based|incorporating|addressing|that)\b[^\r\n]*))?))"
     r":[*_]*[ \t]*[\r\n]+",
     re.IGNORECASE,
 )

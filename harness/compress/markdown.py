@@ -191,8 +191,6 @@ def without_marks(block: str) -> str:
 
 _MARKUP = re.compile(r"[*_~`\[<>&\\|]|^[ \t]*(?:[#=+-]|\d+[.)])", re.MULTILINE)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
-
-
 _BEHIND_BRACKET = re.compile(r"\][(:\[]")  # without one, no bracket is of a link
 _BRACKET = "\ue05b"  # in the place of "[": a character for private use
 

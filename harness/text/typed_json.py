@@ -82,7 +82,14 @@ class TypedJson:
             raise
 
     def _fractions_in(self, text: str) -> dict[float, Decimal | None] | None:
-        return _fractions_in(text) or None if self._has_decimals else None
+        """The fractions of a text by the floats they become; None where several become the same."""
+        numbers: dict[float, Decimal | None] = {}
+        for match in _FRACTION.finditer(text) if self._has_decimals else ():
+            with suppress(InvalidOperation):  # of an exponent as in the digits of a hash
+                number = Decimal(match[0])
+                if numbers.setdefault(float(number), number) != number:
+                    numbers[float(number)] = None
+        return numbers or None
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
@@ -93,19 +100,6 @@ def _validator(schema: Any) -> SchemaValidator:  # noqa: ANN401 - of pydantic's
     # A model in it would be read by its own validator, made of its schema as it was. pydantic 2.14
     # has no public way around that: hooks of a type get its models as references.
     return SchemaValidator(schema, _use_prebuilt=False)
-
-
-def _fractions_in(text: str) -> dict[float, Decimal | None]:
-    """The fractions of a text by the floats they become; None where several become the same."""
-    numbers: dict[float, Decimal | None] = {}
-    for match in _FRACTION.finditer(text):
-        try:
-            number = Decimal(match[0])
-        except InvalidOperation:  # an exponent beyond all bounds, as in the digits of a hash
-            continue
-        if numbers.setdefault(float(number), number) != number:
-            numbers[float(number)] = None
-    return numbers
 
 
 def _rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401

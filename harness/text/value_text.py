@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 from pydantic import RootModel
@@ -23,10 +24,10 @@ def text_of(value: object) -> str:
 
 
 def _number_or_text(value: Any) -> object:  # noqa: ANN401 - of any type
-    # A number of NumPy or PyTorch. The item of a long float is one again.
+    # A number or a truth of NumPy. The item of a long float is one again, of a time a plain number.
     item = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else None
-    is_time = "time" in type(value).__name__
-    return item if type(item) in (bool, int, float) and not is_time else str(value)
+    is_number = type(item) in (int, float) and isinstance(value, Real)
+    return item if is_number or type(item) is bool else str(value)
 
 
 def sets_in_order(plain: object, value: object) -> object:
