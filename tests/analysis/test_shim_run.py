@@ -39,7 +39,7 @@ async def everything(trace):
                     ("llama", "llamacpp", f"{llama.root}/v1", {"drop": ("seed",)}),
                     ("triton", "triton-openai", f"{triton.root}/v1", {}),
                     ("vectors", "openai", f"{embedding.root}/v1", {}),
-                    ("gone", "vllm", nobody, {"fallback": ("llama",)}),
+                    ("gone", "vllm", nobody, {"fallback": ("llama",), "retry": {"base_s": 0.01}}),
                 )
             }
             for one in served.values():

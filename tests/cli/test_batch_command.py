@@ -372,9 +372,9 @@ def test_the_report_has_a_line_for_each_node_and_not_for_each_row(project: Path)
         "@asks.node\nasync def step(run: Run, task: str) -> str:\n"
         '    return await run.chat("producer", task)\n'
     )
-    nobody = {"producer": {"backend": "llamacpp", "url": NOBODY, "model_id": "none"}}
+    nobody = {"backend": "llamacpp", "url": NOBODY, "model_id": "none", "retry": {"base_s": 0.01}}
     command = ("batch", "asks.py", "drinks.csv", "--output", "out.jsonl")
-    failed = harness(*command, cwd=project, endpoints=nobody)
+    failed = harness(*command, cwd=project, endpoints={"producer": nobody})
     assert failed.exit_code == 1
     report = harness("trace", "report", "latest", "--json", cwd=project).json
     assert [one["name"] for one in report["nodes"]] == ["rows/asks/step"]

@@ -17,7 +17,7 @@ from servers.openai_server import MODEL, OpenAIServer
 from harness.cli.endpoints import print_checks
 from harness.session.endpoint_check import EndpointCheck
 
-DEAD = {"url": f"{NOBODY}/v1", "backend": "vllm"}
+DEAD = {"url": f"{NOBODY}/v1", "backend": "vllm", "retry": {"base_s": 0.01}}
 
 
 def check(*arguments: str, cwd: Path, **how: Any) -> Done:

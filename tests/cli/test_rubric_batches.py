@@ -273,7 +273,7 @@ def test_after_ctrl_c_the_same_command_goes_on(table: Path) -> None:
 
 
 def test_a_dead_judge_ends_the_batch_at_once(table: Path) -> None:
-    dead = {"evaluator": {"url": f"{NOBODY}/v1", "model_id": "judge"}}
+    dead = {"evaluator": {"url": f"{NOBODY}/v1", "model_id": "judge", "retry": {"base_s": 0.01}}}
     given = ("rubric", "score", "notes.yaml", "drafts.jsonl", "--max-parallel", "1", "--json")
 
     done = harness(*given, cwd=table, endpoints=dead)

@@ -279,7 +279,7 @@ def test_producer_and_evaluator_on_one_model_are_refused_by_name(project: Path) 
 
 
 def test_an_unreachable_endpoint_says_which_url_was_tried(project: Path) -> None:
-    endpoints = {"a": {"url": f"{NOBODY}/v1"}}
+    endpoints = {"a": {"url": f"{NOBODY}/v1", "retry": {"base_s": 0.01}}}
     done = harness("run", "chats.py", "--json", cwd=project, endpoints=endpoints)
     assert done.exit_code == 1
     assert [one["code"] for one in done.json["failures"]] == ["call.unreachable"] * 3

@@ -14,6 +14,7 @@ from servers.openai_server import CONTEXT_TOKENS, MODEL, Complaint, OpenAIServer
 from session_runs import codes
 
 from harness.inference import Endpoint
+from harness.inference.health import RetryPolicy
 from harness.session.endpoint_check import check_endpoints
 from harness.session.settings import Settings, demo_endpoint
 
@@ -221,13 +222,13 @@ def test_a_server_that_only_embeds_is_checked_by_the_setting_that_its_error_name
 
 
 def test_a_dead_endpoint_is_told_of_and_the_others_are_tried_one_after_the_other():
-    told = []
+    told, quick = [], RetryPolicy(base_s=0.01)
 
     async def run():
         async with AsyncExitStack() as stack:
             servers = [await stack.enter_async_context(dialect("vllm")) for _ in range(2)]
             return await checked(
-                Endpoint(tag="dead", url=NOBODY, fallback=("a",), timeout_s=70),
+                Endpoint(tag="dead", url=NOBODY, fallback=("a",), timeout_s=70, retry=quick),
                 endpoint_of(servers[0], "vllm", tag="a"),
                 endpoint_of(servers[1], "vllm", tag="b"),
                 Endpoint(tag="unasked", url=NOBODY),

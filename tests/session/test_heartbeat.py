@@ -65,7 +65,7 @@ def test_code_of_harness_that_blocks_is_put_on_no_line_of_its_caller(file, funct
 
 
 def test_a_pause_for_garbage_has_its_name_and_no_line():
-    heap, computed_s = [[] for _ in range(3_000_000)], []
+    heap, computed_s = [[] for _ in range(1_000_000)], []
 
     async def work() -> None:
         begun_s = time.thread_time()

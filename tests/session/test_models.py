@@ -143,7 +143,9 @@ def test_every_call_to_a_dead_endpoint_says_so(tmp_path):
     records = []
 
     async def main():
-        chosen = settings(tmp_path, {"main": vllm(nowhere(), usd_per_hour=2.5)})
+        chosen = settings(
+            tmp_path, {"main": vllm(nowhere(), usd_per_hour=2.5, retry={"base_s": 0.01})}
+        )
         async with open_shim(settings=chosen, tracer=Tracer(records.append)) as shim:
             for _ in range(5):
                 with pytest.raises(EndpointUnreachable) as caught:

@@ -489,7 +489,7 @@ def test_when_the_time_is_over_a_loop_still_gives_the_best_that_it_has(settings)
     async def text(run: Run) -> str:
         return (await run.wiggum("t", sources=[SOURCE], rubric="answer")).text
 
-    pipeline = pipeline_of(text, limits=Limits(max_seconds=3))
+    pipeline = pipeline_of(text, limits=Limits(max_seconds=1))
     result = run(pipeline, settings, backends={"producer": Slow([BAD])})
     assert result.result == BAD
     assert result.loops[0].stop_reason == "budget"
