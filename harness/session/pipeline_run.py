@@ -82,6 +82,9 @@ class PipelineRun(RunPlan):
             earlier = read_earlier_run(find_journal(run, lambda: self.settings.traces))
         values, given_inputs = inputs_now(graph, inputs, earlier)
         new_answers = match_answers(answers, earlier.questions)
+        tenant = self.tenant or earlier.beginning.tenant
+        if self.shared is not None:
+            self.shared.meter_of(tenant)  # refuses a tenant that this session does not know
         settings = with_backends(self.settings, self.backends)
         surroundings = await Surroundings(settings).beside(earlier.outputs)
         if earlier.is_finished:
@@ -94,6 +97,7 @@ class PipelineRun(RunPlan):
             given_inputs=given_inputs,
             limits=merged(self.limits, earlier.limits),
             origin=self.origin or earlier.origin,
+            tenant=tenant,
             answers={**earlier.answers, **new_answers},
             earlier=earlier,
             surroundings=surroundings,
@@ -170,6 +174,7 @@ class PipelineRun(RunPlan):
                 is_batch=self.is_batch,
                 batch_state=path_text(self.batch_state.absolute()) if self.batch_state else "",
                 result=graph.result,
+                tenant=self.tenant,
             )
         )
         parameters = graph_inputs(graph)

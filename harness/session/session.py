@@ -69,7 +69,8 @@ class Session:
         Args:
             pipeline: It may be another one each time.
             inputs: By name.
-            tenant: For whom the run is made, in whose limits its calls count too.
+            tenant: For whom the run is made, in whose limits its calls count too. A resumed run
+                keeps its own if none is given.
             options: Those of `Pipeline.run_async` but `settings` and `backends`; all others are
                 inputs by name.
 

@@ -65,6 +65,7 @@ class PipelineEvent(InstantEvent):
     # The file by which its batch goes on; empty without one, None in records of earlier versions.
     batch_state: str | None = None
     result: str | None = None  # the node named as its result; None for the last one
+    tenant: str | None = None  # as in the run's span, which a killed run may not have written
 
 
 class InputEvent(InstantEvent):

@@ -560,6 +560,15 @@ def test_a_tenant_is_in_the_journal_in_the_audit_log_and_in_what_stops_its_runs(
     assert second.limit == "calls"
     assert "tenant 'acme' is at its limit" in second.stopped_by
 
+    async def resumed(session):
+        done = await session.run(saying, resume=second.files.journal)
+        return done.status, session.spent("acme").calls
+
+    assert inside(settings, resumed, backends={"producer": Closing()}) == ("finished", 1)
+    assert lines_of(settings)[-1]["tenant"] == "acme"
+    with refused("session.tenant-unknown"):
+        inside(settings, resumed, tenants={"other": Limits()}, backends={"producer": Closing()})
+
 
 def test_a_misspelt_option_is_no_option():
     with pytest.raises(TypeError, match="limit"):
