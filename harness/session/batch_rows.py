@@ -248,9 +248,7 @@ class BatchRows(NoCode):
         if not rows:
             raise InvalidInput("there is no row below the names of the columns", code="row.no-rows")
         if sample is not None:
-            # All rows are shuffled, so that a larger sample by the same seed holds the smaller one.
-            shuffled = random.Random(seed).sample(range(len(rows)), len(rows))  # noqa: S311
-            rows = [rows[n] for n in sorted(shuffled[:sample])]
+            rows = _sample(rows, sample, seed)
         if "epoch" not in self._names:
             rows = _with_ids_by_epoch(rows)
         self._columns = {name for row in rows if isinstance(row, Row) for name in row.fields}
@@ -261,18 +259,7 @@ class BatchRows(NoCode):
         self.given: dict[str, Row] = {}
         self._times = Counter[str]()  # how often each row came so far
         self.refused: list[RowFailure] = []
-        ids: set[str] = set()
-        for row in rows:
-            try:
-                self._add(row, ids)
-            except InvalidInput as error:
-                self.refused.append(refusal_of(row, error))
-        if self.refused and (bad_rows == "stop" or not self.given):
-            for row in rows:
-                # Without a line, the whole file could not be read, such as an empty one.
-                if isinstance(row, InvalidInput) and row.line is None:
-                    raise row
-            raise mistakes_in(self.refused, of=len(rows), what=f"do not fit '{pipeline.name}'")
+        self._add_all(rows, bad_rows)
         for name, value in self._every.items():
             if isinstance(value, str):
                 self._warn_of_doubled_braces(name, value)
@@ -310,6 +297,22 @@ class BatchRows(NoCode):
         """A digest of the row's target and sources, on which the scores of its output depend."""
         row = self.given[name]
         return digest(orjson.dumps([row.fields.get("target"), row.sources], default=str))[:16]
+
+    def _add_all(self, rows: Sequence[Row | InvalidInput], bad_rows: BadRows) -> None:
+        """Adds each row to `given` or to `refused`; raises `InvalidInput` if that stops a batch."""
+        ids: set[str] = set()
+        for row in rows:
+            try:
+                self._add(row, ids)
+            except InvalidInput as error:
+                self.refused.append(refusal_of(row, error))
+        if self.refused and (bad_rows == "stop" or not self.given):
+            for row in rows:
+                # Without a line, the whole file could not be read, such as an empty one.
+                if isinstance(row, InvalidInput) and row.line is None:
+                    raise row
+            of_pipeline = f"do not fit '{self.pipeline.name}'"
+            raise mistakes_in(self.refused, of=len(rows), what=of_pipeline)
 
     def _add(self, row: Row | InvalidInput, ids: set[str]) -> None:
         """Adds a row to `given`, and its id to `ids`; raises `InvalidInput` if it does not fit."""
@@ -431,6 +434,12 @@ class BatchRows(NoCode):
 def _undoubled(match: re.Match[str]) -> str:
     """What a text in double braces, which is no column, stands for: a JSON text for itself."""
     return match[0][1:-1] if _COLUMN_NAME.fullmatch(match[1]) else match[0]
+
+
+def _sample(rows: Sequence[Row | InvalidInput], size: int, seed: int) -> list[Row | InvalidInput]:
+    """Draws rows, in the order of the table; a larger sample by the same seed holds a smaller."""
+    shuffled = random.Random(seed).sample(range(len(rows)), len(rows))  # noqa: S311
+    return [rows[n] for n in sorted(shuffled[:size])]
 
 
 def _with_ids_by_epoch(rows: Sequence[Row | InvalidInput]) -> list[Row | InvalidInput]:
