@@ -157,6 +157,12 @@ class NodeCall:
         if self.parent is not None:
             self.parent.keep_from_cache()
 
+    def cut(self) -> None:
+        """Notes that a limit of the run ended a loop in it: a resumed run makes the call again."""
+        self._call.is_cut = True
+        if self.parent is not None:
+            self.parent.cut()
+
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
         self.pulse.beat()

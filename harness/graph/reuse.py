@@ -87,8 +87,11 @@ class Earlier:
         """
         reason = None
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
-            invalid = _policy_change(output, call) or change_between(
-                output, call, changes, parts=self._parts_by_digest
+            cut = "a limit of the run ended its revise loop" if output.is_cut else None
+            invalid = (
+                cut
+                or _policy_change(output, call)
+                or change_between(output, call, changes, parts=self._parts_by_digest)
             )
             restored = invalid or _restored(output, call.step.form)
             if isinstance(restored, CallOutcome):
@@ -293,7 +296,8 @@ class Outputs:
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
-                self.attempts.add(record._replace(value=orjson.loads(output.data)))
+                again = record._replace(value=orjson.loads(output.data), is_cut=False)
+                self.attempts.add(again)
             await self._keep_in_cache(call, output.data, unset)
         await self.write(call, record)
         return CallOutcome(output.value, record.digest or NO_DIGEST)
@@ -359,6 +363,7 @@ def record_of(
         digest=None if data is None else digest(data),
         uses=_digests(call.uses) if call.step.node.takes_run or call.uses else None,
         is_of_run=call.is_of_run,
+        is_cut=call.is_cut,
     )
 
 

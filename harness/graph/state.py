@@ -172,6 +172,7 @@ class StepCall:
     uses: dict[str, Use] = field(default_factory=dict)
     # Whether its output holds in this run alone: a person, the memory or a limit had a part in it.
     is_of_run: bool = False
+    is_cut: bool = False  # whether a limit of the run ended a revise loop in it
     misled: int = 0  # how often it failed by a model's reply, in all parts of the run
     # Whether its function is running; only then can it be cancelled, since before and after there
     # are only records to write.

@@ -138,7 +138,9 @@ class PipelineRun(RunPlan):
                     opened.trace.instant(_outcome(ended))
                     for notice in result_notices(self.graph, ended):
                         opened.warn(notice)
-                    if ended.status == "finished" and not self.is_batch:
+                    if cut := opened.ended_loops.cut:
+                        opened.warn(_loops_cut(cut))
+                    elif ended.status == "finished" and not self.is_batch:
                         opened.replies.drop()
                     if ended.failures:
                         raise ended.error
@@ -336,6 +338,14 @@ class PipelineRun(RunPlan):
             evaluator_pool=opened.casting.pool,
             warnings=tuple(opened.warnings),
         )
+
+
+def _loops_cut(loops: int) -> Notice:
+    return Notice(
+        code="loop.cut",
+        message=f"a limit ended {loops:,} of its revise loops before their drafts passed; the run "
+        "goes on with them when it is resumed with more room, a batch by the same command",
+    )
 
 
 def _outcome(ended: Execution) -> events.Outcome:

@@ -124,7 +124,10 @@ async def rehearse(
         outermost = next((record for record in records if record.label == label), None)
         if outermost is None or label in reused:
             continue
-        if outermost.status in {"done", "reused"} and outermost.node in graph.nodes:
+        last_output = earlier.outputs.last(outermost.node, outermost.item)
+        if last_output is not None and last_output.is_cut:
+            unfinished.append(label)  # its replies are kept, and its loop goes on
+        elif outermost.status in {"done", "reused"} and outermost.node in graph.nodes:
             calls = [record for record in records if record.label not in reused]
             reason = reasons.get(label, "what it takes is made again")
             again.append(_remake(label, calls, reason=reason))

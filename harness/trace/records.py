@@ -184,6 +184,7 @@ class NodeOutput(NamedTuple):
     is_of_run: bool = False  # whether a person, the memory, a limit or a policy had a part in it
     # For each model in the value, the fields that were left to their defaults; None if none were.
     unset: Sequence[Sequence[str]] | None = None
+    is_cut: bool = False  # whether a limit ended a loop in it, which a resumed run continues
 
 
 class RunEnded(NamedTuple):

@@ -14,6 +14,7 @@ from session_runs import (
     GOOD,
     SOURCE,
     Calls,
+    Charging,
     codes,
     fail,
     instants_of,
@@ -462,6 +463,47 @@ def test_at_a_limit_the_rest_is_given_and_a_resume_goes_on_within_a_higher_one(s
     result = resume(pipeline, settings, limits=Limits(max_calls=3), **how)
     assert (result.status, result.result) == ("finished", "a b c")
     assert (result.spent.calls, len(backend.requests)) == (3, 3)
+
+
+def test_a_loop_that_a_limit_of_the_run_ended_goes_on_with_more_room(settings):
+    async def start(run: Run) -> str:
+        return await run.chat("producer", "Begin.")
+
+    async def text(run: Run, start: str) -> str:
+        told = await run.chat("producer", f"{start}?")
+        return (await run.wiggum(told, sources=[SOURCE], rubric="answer")).text
+
+    async def last(text: str) -> str:
+        return text.upper()
+
+    pipeline = pipeline_of(start, text, last)
+    backend = ScriptedBackend(["a", "b", BAD, GOOD])
+    how = {"backends": {"producer": backend}}
+    cut = run(pipeline, settings, limits=Limits(max_calls=3), **how)
+    assert (cut.status, cut.result, len(backend.requests)) == ("finished", BAD.upper(), 3)
+    assert cut.loops[0].stop_reason == "budget"
+    assert [one.code for one in cut.warnings if one.code == "loop.cut"] == ["loop.cut"]
+
+    same = resume(pipeline, settings, **how)  # without more room, nothing is lost
+    assert (same.status, same.result, len(backend.requests)) == ("finished", BAD.upper(), 3)
+    more = resume(pipeline, settings, limits=Limits(max_calls=9), **how)
+    assert (more.status, more.result, len(backend.requests)) == ("finished", GOOD.upper(), 4)
+    assert ([one.passed for one in more.loops], more.spent.calls) == ([True], 4)
+    assert more.reused == ("start",)
+    again = resume(pipeline, settings, **how)
+    assert (again.had_finished, again.result) == (True, GOOD.upper())
+
+
+def test_a_loop_with_limits_of_its_own_stays_as_it_ended(settings):
+    async def text(run: Run) -> str:
+        return (await run.wiggum("t", sources=[SOURCE], rubric="answer", max_cost_usd=0.3)).text
+
+    pipeline = pipeline_of(text, limits=Limits(max_cost_usd=9))
+    backend = Charging([BAD])
+    done = run(pipeline, settings, backends={"producer": backend})
+    assert (done.loops[0].stop_reason, done.warnings) == ("budget", ())
+    again = resume(pipeline, settings, backends={"producer": backend})
+    assert (again.had_finished, len(backend.requests)) == (True, 1)
 
 
 def test_limits_that_a_run_was_given_hold_for_its_further_parts(settings):

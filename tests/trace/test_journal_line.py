@@ -58,7 +58,7 @@ WHOLE = [
     Flows("output", (1, 2), 3),
     Content("f00d", "a text"),
     NodeOutput("plan", 1, None, {"task": "d16e"}, "c0de", "no task", "7e87", {})._replace(
-        is_default=True, is_of_run=True, unset=[["to"]]
+        is_default=True, is_of_run=True, unset=[["to"]], is_cut=True
     ),
     RunEnded(1, "error", "X: y"),
 ]
