@@ -21,6 +21,7 @@ NUMBERS = {
     "a heading": ("# Top 99\n\n2 servers", []),
     "every occurrence": ("2 of 9, 9 of 2", ["9", "9"]),
     "ranges and units": ("2\u201350 ms, 2-50 ms, 2x", []),
+    "in addresses with Windows line ends": ("[a][b]\r\n\r\n[b]: http://x/7\r\n'99'\r\n\r\nSo.", []),
     "in code": ("```\nport = 8080\n```\n", ["8080"]),
 }
 SHARES = {"a comma behind a number": 0.5, "every occurrence": 0.5}

@@ -213,6 +213,7 @@ PATTERNS = {
     "everywhere, up to a limit": row(Regex(pattern="a", max=3), "a" * 5_000, 0, ["too-many@0"]),
     "the start of a line": row(Regex(pattern="^So"), YEARS, 1, []),
     "another case": row(Regex(pattern="none"), YEARS, 0, ["too-few"]),
+    "the end of a line of Windows": row(Regex(pattern="one$", min=2), "one\r\none\r\n", 1, []),
     "nothing reaches over a heading": row(Regex(pattern=r"None.*\n\n# C"), YEARS, 0, ["too-few"]),
 }
 TABLES = {
