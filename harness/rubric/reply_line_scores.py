@@ -52,8 +52,7 @@ _MARKUP = re.compile(
     r"</?[a-z]\w*>|<(?=\s*(?:</|\Z))|[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:",
     re.IGNORECASE | re.MULTILINE,
 )
-
-
+# `<clear>`, which opens the text about a dimension, and its end.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-z][\w-]*+)>", re.IGNORECASE)
 
 
