@@ -129,7 +129,7 @@ def test_the_share_of_names_is_that_of_the_names_in_each_section():
 
 
 def test_names_may_come_from_the_task_or_be_allowed():
-    graded = draft("On the Zuse of Turing.", SOURCE, task="About Turing")
+    graded = draft("On the Zuse of Turing, `cafe\u0301_x`.", SOURCE, task="Turing's `caf\u00e9_x`")
 
     assert GroundedNames(allowed=("Zuse",)).grade(graded).findings == ()
     assert len(GroundedNames().grade(graded).findings) == 1
