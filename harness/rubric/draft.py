@@ -211,13 +211,13 @@ def visible_text(blocks: Iterable[Block]) -> str:
     )
 
 
-_TITLE = r"(?:(?:[ \t]+\n?|\n)[ \t]*(?:\"[^\"\n]*\"|'[^'\n]*'))?"  # no blank line before it
+_TITLE = r"(?:(?:[ \t\r]+\n?|\n)[ \t]*(?:\"[^\"\n]*\"|'[^'\n]*'))?"  # no blank line before it
 # Behind the text of a link or in a line of its own, and around any text. Not in code, which a
 # reader sees: it is matched first.
 _ADDRESS_OR_TAG = re.compile(
     r"(?P<code>(?<!`)`++[^`]++`++)"
     rf"|(?<=\])\((?>(?:[^()\s]|\([^()\s]*\))*){_TITLE}\)"
-    rf"|^ {{0,3}}\[[^\^\]\n][^\]\n]*\]:[ \t]*\S++{_TITLE}[ \t]*$"
+    rf"|^ {{0,3}}\[[^\^\]\n][^\]\n]*\]:[ \t]*\S++{_TITLE}[ \t\r]*$"
     r"|</?[A-Za-z][\w-]*+(?:\s[^<>]*+)?/?>",
     re.MULTILINE,
 )

@@ -224,10 +224,9 @@ class ChosenRubric:
 
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: what scores depend on."""
-        return (
-            # The least of these digests is the same whatever the rubric's own threshold is.
-            min(at_any_threshold(self.rubric)) if self.at_any_threshold else self.rubric.sha256,
-        )
+        # The least of these digests is the same whatever the rubric's own threshold is.
+        digests = at_any_threshold(self.rubric) if self.at_any_threshold else {self.rubric.sha256}
+        return (min(digests),)
 
 
 # Endings of a rubric's file; a name with one of them is a path.

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 
 from harness.compress import condense, condense_toward
 from harness.inference import Message
@@ -300,7 +299,6 @@ def rule_keys(dimension: Dimension) -> Mapping[str, str]:
     return keys
 
 
-@cache
 def scores_of(scale: Scale) -> tuple[float, ...]:
     """The scores of a scale, from the worst to the best; whole ones as integers."""
     # As fractions of what was written: in floats, three steps of 0.1 are not 0.3.

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from harness.rubric import reply_numbers
 from harness.rubric.draft import Draft
-from harness.rubric.prompt import scores_of
 from harness.rubric.reply_json_scores import JsonScores
 from harness.rubric.reply_line_scores import LineScores
 from harness.rubric.reply_statements import AskedDimensions, RuleAnswer, Statement
@@ -33,14 +32,14 @@ _MOST_REPLY_CHARS = 100_000
 _COPIES = (
     # Data between its marks, which models copy from the prompt; up to the end if it is not closed.
     re.compile(
-        r"<(task|source|draft|blockquote|quote)\b[^>\n]{0,40}>.*?(?:</\1[^>\n]{0,20}>?|\Z)"
+        r"<(task|target|source|draft|blockquote|quote)\b[^>\n]{0,40}>.*?(?:</\1[^>\n]{0,20}>?|\Z)"
         r"|<!--.*?(?:-->|\Z)",
         re.DOTALL | re.IGNORECASE,
     ),
     re.compile(r"^[ \t*+-]*>.*$", re.MULTILINE),
 )
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
-_ONE_FENCE = re.compile(r"\s*`{3,}\w*\n(?>(?:(?!```)[\s\S])*)```\s*")
+_ONE_FENCE = re.compile(r"\s*`{3,}\w*[ \t\r]*\n(?>(?:(?!```)[\s\S])*)```\s*")
 _FENCE_MARK = re.compile(r"(?:```|~~~)\w*")
 # The label or the score of a line such as `"clear": "8"`: their quotes make no quotation.
 _QUOTED_LABEL_OR_SCORE = re.compile(
@@ -77,7 +76,8 @@ def read_reply(
     # 2. What the draft states too: the reply may copy it, unless it has no words beside its scores.
     copied: set[tuple[str, float]] = set()  # (dimension, score)
     if re.search(r"\w", _FENCE_MARK.sub("", _without(text, [*stated.json_spans, *stated.spans]))):
-        of_draft = _stated_in(_with_widths(f"{draft.text}\n{draft.evidence}"), asked)
+        data = "\n".join((draft.text, draft.evidence, *draft.targets))
+        of_draft = _stated_in(_with_widths(data), asked)
         # The scale that the draft names beside a score does not count: who copies the score may
         # leave it out.
         copied = {(s.dimension, _rounded(s, asked)) for s in of_draft.statements}
@@ -164,14 +164,16 @@ def _rounded(statement: Statement, asked: AskedDimensions) -> float:
 def _bare_scores_have_another_scale(
     statements: Sequence[Statement], asked: AskedDimensions
 ) -> bool:
-    scores = [(s.score, asked.scales[s.dimension]) for s in statements if s.is_bare]
+    bare = [(s, asked.scales[s.dimension]) for s in statements if s.is_bare]
     # 80 is not a score of 10, so neither is the 7 beside it; 11 is a slip.
-    if any(score > scale.max + 0.25 * abs(scale.max) for score, scale in scores):
+    if any(s.score > scale.max + 0.25 * abs(scale.max) for s, scale in bare):
         return True
     # 0.85 is not nearly 1 of 10, but scales of up to 2 have such fractions.
-    coarse = [(score, scale) for score, scale in scores if scale.max > 2]
-    are_fractions = all(0 <= score <= 1 for score, _ in coarse)
-    return are_fractions and any(score not in scores_of(scale) for score, scale in coarse)
+    coarse = [(s, scale) for s, scale in bare if scale.max > 2]
+    are_fractions = all(0 <= s.score <= 1 for s, _ in coarse)
+    return are_fractions and any(
+        s.score < scale.min or s.score != _rounded(s, asked) for s, scale in coarse
+    )
 
 
 def _agreed(statements: Sequence[Statement], name: str) -> Statement | None:

@@ -52,6 +52,8 @@ _MARKUP = re.compile(
     r"</?[a-z]\w*>|<(?=\s*(?:</|\Z))|[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:",
     re.IGNORECASE | re.MULTILINE,
 )
+# `<clear>`, which opens the text about a dimension, and its end.
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-z][\w-]*+)>", re.IGNORECASE)
 
 
 class LineScores:
@@ -59,8 +61,8 @@ class LineScores:
 
     def __init__(self, text: str, asked: AskedDimensions) -> None:
         self.statements: list[Statement] = []
-        self._text = text
         self._asked = asked
+        self._text = _TAG.sub(self._heading, text)
         # The dimension that the line being read is about, and every position where that changes.
         self._subject = asked.single
         self._subject_changes = [0]
@@ -78,6 +80,14 @@ class LineScores:
         self._read_mentions()
         for statement in labelled:
             self._read_correction(statement)
+
+    def _heading(self, tag: re.Match[str]) -> str:
+        """A heading for a tag that names a dimension, as long as `<clear>`; others as they are."""
+        if not self._asked.named_by(tag["name"]):
+            return tag[0]
+        # Among several dimensions, what stands behind the end of one is about none.
+        mark = " " if self._asked.single else "#"
+        return f"\n{mark:{len(tag[0]) - 2}}\n" if tag["end"] else f"\n{tag['name']}:"
 
     def _read_line(self, start: int, end: int) -> None:
         opening = _OPENING.match(self._text, start, end)
@@ -127,8 +137,9 @@ class LineScores:
         number = reply_numbers.AT_FIRST.match(self._text, start, end)
         if not number or not self._subject:
             return
-        # Words behind a number without a scale may say what it counts.
-        is_count = not number["scale_end"] and self._text[number.end() : end].strip(" \t\r*_`.]")
+        # Words behind a number without a scale may say what it counts, but not behind an arrow.
+        rest = self._text[number.end() : end].strip(" \t\r*_`.]")
+        is_count = rest and not number["scale_end"] and not re.match(reply_numbers.ARROW, rest)
         is_below_name = _MARKS_ONLY.fullmatch(self._text, self._subject_changes[-1], start)
         if is_below_name and not is_count:
             self._state(self._subject, number, start)

@@ -151,19 +151,33 @@ def end_near(named: Sequence[tuple[int, float]], position: int, score: float) ->
 
 # Refuses the beginning of a list: `1. Intro`, or anchors such as `9: Yes. 3: No.`
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
+# What may stand between a label and its score.
+_FILLER = _any(
+    r"[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]",
+    r"[,;](?=\d)",
+    # A dash before a digit is a minus.
+    r"[-\u2013\u2014](?=[ \t>])",
+    r"[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))",
+    r"\bfrom[ \t]\d{1,3}[ \t]to\b",
+    r"\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
+    r"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b",
+)
+_FILLERS = rf"(?>{_FILLER}{{0,40}})"
+ARROW = r"(?:[-=\u2013\u2014]+>|\u2192)"
 # What ends a score: a mark, a dash that begins no range, or a word that gives the reason.
 _SCORE_ENDS = _any(
     r"\Z",
     r"[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]",
     r"[*_]+(?![*_ \t]*/)",
-    # Ticks, crosses and lights. Stars do not, as four may be of five, nor do arrows and signs
-    # of sums.
+    # Ticks, crosses and lights. Stars do not, as four may be of five, nor do signs of sums.
     r"[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]",
     r"\|(?!\w)",
     r"[.:](?!\d)",
     # A comma ends no score in a list: `clear, useful: 7, 5`.
     r",(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))",
-    r"[-\u2013\u2014](?![ \t]*\d|-*>[ \t]*\d)",
+    r"[-\u2013\u2014](?![ \t]*\d|[-\u2013\u2014]*>)",
+    # `8 -> fine`, but not `8 -> raised to 9`.
+    rf"{ARROW}(?!{_FILLERS}(?:\d|{_WORD_ALONE}))",
     r"(?:because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:))\b",
 )
 _END_OF_SCORE = rf"(?=[ \t]*+{_SCORE_ENDS})"
@@ -188,17 +202,6 @@ ALONE = re.compile(
 )
 """A score that is all of a cell or a value."""
 _ASIDE = r"[ \t*_]*+[(\uff08\[](?![*_ \t]*\d[\d.]*[*_ \t]*[/\uff0f])[^()\[\]\n]{0,60}+[)\uff09\]]"
-_FILLER = _any(
-    r"[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]",
-    r"[,;](?=\d)",
-    # A dash before a digit is a minus.
-    r"[-\u2013\u2014](?=[ \t>])",
-    r"[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))",
-    r"\bfrom[ \t]\d{1,3}[ \t]to\b",
-    r"\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
-    r"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b",
-)
-_FILLERS = rf"(?>{_FILLER}{{0,40}})"
 STATED = re.compile(
     rf"(?:{_ASIDE})?(?P<between>{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
 )

@@ -85,7 +85,7 @@ def shipped_prompts() -> Mapping[str, str]:
     return {name: text.strip() for name, text in read_written(SHIPPED).plain().items()}
 
 
-_BLANK = re.compile(r"\n(?:[ \t]*\n)+")
+_BLANK = re.compile(r"\r?\n(?:[ \t]*\r?\n)+")
 FIELD = re.compile(r"(?P<escape>\\?)\{ *(?P<words>[^\W\d]\w*(?: +\w+)*) *\}")
 _IF = re.compile(
     r"(?<!\\)\{ *if +(?P<asked>\w+) *\}(?P<then>.*?)"

@@ -39,7 +39,7 @@ from harness.rubric.calibration.bounds import (
     AtThreshold,
     Risk,
     RiskAim,
-    most_wrong,
+    drafts_for,
     named_threshold,
     upper_bound,
 )
@@ -248,7 +248,7 @@ def by_observed_rate(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
 
 def by_uncorrected_bound(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
     """The lowest threshold whose exact bound is within the target."""
-    return _lowest(steps.wrong <= most_wrong(steps.drafts, aim)[_trials(steps, aim)])
+    return _lowest(_trials(steps, aim) >= drafts_for(steps.wrong, aim))
 
 
 def _trials(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:

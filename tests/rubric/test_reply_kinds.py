@@ -27,6 +27,9 @@ SCALES = {
     "1-100": Scale(min=1, max=100, step=1),
     "0-1": Scale(min=0, max=1),
     "pass": Scale(min=0, max=1, step=1),
+    "-5--1": Scale(min=-5, max=-1, step=1),
+    "-1-1": Scale(min=-1, max=1, step=0.5),
+    "fine": Scale(min=0, max=100_000, step=0.01),
 }
 DRAFT = Draft(text="Team A won, 4 of 5 games. Our own mark is clear: 9/10.", task="Report.")
 
@@ -45,19 +48,3 @@ def read(scale: str, names: str, reply: str) -> str:
 @pytest.mark.parametrize(("scale", "names", "reply", "scores"), ROWS)
 def test_a_reply_gives_the_scores_that_a_person_reads_or_none(scale, names, reply, scores):
     assert read(scale, names, reply) == scores
-
-
-def test_on_a_scale_that_ends_below_zero_scores_are_read():
-    dimension = Dimension(name="clear", judge="Is it?", scale=Scale(min=-5, max=-1, step=1))
-    rubric = Rubric(id="essay", title="Essay", dimensions=(dimension,))
-    read = read_reply("clear: -1", rubric, rubric.judged, draft=DRAFT)
-
-    assert read["clear"].score == -1
-
-
-def test_on_scales_below_zero_a_typographic_minus_is_a_sign():
-    dimension = Dimension(name="clear", judge="Is it?", scale=Scale(min=-1, max=1, step=0.5))
-    rubric = Rubric(id="essay", title="Essay", dimensions=(dimension,))
-    read = read_reply("clear: \u22120.5", rubric, rubric.judged, draft=DRAFT)
-
-    assert read["clear"].score == -0.5

@@ -25,7 +25,7 @@ VALUES = {"task": "Say it.", "sources": "", "history": "", "good": "It is.", "cu
     [
         pytest.param("Do: {task}\n\n{good}", "Do: Say it.\n\nIt is.", id="fields"),
         pytest.param("{sources}\n\n{task}\n\nSo far:\n{history}", "Say it.", id="empty paragraphs"),
-        pytest.param("A\n \n\n\nB", "A\n\nB", id="one blank line between paragraphs"),
+        pytest.param("A\n \r\n\r\nB", "A\n\nB", id="one blank line between paragraphs"),
         pytest.param("{if good}Keep it. {end}{task}", "Keep it. Say it.", id="if"),
         pytest.param("{if history}Keep it. {end}{task}", "Say it.", id="if it is empty"),
         pytest.param("{if history}a{else}b{end} c", "b c", id="else"),

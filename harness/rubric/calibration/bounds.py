@@ -21,8 +21,6 @@ from harness.errors import InvalidInput
 Risk = Literal["accepted", "rejected", "all"]
 """The drafts of which an error rate is a share."""
 
-Counts = NDArray[np.int64]
-
 # The sequence begins where this share of the drafts is accepted, unless that is too few.
 _STRICTEST_SHARE = 0.1
 
@@ -120,48 +118,37 @@ def interval(wrong: int, drafts: int, *, confidence: float) -> tuple[float, floa
     return low, upper_bound(wrong, drafts, error=error)
 
 
-def most_wrong(drafts: int, aim: RiskAim) -> Counts:
-    """`(1 + drafts,)`: the most wrong ones of 0, 1, 2 … drafts; -1 if so few prove nothing."""
-    binom = library("scipy.stats").binom
-    sizes = np.arange(drafts + 1)
-    # The quantile is the first number whose probability is not below the error: mostly one more.
-    quantiles = np.nan_to_num(binom.ppf(aim.error, sizes, aim.target)).astype(np.int64)
-    return np.asarray(quantiles - (binom.cdf(quantiles, sizes, aim.target) > aim.error))
+def drafts_for(wrong: Sequence[int], aim: RiskAim) -> NDArray[np.int64]:
+    """`(k,)`: among how many drafts so many wrong ones keep the aim, each by itself."""
+    further = 1 + np.asarray(wrong, dtype=np.int64)
+    # At the target rate, so many good drafts before one further is wrong are rarer than the error.
+    good = library("scipy.stats").nbinom.isf(aim.error, further, aim.target)
+    return np.asarray(further + good, dtype=np.int64)
 
 
 def least_drafts(aim: RiskAim) -> int:
     """The fewest drafts with which anything can be claimed."""
-    # A sequence of thresholds begins where one wrong draft is allowed for: see `_first_size`.
-    allowed = int(aim.risk == "accepted")
-    # Long enough: without a wrong draft, about -log(error) / target are needed; with one, more.
-    tried = math.ceil(10 * (1 - math.log(aim.error)) / aim.target)
-    return int(np.argmax(most_wrong(tried, aim) >= allowed))
+    # One wrong draft must not end a sequence of thresholds at its beginning.
+    return int(drafts_for([int(aim.risk == "accepted")], aim)[0])
 
 
 def named_threshold(steps: Sequence[AtThreshold], aim: RiskAim) -> AtThreshold | None:
     """The lowest threshold of one label set that keeps the aim; None if none does."""
-    drafts = steps[0].drafts if steps else 0
-    limits = most_wrong(drafts, aim)
+    needed = drafts_for([step.wrong for step in steps], aim)
     # The share of wrong ones among the accepted may rise with the threshold, where a judge is
     # fooled. So thresholds are tested in a fixed sequence, strictest first, and the first failure
     # ends it (Bauer 1991; "learn then test", Angelopoulos et al. 2022). The other shares, of what
     # people reject and of all drafts, only fall: their exact bounds need no correction.
-    fewest = _first_size(limits, drafts) if aim.risk == "accepted" else 0
+    fewest = 0
+    if steps and aim.risk == "accepted":
+        # Begun with very few, it would get stuck where a judge errs at the very top.
+        fewest = max(least_drafts(aim), math.ceil(_STRICTEST_SHARE * steps[0].drafts))
     named = None
-    for step in steps:
+    for step, least in zip(steps, needed, strict=True):
         # A threshold that accepts fewer drafts is not tested, so it is not named and ends nothing.
         if step.accepted < fewest:
             continue
-        if step.wrong > limits[step.trials(aim.risk)]:
+        if step.trials(aim.risk) < least:
             break
         named = step
     return named
-
-
-def _first_size(limits: Counts, drafts: int) -> int:
-    """The fewest drafts that the strictest threshold of the sequence must accept."""
-    # One wrong draft must not end the sequence at its beginning; and begun with very few, it would
-    # get stuck where a judge errs at the very top.
-    with_one = np.flatnonzero(limits >= 1)
-    fewest = int(with_one[0]) if len(with_one) else drafts + 1
-    return max(fewest, math.ceil(_STRICTEST_SHARE * drafts))

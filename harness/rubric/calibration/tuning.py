@@ -17,8 +17,8 @@ from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
     at_threshold,
+    drafts_for,
     least_drafts,
-    most_wrong,
     named_threshold,
     steps_of,
     upper_bound,
@@ -319,31 +319,21 @@ def shared_aim(aim: RiskAim, looks: Iterable[Attempt]) -> RiskAim:
 def _missing(steps: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | None:
     """How many more drafts could support a claim, and the threshold that needs fewest.
 
-    None if no number of drafts that was tried is enough.
+    None if every draft fails at every threshold.
     """
-    if not steps:
-        return None
-    # Far more drafts than any step could need: at 5 %, ten wrong of a hundred need several hundred.
-    tried = math.ceil(4 * (steps[0].drafts + 100) / aim.target)
-    wrong_allowed = most_wrong(tried, aim)  # by the number of drafts
     # Such a sequence begins where one wrong draft is allowed.
     least_wrong = 1 if aim.risk == "accepted" else 0
-    missing_by_threshold = []
-    for step in steps:
-        enough = np.flatnonzero(wrong_allowed >= max(step.wrong, least_wrong))
-        if len(enough):
-            missing = max(1, int(enough[0]) - step.trials(aim.risk))
-            missing_by_threshold.append((missing, step.threshold))
-    return min(missing_by_threshold, default=None)
+    needed = drafts_for([max(step.wrong, least_wrong) for step in steps], aim).tolist()
+    missing = (max(1, n - step.trials(aim.risk)) for n, step in zip(needed, steps, strict=True))
+    return min(zip(missing, (step.threshold for step in steps), strict=True), default=None)
 
 
 def _agreements(
     scored: Sequence[Rated], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
     """The agreement in each dimension, and of scores for whole drafts."""
-    lengths = np.array(
-        [len(rated.labeled.draft or "") or np.nan for rated in scored]
-    )  # NaN: unknown
+    # NaN: unknown.
+    lengths = np.array([len(rated.labeled.draft or "") or np.nan for rated in scored])
     for name in (*(dimension.name for dimension in rubric.dimensions), COMPOSITE):
         people = people_of(scored, name)
         evaluator = np.array([rated.scores.get(name, np.nan) for rated in scored])

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import inspect
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -25,6 +26,8 @@ from harness.rubric.checks.base import Check, Grade, path_beside
 from harness.rubric.draft import Draft, Finding
 
 _Score = Callable[[Draft], object]
+
+_RUNNING = threading.RLock()  # a file may load a rubric in its turn
 
 Refuse = Callable[[Path], Notice | None]
 """Says why the code of a file may not be run; None if it may."""
@@ -58,7 +61,12 @@ class Function(Check):
         refusal = refuse(path) if refuse is not None else None
         if refusal is not None:
             raise Mistake(refusal.message, code=refusal.code)
-        module, content = _run(path) if place.endswith(".py") else _import(place)
+        if place.endswith(".py"):
+            # One at a time: a module that another thread still runs lacks functions.
+            with _RUNNING:
+                module, content = _run(path)
+        else:
+            module, content = _import(place)
         function = getattr(module, name, None)
         if function is None:
             functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]

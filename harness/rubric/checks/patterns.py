@@ -83,8 +83,9 @@ class Regex(Check):
         deadline = time.monotonic() + self.timeout_s
         by_section = []
         for section in draft.sections:
+            text = section.text.replace("\r\n", "\n")  # `$` does not match before `\r`
             matches = matches_in(
-                section.text, self.pattern, deadline, timeout_s=self.timeout_s, flags=re.MULTILINE
+                text, self.pattern, deadline, timeout_s=self.timeout_s, flags=re.MULTILINE
             )
             by_section.append([match[0] for match in islice(matches, _MOST_MATCHES)])
         if self.scope == "section":

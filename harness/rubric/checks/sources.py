@@ -358,7 +358,7 @@ _DOTTED = re.compile(r"\b[^\W\d_a-z]\.(?:\s?[^\W\d_a-z]\.)+")
 
 def identifier_parts(text: str) -> list[str]:
     """The words of identifiers, in their own case: of `os.path.join(a)` they are os, path, join."""
-    return [part for part in _PART.findall(text) if not part.isdecimal()]
+    return [part for part in _PART.findall(composed(text)) if not part.isdecimal()]
 
 
 def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from difflib import SequenceMatcher
+from collections.abc import Iterable
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -168,33 +168,33 @@ class Headings(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of titles in place."""
-        places: dict[tuple[str, ...], int] = {}  # words of a heading → its place among headings
-        headings = [section.title for section in draft.sections if section.level]
-        for place, heading in enumerate(headings):
+        forms_of_titles = [{*_forms(title, draft.language)} for title in self.titles]
+        # For the place of each title in the list, the longest run of titles in order up to it.
+        runs: dict[int, tuple[int, ...]] = {}
+        for heading in (section.title for section in draft.sections if section.level):
             # As written too: what looks like a tag may be a word, as in `List<T>`.
-            for form in (heading, shown_text(heading)):
-                for compared in _forms(form, draft.language):
-                    places.setdefault(compared, place)
-        place_by_title: dict[str, int | None] = {}
-        for title in self.titles:
-            matches = [places[form] for form in _forms(title, draft.language) if form in places]
-            place_by_title[title] = next(iter(matches), None)
-        present = [p for p in place_by_title.values() if p is not None]
-        blocks = SequenceMatcher(
-            None, present, sorted(present), autojunk=False
-        ).get_matching_blocks()
-        in_order = {place for block in blocks for place in present[block.a : block.a + block.size]}
+            forms = {*_forms(heading, draft.language), *_forms(shown_text(heading), draft.language)}
+            for place, forms_of_title in enumerate(forms_of_titles):
+                if not forms_of_title.isdisjoint(forms):
+                    earlier = _longest(run for last, run in runs.items() if last < place)
+                    runs[place] = (*earlier, place)
+        in_order = _longest(runs.values())
         order = ", ".join(f'"{title}"' for title in self.titles)
         # Findings are about the whole draft: a section that is written again keeps its heading.
         findings = []
-        for title, title_place in place_by_title.items():
-            if title_place is None:
+        for place, title in enumerate(self.titles):
+            if place not in runs:
                 message = f'add the heading "{title}", which is missing'
                 findings.append(Finding(message, code="check.heading-missing"))
-            elif title_place not in in_order:
+            elif place not in in_order:
                 message = f'move the heading "{title}": the order is {order}'
                 findings.append(Finding(message, code="check.heading-misplaced"))
         return Grade(1 - len(findings) / len(self.titles), tuple(findings))
+
+
+def _longest(runs: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The longest of these; of several, the one with the first titles."""
+    return min(runs, key=lambda run: (-len(run), run), default=())
 
 
 def _forms(title: str, language: Language | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

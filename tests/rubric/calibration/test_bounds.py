@@ -9,9 +9,9 @@ from harness.errors import InvalidInput
 from harness.rubric.calibration.bounds import (
     RiskAim,
     at_threshold,
+    drafts_for,
     interval,
     library,
-    most_wrong,
     named_threshold,
     steps_of,
     upper_bound,
@@ -35,18 +35,16 @@ RISKS = ["accepted", "rejected", "all"]
     ("target", "least"), [(0.05, [45, 77, 105, 132]), (0.1, [22, 38, 52, 65])], ids=["5%", "10%"]
 )
 def test_so_many_drafts_are_needed_with_none_one_two_and_three_wrong(target, least):
-    most = most_wrong(200, RiskAim(target=target))
-
-    assert [int(np.flatnonzero(most >= wrong)[0]) for wrong in range(4)] == least
+    assert [*drafts_for(range(4), RiskAim(target=target))] == least
 
 
 @given(st.floats(0.005, 0.95), st.floats(0.5, 0.995), st.integers(1, 5), st.integers(1, 300))
-def test_so_many_may_be_wrong_that_one_more_would_be_too_likely(target, confidence, tried, drafts):
+def test_one_draft_less_would_not_keep_the_aim(target, confidence, tried, wrong):
     aim = RiskAim(target=target, confidence=confidence, looks=tried)
-    most = int(most_wrong(drafts, aim)[drafts])
+    [least] = drafts_for([wrong], aim)
 
-    assert most == -1 or stats.binom.cdf(most, drafts, target) <= aim.error + 1e-12
-    assert most == drafts or stats.binom.cdf(most + 1, drafts, target) > aim.error - 1e-12
+    assert stats.binom.cdf(wrong, least, target) <= aim.error + 1e-12
+    assert stats.binom.cdf(wrong, least - 1, target) > aim.error - 1e-12
 
 
 def test_bounds_are_those_of_clopper_and_pearson():

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from graded import draft, found, messages, refused
@@ -351,6 +352,12 @@ def test_nothing_is_put_where_imports_look(directory):
     assert check.grade(draft("a")).share == 1
     assert sys.path == before
     assert sys.modules["json"] is json
+
+
+def test_a_file_that_another_thread_runs_is_waited_for(directory):
+    (directory / "slow.py").write_text("import time\ntime.sleep(0.2)\ndef f(draft): return 1")
+    with ThreadPoolExecutor() as threads:
+        assert len([*threads.map(function, ["./slow.py:f"] * 3, [directory] * 3)]) == 3
 
 
 def test_a_file_that_was_changed_is_read_again_and_makes_another_rubric(directory):

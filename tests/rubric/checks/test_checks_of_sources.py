@@ -21,6 +21,7 @@ NUMBERS = {
     "a heading": ("# Top 99\n\n2 servers", []),
     "every occurrence": ("2 of 9, 9 of 2", ["9", "9"]),
     "ranges and units": ("2\u201350 ms, 2-50 ms, 2x", []),
+    "in addresses with Windows line ends": ("[a][b]\r\n\r\n[b]: http://x/7\r\n'99'\r\n\r\nSo.", []),
     "in code": ("```\nport = 8080\n```\n", ["8080"]),
 }
 SHARES = {"a comma behind a number": 0.5, "every occurrence": 0.5}
@@ -128,7 +129,7 @@ def test_the_share_of_names_is_that_of_the_names_in_each_section():
 
 
 def test_names_may_come_from_the_task_or_be_allowed():
-    graded = draft("On the Zuse of Turing.", SOURCE, task="About Turing")
+    graded = draft("On the Zuse of Turing, `cafe\u0301_x`.", SOURCE, task="Turing's `caf\u00e9_x`")
 
     assert GroundedNames(allowed=("Zuse",)).grade(graded).findings == ()
     assert len(GroundedNames().grade(graded).findings) == 1

@@ -123,6 +123,10 @@ HEADINGS = {
     "numbers and markup": row(ORDER, "# 1. AIM\n# 2.1 *Method*:\n# Result!\n", 1, []),
     "one missing": row(ORDER, "# Aim\n# Result\n", 2 / 3, [MISSING]),
     "one out of place": row(ORDER, "# Method\n# Result\n# Aim\n", 2 / 3, [MISPLACED]),
+    "in order at a later place": row(ORDER, "# Result\n# Aim\n# Method\n# Result\n", 1, []),
+    "as few out of place as can be": row(
+        Headings(titles=("A", "B", "C", "D")), "# B\n# D\n# C\n# A\n", 1 / 2, [MISPLACED] * 2
+    ),
     "in code": row(ORDER, "```\n# Aim\n```\n\n# Method\n\n# Results\n", 1 / 3, [MISSING] * 2),
     "attributes, a link of a wiki": row(ORDER, "# Aim {#a}\n# [[x|Method]]\n# Result {.b}", 1, []),
     "no heading": row(ORDER, "", 0, [MISSING] * 3),
@@ -209,6 +213,7 @@ PATTERNS = {
     "everywhere, up to a limit": row(Regex(pattern="a", max=3), "a" * 5_000, 0, ["too-many@0"]),
     "the start of a line": row(Regex(pattern="^So"), YEARS, 1, []),
     "another case": row(Regex(pattern="none"), YEARS, 0, ["too-few"]),
+    "the end of a line of Windows": row(Regex(pattern="one$", min=2), "one\r\none\r\n", 1, []),
     "nothing reaches over a heading": row(Regex(pattern=r"None.*\n\n# C"), YEARS, 0, ["too-few"]),
 }
 TABLES = {
