@@ -191,6 +191,7 @@ def test_a_script_is_played_in_order_and_its_end_says_at_which_call():
             await backend.chat(request("third"))
         assert backend.requests == [request(text) for text in ("first", "second", "third")]
         await backend.aclose()
+        assert (await ScriptedBackend("one text").chat(request())).text == "one text"
 
     asyncio.run(main())
 
