@@ -46,7 +46,9 @@ class TurnKnowledge:
             return False
         message = str(error)
         # Extras are left out first: without them the conversation says the same.
-        if any(name in message for turn in sent.messages for name in turn.extra_names):
+        # As words: an error about a hostname refuses no `name`.
+        names = {name for turn in sent.messages for name in turn.extra_names}
+        if any(re.search(rf"\b{re.escape(name)}\b", message) for name in names):
             self._folds |= {"extras"}
             return True
         if not _ABOUT_TURNS.search(message):
