@@ -72,6 +72,11 @@ class Replica:
     out_until_ns: int = 0
     is_gone: bool = False  # whether nobody listened there when it last failed
 
+    @property
+    def has_place(self) -> bool:
+        """Whether it takes a further call now."""
+        return self.places is None or self.under_way < self.places
+
     def state(self, now_ns: int, waiting: int) -> ReplicaState:
         """The replica at this moment, when `waiting` calls would go to it first."""
         # After a failure, a replica is tried again with one call at a time.
@@ -79,7 +84,7 @@ class Replica:
         is_out = is_being_tried or now_ns < self.out_until_ns
         return ReplicaState(
             load=self.under_way + waiting,
-            has_place=self.places is None or self.under_way < self.places,
+            has_place=self.has_place,
             is_out=is_out,
             is_gone=is_out and self.is_gone,
         )
@@ -250,7 +255,9 @@ class Gate:
 
     def _states(self) -> list[ReplicaState]:
         now_ns = self.tracer.now_ns()
-        waiting = Counter(waiter.order[0] for waiter in self._waiting)
+        # The load of an only replica decides nothing.
+        waiters = self._waiting if len(self.replicas) > 1 else ()
+        waiting = Counter(waiter.order[0] for waiter in waiters)
         return [replica.state(now_ns, waiting[n]) for n, replica in enumerate(self.replicas)]
 
     def _give_back(self, place: ReplicaPlace) -> None:
@@ -259,11 +266,12 @@ class Gate:
 
     def _serve(self) -> None:
         """Grants places to the calls that wait, as far as replicas have some."""
-        waiting = [*self._waiting]
-        states = self._states() if waiting else []
+        if not any(replica.has_place for replica in self.replicas):
+            return  # at once, since this is asked at each call: the states take all that wait
+        states = self._states()
         # Orders without a choice: all calls with the same order have none until a place is granted.
         refused: set[tuple[int, ...]] = set()
-        for waiter in waiting:
+        for waiter in self._waiting:
             if not any(state.has_place for state in states):
                 break
             if waiter.order in refused and not waiter.tried:
