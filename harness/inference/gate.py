@@ -237,7 +237,7 @@ class Gate:
         max_queue = self.endpoint.max_queue
         is_full = max_queue is not None and waiting >= max_queue
         if waiter.place is None and self.is_down and not may_wait:
-            self._waiting.settle(waiter, refusal=self._outage_error)
+            self._waiting.settle(waiter, refusal=copy.copy(self._outage_error))
         elif waiter.place is None and not self.is_down and is_full:
             message = (
                 f"{waiting} calls already wait ({self._reason}; max_queue = {max_queue}); "
@@ -342,7 +342,7 @@ class Gate:
             if waiter.may_wait:
                 waiter.changed.set()
             else:
-                self._waiting.settle(waiter, refusal=self._outage_error)
+                self._waiting.settle(waiter, refusal=copy.copy(self._outage_error))
         log_warning(
             "an endpoint takes no calls; they wait until it does",
             code="endpoint.down",
