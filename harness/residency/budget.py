@@ -119,12 +119,8 @@ class KeepAliveBudget:
         # A forecast is complete only if no other run can call models, now or later.
         if len(self._runs) == 1 and not self._outlives_runs:
             return next(iter(self._runs.values())).forecast
-        strands = [
-            strand.of_run(run)
-            for run, share in self._runs.items()
-            for strand in share.forecast.strands
-        ]
-        return Forecast(strands=tuple(strands))
+        forecasts = [share.forecast.strands for share in self._runs.values()]
+        return Forecast(strands=tuple(itertools.chain.from_iterable(forecasts)))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -182,7 +178,11 @@ class KeepAliveBudget:
         share = self._runs.get(run)
         if share is None:
             return
-        share.forecast = replace(forecast, is_complete=False) if share.was_surprised else forecast
+        # Named here, and not in `forecast`, which is asked for at each call.
+        share.forecast = Forecast(
+            strands=tuple(strand.of_run(run) for strand in forecast.strands),
+            is_complete=forecast.is_complete and not share.was_surprised,
+        )
         self._consider()
 
     @asynccontextmanager
