@@ -320,7 +320,7 @@ def reminded(request: ChatRequest) -> ChatRequest | None:
     """The request with a reminder that its reply was empty; None if it has that already."""
     # The reminder stands in the last message, since templates of some models allow no further turn.
     # It also changes the request, whose greedy reply would be the same. The rest of a cut reply has
-    # none: there the last message is the model's own text, which a reply would go on from.
+    # none, since the model would go on from the reminder as from its own text.
     *before, last = request.messages
     reminder = _REMINDER_OF_TOOLS if request.tools else _REMINDER
     if request.goes_on or last.content.endswith(reminder):

@@ -148,8 +148,7 @@ class Gate:
         Without `may_wait`, a call does not wait for the end of an outage.
         """
         self.check()
-        if self._slots_asked.value is None:
-            await self._slots_asked.get(self._ask_for_slots)
+        await self._slots_asked.get(self._ask_for_slots)
         place = await self._place(request, tried, may_wait=may_wait, on_hold=on_hold)
         replica = self.replicas[place.replica]
         try:
@@ -255,8 +254,7 @@ class Gate:
 
     def _states(self) -> list[ReplicaState]:
         now_ns = self.tracer.now_ns()
-        # The load of an only replica decides nothing.
-        waiters = self._waiting if len(self.replicas) > 1 else ()
+        waiters = self._waiting if len(self.replicas) > 1 else ()  # else no load decides anything
         waiting = Counter(waiter.order[0] for waiter in waiters)
         return [replica.state(now_ns, waiting[n]) for n, replica in enumerate(self.replicas)]
 

@@ -319,11 +319,6 @@ class Meter:
         return RunLimitReached(f"{self.title} is at its limit: {message}", limit=limit)
 
 
-def unlimited() -> Meter:
-    """A meter without limits, for calls outside of runs and sessions."""
-    return Meter(limits=Limits(), tracer=Tracer())
-
-
 def _leaves_room_open(request: Request) -> TypeGuard[ChatRequest]:
     """Whether a request leaves it to the limits how long its reply may be."""
     return isinstance(request, ChatRequest) and request.max_output_tokens is None

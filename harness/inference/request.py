@@ -167,8 +167,6 @@ of parts: texts, `Image`s, `{"type": "text", "text": "…"}`, and
 OpenAI's `tool_calls`, or as a tool's message `tool_call_id`. All other fields are sent as they are.
 """
 
-_MESSAGE_KEYS = {"role", "content", "tool_calls", "tool_call_id"}
-
 
 def as_messages(prompt: Prompt) -> tuple[Message, ...]:
     """The prompt as messages; raises `InvalidInput` for anything but texts and images."""
@@ -225,7 +223,7 @@ def _message(message: object) -> Message:
         layout=tuple(layout),
         tool_calls=calls,
         answers=message.get("tool_call_id"),
-        extra=_further_fields(message, _MESSAGE_KEYS),
+        extra=_further_fields(message, ("role", "content", "tool_calls", "tool_call_id")),
     )
 
 
