@@ -270,10 +270,10 @@ class KeepAliveBudget:
         tenants = self._residents.tenants
         limits = [share.max_parallel for share in self._runs.values()]
         max_parallel = None if None in limits else sum(filter(None, limits))
-        nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
+        nodes = (waiter.call.node for waiter in self._waiting)
         # More nodes than that call models if some were lent a place. A model whose slots are
         # unknown still gets no more calls at one time than it would without them.
-        if max_parallel and len(nodes) > max_parallel:
+        if max_parallel and len({*nodes, *self._leases}) > max_parallel:
             tenants = {
                 model: replace(tenant, slots=tenant.slots or max_parallel)
                 for model, tenant in tenants.items()
