@@ -15,9 +15,6 @@ from dataclasses import replace
 from harness.errors import ServerError
 from harness.inference.request import GO_ON, ChatRequest, Message, one_turn
 
-Fold = Callable[[ChatRequest], ChatRequest]
-"""Returns the call in a shape that more templates take; the same call if that changes nothing."""
-
 # llama-server and Ollama answer with 500 where a template raises; None is an error in a stream.
 _REFUSALS = {400, 422, 500, None}
 _ABOUT_TURNS = re.compile(
@@ -31,7 +28,8 @@ class TurnKnowledge:
     """The folds that an endpoint's server needs, as far as its refusals have shown."""
 
     def __init__(self) -> None:
-        self._folds: frozenset[Fold] = frozenset()
+        # Each returns the call in a shape that more templates take, or the same call.
+        self._folds: frozenset[Callable[[ChatRequest], ChatRequest]] = frozenset()
 
     def folded(self, request: ChatRequest) -> ChatRequest:
         """The call with all folds that its server needs."""
