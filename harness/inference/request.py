@@ -483,7 +483,7 @@ _RULES: Mapping[str, _FieldRule] = {
     ),
     "extra_body": _FieldRule(Mapping, "fields of a request, as a mapping"),
     "seed": _FieldRule(
-        Integral, "a whole number below 2**63", lambda n: abs(n) < 2**63, "request.seed-too-large"
+        Integral, "a whole number of 64 bits", lambda n: -(2**63) <= n < 2**64, "request.long-seed"
     ),
     "stop": _FieldRule(Sequence, "a sequence of texts", item=str),
     "reply_schema": _FieldRule(Mapping, "a JSON Schema, as a mapping"),
