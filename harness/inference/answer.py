@@ -30,6 +30,8 @@ OnCut = Literal["error", "keep", "continue"]
 returns it as it is, `continue` asks for the rest and joins it; a filtered reply stays an error."""
 
 _MOST_CONTINUATIONS = 4  # a model that goes on for ever is stopped after this many
+# A longer run of letters is no word: Chinese, minified JSON. Written again, it may be cut again.
+_LONGEST_WORD = 40
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
 _REMINDER_OF_TOOLS = "\n\n[Your last reply was empty. Answer, or call a tool.]"
 # For a greedy call that is repeated: at temperature 0 it would get the same reply.
@@ -250,10 +252,11 @@ async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Complet
 
 
 def _without_last_word(text: str) -> tuple[str, str]:
-    """The text before its last word, and the space between; the whole text if it is one word."""
+    """The text before its last word, and the space between; the whole text if it has no such."""
     before = text
     if not text[-1].isspace():  # else no word is cut, and only the space at the end is taken off
-        before = text.removesuffix(text.rsplit(maxsplit=1)[-1])
+        word = text.rsplit(maxsplit=1)[-1]
+        before = "" if len(word) > _LONGEST_WORD else text.removesuffix(word)
     head = before.rstrip()
     return (head, before[len(head) :]) if head else (text, "")
 
@@ -316,10 +319,11 @@ def check_text(request: ChatRequest, reply: Completion) -> None:
 def reminded(request: ChatRequest) -> ChatRequest | None:
     """The request with a reminder that its reply was empty; None if it has that already."""
     # The reminder stands in the last message, since templates of some models allow no further turn.
-    # It also changes the request, whose greedy reply would be the same.
+    # It also changes the request, whose greedy reply would be the same. The rest of a cut reply has
+    # none, since the model would go on from the reminder as from its own text.
     *before, last = request.messages
     reminder = _REMINDER_OF_TOOLS if request.tools else _REMINDER
-    if last.content.endswith(reminder):
+    if request.goes_on or last.content.endswith(reminder):
         return None
     last = replace(last, content=last.content + reminder)
     return replace(request, messages=(*before, last))

@@ -54,7 +54,7 @@ class ScriptedBackend:
     """Answers from a list, in order, or from a function of the request.
 
     Args:
-        replies: One for each call; or a function of the request.
+        replies: One for each call, a text for a single one; or a function of the request.
         delay_s: Seconds that each call takes.
         clock: The caller's clock.
 
@@ -75,7 +75,7 @@ class ScriptedBackend:
         if callable(replies):
             self._next = replies
         else:
-            script = iter(replies)
+            script = iter([replies] if isinstance(replies, str) else replies)  # not its letters
             self._next = lambda _request: next(script)
 
     async def chat(self, request: ChatRequest) -> Completion:

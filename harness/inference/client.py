@@ -53,7 +53,8 @@ from harness.inference.completion import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate, ReplicaPlace
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
-from harness.inference.meter import Meter, RoomTaken, Sending, unlimited
+from harness.inference.limits import Limits
+from harness.inference.meter import Meter, RoomTaken, Sending
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
@@ -102,7 +103,7 @@ class Client:
     routes: Mapping[str, Route]  # by tag. Every tag in an endpoint's `fallback` must be among them.
     tracer: Tracer  # records every call; its clock also serves all deadlines
     cache: ReplyCache | None = None
-    meter: Meter = field(default_factory=unlimited)
+    meter: Meter = field(default_factory=lambda: Meter(limits=Limits(), tracer=Tracer()))
     replies: KeptReplies | None = None
     before_call: Callable[[], None] | None = None  # raises if no further call may be made
     # Raises if this reply may not be used.
@@ -471,14 +472,11 @@ def _method_for(request: Request, backend: Backend) -> Callable[[Any], Awaitable
 
 def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:
     """The call with the endpoint's settings where it has none of its own."""
-    settings: dict[str, Any] = {}
-    for name in ("top_k", "presence_penalty", "reasoning_effort"):
-        default = getattr(endpoint, name)
-        if getattr(request, name) is None and default is not None:
-            settings[name] = default
+    names = ("top_k", "presence_penalty", "reasoning_effort")
+    settings = {name: getattr(endpoint, name) for name in names if getattr(request, name) is None}
     if endpoint.extra_body:
         settings["extra_body"] = merged(endpoint.extra_body, request.extra_body or {})
-    return replace(request, **settings) if settings else request
+    return replace(request, **settings)
 
 
 @dataclass(slots=True)

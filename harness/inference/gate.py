@@ -72,6 +72,11 @@ class Replica:
     out_until_ns: int = 0
     is_gone: bool = False  # whether nobody listened there when it last failed
 
+    @property
+    def has_place(self) -> bool:
+        """Whether it takes a further call now."""
+        return self.places is None or self.under_way < self.places
+
     def state(self, now_ns: int, waiting: int) -> ReplicaState:
         """The replica at this moment, when `waiting` calls would go to it first."""
         # After a failure, a replica is tried again with one call at a time.
@@ -79,7 +84,7 @@ class Replica:
         is_out = is_being_tried or now_ns < self.out_until_ns
         return ReplicaState(
             load=self.under_way + waiting,
-            has_place=self.places is None or self.under_way < self.places,
+            has_place=self.has_place,
             is_out=is_out,
             is_gone=is_out and self.is_gone,
         )
@@ -143,11 +148,12 @@ class Gate:
         Without `may_wait`, a call does not wait for the end of an outage.
         """
         self.check()
-        if self._slots_asked.value is None:
-            await self._slots_asked.get(self._ask_for_slots)
+        await self._slots_asked.get(self._ask_for_slots)
         place = await self._place(request, tried, may_wait=may_wait, on_hold=on_hold)
         replica = self.replicas[place.replica]
         try:
+            if place.is_probe and replica.slots and replica.places is None:
+                await self._ask_for_slots()  # a server that loads does not answer that either
             async with self.lease(request) if self.lease else nullcontext():
                 yield place
             replica.failures, replica.is_gone = 0, False
@@ -230,7 +236,7 @@ class Gate:
         max_queue = self.endpoint.max_queue
         is_full = max_queue is not None and waiting >= max_queue
         if waiter.place is None and self.is_down and not may_wait:
-            self._waiting.settle(waiter, refusal=self._outage_error)
+            self._waiting.settle(waiter, refusal=copy.copy(self._outage_error))
         elif waiter.place is None and not self.is_down and is_full:
             message = (
                 f"{waiting} calls already wait ({self._reason}; max_queue = {max_queue}); "
@@ -248,7 +254,8 @@ class Gate:
 
     def _states(self) -> list[ReplicaState]:
         now_ns = self.tracer.now_ns()
-        waiting = Counter(waiter.order[0] for waiter in self._waiting)
+        waiters = self._waiting if len(self.replicas) > 1 else ()  # else no load decides anything
+        waiting = Counter(waiter.order[0] for waiter in waiters)
         return [replica.state(now_ns, waiting[n]) for n, replica in enumerate(self.replicas)]
 
     def _give_back(self, place: ReplicaPlace) -> None:
@@ -257,11 +264,12 @@ class Gate:
 
     def _serve(self) -> None:
         """Grants places to the calls that wait, as far as replicas have some."""
-        waiting = [*self._waiting]
-        states = self._states() if waiting else []
+        if not any(replica.has_place for replica in self.replicas):
+            return  # at once, since this is asked at each call: the states take all that wait
+        states = self._states()
         # Orders without a choice: all calls with the same order have none until a place is granted.
         refused: set[tuple[int, ...]] = set()
-        for waiter in waiting:
+        for waiter in self._waiting:
             if not any(state.has_place for state in states):
                 break
             if waiter.order in refused and not waiter.tried:
@@ -332,7 +340,7 @@ class Gate:
             if waiter.may_wait:
                 waiter.changed.set()
             else:
-                self._waiting.settle(waiter, refusal=self._outage_error)
+                self._waiting.settle(waiter, refusal=copy.copy(self._outage_error))
         log_warning(
             "an endpoint takes no calls; they wait until it does",
             code="endpoint.down",
@@ -367,7 +375,7 @@ class Gate:
                 reported = [slots for slots in counts if slots is not None]
                 for replica, slots in zip(replicas, counts, strict=True):
                     # A server that does not report its slots counts as the one with the fewest.
-                    replica.places = slots or min(reported, default=None)
+                    replica.places = slots or min(reported, default=replica.places)
                 span.set(slots=sum(reported) if reported else None)
             self._place_of = "slots"
             self._reason = f"slots: all {sum(reported)} of the server's are taken"

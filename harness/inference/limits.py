@@ -107,7 +107,7 @@ class Limits:
         """A limit as messages show it: `max_tokens = 4000`."""
         name = FIELD_OF[limit]
         value = getattr(self, name)
-        return f"{name} = {value if isinstance(value, int) else format(value, '.6g')}"
+        return f"{name} = {value if isinstance(value, int) else format(value, '.10g')}"
 
 
 def merged(*limits: Limits | None) -> Limits:
@@ -127,7 +127,7 @@ def refusal(
     """
     tokens = limits.left("tokens", used)
     if tokens is not None and need.tokens > tokens:
-        remainder = f"of {limits.said('tokens')} there are {max(tokens, 0):g} left"
+        remainder = f"of {limits.said('tokens')} there are {max(tokens, 0):.0f} left"
         return "tokens", f"a call to '{model}' may take {need.tokens} tokens, and {remainder}"
     usd, cost = limits.left("cost", used), need.cost_usd or 0.0
     # Without a price in the settings a call's cost is known only afterwards.

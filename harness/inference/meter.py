@@ -206,8 +206,8 @@ class Meter:
         if rest is not None and tokens > rest.amount:
             enough = (rest.scope.limits.max_tokens or 0) + tokens - rest.amount
             message = (
-                f"{what} may take {tokens} tokens, and of {rest.limit} there are {rest.amount} "
-                f"left; max_tokens = {enough} has room"
+                f"{what} may take {tokens} tokens, and of {rest.limit} there are "
+                f"{max(rest.amount, 0):.0f} left; max_tokens = {enough} has room"
             )
             raise rest.scope._reached("tokens", message, Spent(input_tokens=tokens))
 
@@ -317,11 +317,6 @@ class Meter:
                 f"({_RAISED_BY[self.whose]})"
             )
         return RunLimitReached(f"{self.title} is at its limit: {message}", limit=limit)
-
-
-def unlimited() -> Meter:
-    """A meter without limits, for calls outside of runs and sessions."""
-    return Meter(limits=Limits(), tracer=Tracer())
 
 
 def _leaves_room_open(request: Request) -> TypeGuard[ChatRequest]:

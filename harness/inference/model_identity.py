@@ -235,8 +235,8 @@ def file_fingerprint(path: Path) -> str:
     return f"{size}-{digest.hexdigest()[:16]}"
 
 
-# Many servers print the last one when they listen on every address.
-_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - not bound to
+# Many servers print one of the last two when they listen on every address.
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 - not bound to
 _OWN_PORT = {"http": 80, "https": 443}
 
 

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
 
 import orjson
 from pydantic import TypeAdapter
@@ -30,8 +29,6 @@ from harness.threads import to_its_end
 from harness.trace import Clock, RunTrace, events
 from harness.trace.journal_line import dump_json, seal, sealed_number
 
-T = TypeVar("T")
-
 _FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
 # Settings that stand in a key only if they are set: keys from before they existed stay the same.
@@ -40,7 +37,6 @@ _NEWER |= {"reasoning_effort", "extra_body", "tools"}
 # The fields of an endpoint that decide its replies, beside its address and its file.
 _DECIDES = {"backend", "model_id", "context_tokens", "drop", "prompt_template", "structured"}
 _DECIDES |= _NEWER
-_REPLIES_ENDING = ".replies"
 VARIATION = "~"  # in the label of a call, before the number of its variation
 
 
@@ -116,7 +112,7 @@ class KeptReplies:
         warn: Callable[[Notice], None],
     ) -> None:
         self.used_again = 0
-        self._path = trace.journal_path.with_suffix(_REPLIES_ENDING)
+        self._path = trace.journal_path.with_suffix(".replies")
         self._endpoints = endpoints
         self._identities: dict[str, str] = {}
         self._is_finished = False

@@ -138,8 +138,8 @@ class Message:
             )
         if (self.role == "tool") != (self.answers is not None):
             raise InvalidInput(
-                f"the {self.role} message has answers={self.answers!r}; only a tool's message "
-                "names the call that it answers",
+                f"the {self.role} message has answers={self.answers!r}; a tool's message, and no "
+                "other, names the call that it answers (tool_call_id)",
                 code="request.answers-nothing",
             )
         if not isinstance(self.content, str):
@@ -166,8 +166,6 @@ of parts: texts, `Image`s, `{"type": "text", "text": "…"}`, and
 `{"type": "image_url", "image_url": {"url": "…"}}`. They are sent in their order. It may have
 OpenAI's `tool_calls`, or as a tool's message `tool_call_id`. All other fields are sent as they are.
 """
-
-_MESSAGE_KEYS = {"role", "content", "tool_calls", "tool_call_id"}
 
 
 def as_messages(prompt: Prompt) -> tuple[Message, ...]:
@@ -225,7 +223,7 @@ def _message(message: object) -> Message:
         layout=tuple(layout),
         tool_calls=calls,
         answers=message.get("tool_call_id"),
-        extra=_further_fields(message, _MESSAGE_KEYS),
+        extra=_further_fields(message, ("role", "content", "tool_calls", "tool_call_id")),
     )
 
 
@@ -473,7 +471,7 @@ _RULES: Mapping[str, _FieldRule] = {
         Integral, "a whole number, 1 or more", lambda n: n >= 1, "request.no-room"
     ),
     "temperature": _FieldRule(
-        Real, "a number, 0 or more", lambda t: t >= 0, "request.temperature-negative"
+        Real, "a number, 0 or more", lambda t: 0 <= t < math.inf, "request.temperature-negative"
     ),
     "top_p": _FieldRule(Real, "a number above 0 and up to 1", lambda p: 0 < p <= 1, _CUTOFF),
     "top_k": _FieldRule(Integral, "a whole number, 1 or more", lambda n: n >= 1, _CUTOFF),
@@ -484,7 +482,9 @@ _RULES: Mapping[str, _FieldRule] = {
         str, f"one of {', '.join(_EFFORTS)}", _EFFORTS.__contains__, "request.effort-unknown"
     ),
     "extra_body": _FieldRule(Mapping, "fields of a request, as a mapping"),
-    "seed": _FieldRule(Integral, "a whole number"),
+    "seed": _FieldRule(
+        Integral, "a whole number of 64 bits", lambda n: -(2**63) <= n < 2**64, "request.long-seed"
+    ),
     "stop": _FieldRule(Sequence, "a sequence of texts", item=str),
     "reply_schema": _FieldRule(Mapping, "a JSON Schema, as a mapping"),
     "tools": _FieldRule(Sequence, "a sequence of tools", item=ToolSpec),
@@ -517,6 +517,10 @@ def _check(request: Request) -> None:
             raise InvalidInput(
                 f"{name} is {value!r:.80}; give {rule.hint}", code="request.wrong-type"
             )
+        if rule.kind in (Integral, Real) and type(value) not in (int, float):
+            # JSON and the keys of replies have no numbers of other libraries, such as numpy's.
+            value = int(value) if rule.kind is Integral else float(value)
+            object.__setattr__(request, name, value)
         if not rule.is_in_range(value):
             raise InvalidInput(f"{name} is {value!r:.80}; give {rule.hint}", code=rule.code)
 

@@ -109,8 +109,9 @@ def timed_out(
                 "max_output_tokens, or a lower one, so that the reply ends in time; or raise "
                 "timeout_s"
             )
+    shown = f"{seconds:.3g}" if seconds < 1_000 else f"{seconds:.0f}"  # not 3.6e+03
     return CallTimeout(
-        f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s{part}",
+        f"{_MEANINGS[limit]} within {limit} = {shown} s{part}",
         endpoint=endpoint.tag,
         limit=limit,
     )

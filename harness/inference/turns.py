@@ -9,14 +9,11 @@ words of a refusal say too little: "must alternate" may mean a system message.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 from harness.errors import ServerError
 from harness.inference.request import GO_ON, ChatRequest, Message, one_turn
-
-Fold = Literal["extras", "system", "order"]
 
 # llama-server and Ollama answer with 500 where a template raises; None is an error in a stream.
 _REFUSALS = {400, 422, 500, None}
@@ -31,12 +28,13 @@ class TurnKnowledge:
     """The folds that an endpoint's server needs, as far as its refusals have shown."""
 
     def __init__(self) -> None:
-        self._folds: frozenset[Fold] = frozenset()
+        # Each returns the call in a shape that more templates take, or the same call.
+        self._folds: frozenset[Callable[[ChatRequest], ChatRequest]] = frozenset()
 
     def folded(self, request: ChatRequest) -> ChatRequest:
         """The call with all folds that its server needs."""
-        for name, fold in _FOLDS.items():
-            if name in self._folds:
+        for fold in (_without_extras, _without_system, _in_order):
+            if fold in self._folds:
                 request = fold(request)
         return request
 
@@ -46,18 +44,25 @@ class TurnKnowledge:
             return False
         message = str(error)
         # Extras are left out first: without them the conversation says the same.
-        if any(name in message for turn in sent.messages for name in turn.extra_names):
-            self._folds |= {"extras"}
+        # As words: an error about a hostname refuses no `name`.
+        names = {name for turn in sent.messages for name in turn.extra_names}
+        if any(re.search(rf"\b{re.escape(name)}\b", message) for name in names):
+            self._folds |= {_without_extras}
             return True
         if not _ABOUT_TURNS.search(message):
             return False
-        for name in _TRIED:
-            if _FOLDS[name](sent) != sent:
-                self._folds |= {name}
+        # The order first, so that a template that only wants alternation keeps its system message.
+        for fold in (_in_order, _without_system):
+            if fold(sent) != sent:
+                self._folds |= {fold}
                 return True
         # The server refuses every shape, so something else is wrong: the folds have not helped.
-        self._folds &= {"extras"}
+        self._folds &= {_without_extras}
         return False
+
+
+def _without_extras(request: ChatRequest) -> ChatRequest:
+    return replace(request, messages=tuple(turn.without_extras for turn in request.messages))
 
 
 def _without_system(request: ChatRequest) -> ChatRequest:
@@ -97,14 +102,3 @@ def _in_order(request: ChatRequest) -> ChatRequest:
     if messages == request.messages:
         return request
     return replace(request, messages=messages, goes_on=False)
-
-
-_FOLDS: Mapping[Fold, Callable[[ChatRequest], ChatRequest]] = {
-    "extras": lambda call: replace(
-        call, messages=tuple(message.without_extras for message in call.messages)
-    ),
-    "system": _without_system,
-    "order": _in_order,
-}
-# "order" comes first, so that a template that only wants alternation keeps its system message.
-_TRIED: tuple[Fold, ...] = ("order", "system")

@@ -119,12 +119,8 @@ class KeepAliveBudget:
         # A forecast is complete only if no other run can call models, now or later.
         if len(self._runs) == 1 and not self._outlives_runs:
             return next(iter(self._runs.values())).forecast
-        strands = [
-            strand.of_run(run)
-            for run, share in self._runs.items()
-            for strand in share.forecast.strands
-        ]
-        return Forecast(strands=tuple(strands))
+        forecasts = [share.forecast.strands for share in self._runs.values()]
+        return Forecast(strands=tuple(itertools.chain.from_iterable(forecasts)))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -182,7 +178,11 @@ class KeepAliveBudget:
         share = self._runs.get(run)
         if share is None:
             return
-        share.forecast = replace(forecast, is_complete=False) if share.was_surprised else forecast
+        # Named here, and not in `forecast`, which is asked for at each call.
+        share.forecast = Forecast(
+            strands=tuple(strand.of_run(run) for strand in forecast.strands),
+            is_complete=forecast.is_complete and not share.was_surprised,
+        )
         self._consider()
 
     @asynccontextmanager
@@ -270,10 +270,10 @@ class KeepAliveBudget:
         tenants = self._residents.tenants
         limits = [share.max_parallel for share in self._runs.values()]
         max_parallel = None if None in limits else sum(filter(None, limits))
-        nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
+        nodes = (waiter.call.node for waiter in self._waiting)
         # More nodes than that call models if some were lent a place. A model whose slots are
         # unknown still gets no more calls at one time than it would without them.
-        if max_parallel and len(nodes) > max_parallel:
+        if max_parallel and len({*nodes, *self._leases}) > max_parallel:
             tenants = {
                 model: replace(tenant, slots=tenant.slots or max_parallel)
                 for model, tenant in tenants.items()

@@ -103,6 +103,7 @@ def test_of_one_server_even_a_name_that_says_nothing_is_one_model():
         ("openai", "http://localhost:8080/v1"),
         ("openai", "http://[::1]:8080/v1/"),
         ("openai", "http://0.0.0.0:8080/v1"),
+        ("openai", "http://[::]:8080/v1"),
         ("ollama", "http://127.0.0.1:8080"),
     ],
 )

@@ -17,6 +17,7 @@ from harness import ScriptedBackend
 from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
 from harness.inference import Completion, EmbedRequest, Limits, Spent
 from harness.inference.client import CallSource
+from harness.inference.limits import refusal
 from harness.inference.reply_store import ReplyCache
 from harness.inference.request import most_prompt_tokens, most_tokens_of
 from harness.inference.structured import SchemaKnowledge
@@ -39,6 +40,12 @@ def test_what_earlier_parts_of_a_run_spent_counts(request, limits, before, fact)
     assert caught.value.limit == request.node.callspec.id
     assert fact in str(caught.value)
     assert backend.requests == []
+
+
+def test_what_is_left_of_millions_of_tokens_is_told_to_the_last():
+    need, used = Spent(input_tokens=2_000_000), Spent(input_tokens=3_765_433)
+    _, message = refusal(Limits(max_tokens=5_000_000), model="m", need=need, used=used)
+    assert message.endswith("of max_tokens = 5000000 there are 1234567 left")
 
 
 def test_what_a_run_spent_is_what_was_spent_before_and_since():

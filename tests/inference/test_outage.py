@@ -1,6 +1,7 @@
 """An endpoint that is down holds its calls: they wait, one tries, and all go on when it is back."""
 
 import asyncio
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,7 @@ from harness.trace import SpanStarted, Tracer
 REFUSED = EndpointUnreachable("nothing answers", endpoint="m")
 LOADING = Overloaded("HTTP 503: Loading model", endpoint="m")
 BAD_GATEWAY = ServerError("HTTP 502: Bad Gateway", endpoint="m", status=502)
+BROKEN = ServerError("HTTP 500", endpoint="n", status=500)
 RESET = StreamCut("the connection broke before it began", endpoint="m", has_begun=False)
 
 
@@ -250,6 +252,25 @@ def test_a_server_that_still_loads_is_waited_for_from_the_start():
     assert asyncio.run(main()) == "x"
 
 
+def test_a_server_that_told_no_slots_while_it_loaded_is_asked_for_them_again():
+    server = Server(LOADING)
+
+    async def slots():
+        return None if server.down else 2
+
+    outage = Outage(server, gate={"replicas": [Replica(slots=slots)]})
+
+    async def main():
+        calls = [outage.ask(f"call {number}") for number in range(5)]
+        await until_idle()
+        server.down = None
+        await outage.pass_s(16)
+        await asyncio.gather(*calls)
+        return [replica.places for replica in outage.client.routes["m"].gate.replicas]
+
+    assert asyncio.run(main()) == [2]
+
+
 @pytest.mark.parametrize(
     ("asks_s", "tried_after_s"), [(None, 1), (0.1, 1), (30, 30), (45, 45), (60, 60)]
 )
@@ -470,6 +491,20 @@ def test_where_another_endpoint_stands_in_no_call_waits():
 
     assert asyncio.run(main()) == ["n"] * 5
     assert len(server.requests) == 2
+
+
+def test_an_error_of_an_outage_has_the_notes_of_its_own_call_alone():
+    server = ScriptedBackend(lambda _: copy(REFUSED) if server.requests[1:] else "ok")
+    outage = Outage(server, others={"n": ScriptedBackend(lambda _: copy(BROKEN))})
+
+    async def main():
+        await outage.ask("before")
+        errors = []
+        for _ in range(3):
+            errors += await asyncio.gather(outage.ask("after"), return_exceptions=True)
+        return errors
+
+    assert [len(error.__notes__) for error in asyncio.run(main())] == [1, 1, 1]
 
 
 def test_others_have_the_room_of_calls_that_wait_for_their_server():

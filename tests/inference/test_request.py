@@ -5,7 +5,9 @@ import json
 import math
 import threading
 from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from manual_clock import ManualClock
 
@@ -20,6 +22,7 @@ from harness.inference import (
     as_messages,
 )
 from harness.inference.completion import Phase, as_vectors
+from harness.inference.reply_store import call_key
 from harness.inference.request import as_texts, most_prompt_tokens, most_tokens_in
 from harness.threads import to_its_end
 
@@ -49,6 +52,8 @@ def request(text="Write two words.", **how):
         (lambda: EmbedRequest(model="m", texts=()), "request.no-texts"),
         (lambda: request(max_output_tokens=0), "request.no-room"),
         (lambda: request(temperature=math.nan), "request.temperature-negative"),
+        (lambda: request(temperature=math.inf), "request.temperature-negative"),
+        (lambda: request(seed=2**70), "request.long-seed"),
         (lambda: request(top_p=0.0), "request.cutoff-out-of-range"),
         (lambda: request(top_k=0), "request.cutoff-out-of-range"),
         (lambda: request(min_p=math.nan), "request.cutoff-out-of-range"),
@@ -73,6 +78,25 @@ def test_what_no_server_could_answer_is_refused_before_any_call(make, code):
     with pytest.raises(InvalidInput) as caught:
         make()
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("number", "plain"),
+    [
+        (np.int64(7), {"seed": 7}),
+        (np.int32(7), {"top_k": 7}),
+        (np.int64(7), {"max_output_tokens": 7}),
+        (np.float32(0.5), {"top_p": 0.5}),
+        (np.float64(0.5), {"presence_penalty": 0.5}),
+        (Fraction(1, 2), {"temperature": 0.5}),
+    ],
+    ids=repr,
+)
+def test_a_number_of_another_library_is_sent_and_kept_as_pythons_own(number, plain):
+    (name,) = plain
+    asked = request(**{name: number})
+    assert (asked, type(getattr(asked, name))) == (request(**plain), type(plain[name]))
+    assert call_key(asked, identity="m") == call_key(request(**plain), identity="m")
 
 
 @pytest.mark.parametrize(
@@ -167,6 +191,7 @@ def test_a_script_is_played_in_order_and_its_end_says_at_which_call():
             await backend.chat(request("third"))
         assert backend.requests == [request(text) for text in ("first", "second", "third")]
         await backend.aclose()
+        assert (await ScriptedBackend("one text").chat(request())).text == "one text"
 
     asyncio.run(main())
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from calls import REQUEST, backend_at
-from clients import client_of
+from clients import AT_ONCE, client_of
 from loopback import Loopback, Reply, delta, vllm_stream
 
 from harness.errors import ServerError
@@ -228,3 +228,12 @@ def test_fields_that_a_server_refuses_to_see_again_are_left_out():
 
     request = ChatRequest(model="m", messages=(Message("user", "b"), turn, Message("user", "c")))
     assert asyncio.run(client_of(ScriptedBackend(answer)).chat(request)).text == "ok"
+
+
+def test_an_error_that_only_has_the_letters_of_a_field_refuses_none():
+    replies = iter([ServerError("cannot resolve the hostname", endpoint="m", status=500), "ok"])
+    backend = ScriptedBackend(replies)
+    turn = {"role": "user", "content": "b", "name": "ann"}
+    request = ChatRequest(model="m", messages=as_messages(turn))
+    assert asyncio.run(client_of(backend, retry=AT_ONCE).chat(request)).text == "ok"
+    assert [asked.messages for asked in backend.requests] == [request.messages] * 2

@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import CallTimeout
 from harness.inference import Endpoint
-from harness.inference.time_limits import time_limits
+from harness.inference.time_limits import time_limits, timed_out
 
 SOON_S = 0.02
 LONG_S = 300.0
@@ -43,6 +43,14 @@ def test_the_limit_that_was_over_names_itself(limits, pieces, of_the_call, limit
     assert (caught.value.limit, caught.value.endpoint) == (limit, "judge")
     has_part = limit == "timeout_s" and pieces > 0
     assert ("about 1 token of it came" in str(caught.value)) == has_part
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(3600, "3600"), (1234.5, "1234"), (0.12345, "0.123")]
+)
+def test_a_limit_is_told_in_whole_digits(seconds, shown):
+    late = timed_out("timeout_s", endpoint(timeout_s=seconds))
+    assert f"timeout_s = {shown} s" in str(late)
 
 
 def test_a_cancellation_is_no_timeout():

@@ -606,6 +606,7 @@ async def test_runs_that_share_a_budget_are_told_of_their_own_nodes_and_expected
             budget.expect(one_after_another("b"), run="run 1")
             assert budget.forecast.models == {"a", "b"}
             assert not budget.forecast.is_complete, "another run may come"
+            assert budget.forecast.strands[0] is budget.forecast.strands[0], "named once"
             with runs[0].span("node", node="draft"):
                 held = Call(budget, "a")
             await until_idle()

@@ -309,7 +309,7 @@ def test_a_runs_budget_is_told_what_nodes_declare_and_nothing_of_earlier_runs(tm
     async def first(run: Run) -> str:
         text = await run.chat("planner", "a")
         budget = run._opened.budget
-        told.append(budget and said(budget.forecast))
+        told.append(budget and said(budget.forecast).replace(f"{run.id} ", ""))
         return text
 
     @first.node(models=["producer", "evaluator"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
+from clients import AT_ONCE, client_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loopback import Loopback, Reply, delta
@@ -111,6 +112,19 @@ def test_no_cut_text_comes_out_as_whole(tmp_path_factory, cases):
             cut = None if on_cut == "keep" else CODES[reason][1]
         assert cut is None or code == cut
         assert cut is not None or code in {"", "call.reply-invalid"}
+
+
+def test_a_text_without_blanks_is_gone_on_with_from_its_last_letter():
+    text = "春\n" + "".join(map(chr, range(0x4E00, 0x4E00 + 500)))
+    request = asked(max_output_tokens=200)
+    assert asyncio.run(answer(Reciting(text).chat, request, on_cut="continue")).text == text
+
+
+def test_a_rest_that_is_empty_is_not_asked_for_in_the_models_own_words():
+    writer = Ending(["It was a", "", "Sorry!"], "length", "stop")
+    with pytest.raises(ReplyCut) as caught:
+        asyncio.run(answer(client_of(writer, retry=AT_ONCE).chat, asked(), on_cut="continue"))
+    assert (caught.value.text, len(writer.requests)) == ("It was a", 2)
 
 
 @settings(max_examples=settings().max_examples // 2)
