@@ -32,7 +32,7 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "probe": "a server was asked what it does with schemas and tools",
     "overhead": "around the engines: client, network, front ends",
     "node retry": "pauses before nodes were tried again",
-    "embed": "texts were embedded",
+    "embed": "texts were embedded, or passages ranked",
     "memory": "passages were remembered or recalled",
     "tool": "tools that an agent's model asked for, and the start of their servers",
     "code": "the nodes' own code, and what it waited for",
@@ -52,7 +52,7 @@ _EVENTS: Mapping[TimeKind, tuple[type, ...]] = {
     "retry": (events.Hold,),
     "probe": (events.SchemaProbe, events.ToolProbe),
     "overhead": (events.AskSlots,),
-    "embed": (events.Embed,),
+    "embed": (events.Embed, events.Rerank),
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.ToolEvent, events.McpStart),
 }
