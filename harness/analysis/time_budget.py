@@ -230,7 +230,7 @@ def lost_to_places_ns(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]
     ends_ns: dict[int, int] = {}
     for node in outermost:
         start_ns = node.start_ns - node.waited_ns
-        if needed := sources.get(node.id):
+        if needed := [source for source in sources.get(node.id, ()) if source.id in ends_ns]:
             # Below 0 if the node takes items of a stream that had not ended.
             other_wait_ns = start_ns - max(source.end_ns for source in needed)
             start_ns = max(ends_ns[source.id] for source in needed) + other_wait_ns

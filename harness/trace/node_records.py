@@ -304,6 +304,8 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
         # 2. The attempt before.
         if span.attempt:
             before = [a for a in attempts[span.caption] if a.end_ns <= span.start_ns]
+            # A kill may end an attempt at the moment that it begins: it is not before itself.
+            before = [a for a in before if a is not span]
             sources.setdefault(span.id, []).extend(before[-1:])
         # 3. Outputs of an earlier part of the run, to which no flow leads.
         for name in span.needs:
