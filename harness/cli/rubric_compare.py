@@ -42,6 +42,7 @@ from harness.rubric.calibration.paired import (
     paired,
 )
 from harness.rubric.calibration.score_figures import Reducer
+from harness.session.batch_files import manifest_of
 
 
 @click.command(name="compare", cls=Command)
@@ -146,7 +147,10 @@ def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> 
     sides = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
     # The side with fewer epochs has no row that could be reduced by more.
     epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in sides)
-    return compare_evaluations(sides, Reducer.named(reduce, epochs=epochs), confidence=confidence)
+    reducer = Reducer.named(reduce, epochs=epochs)
+    # Each side's successes are those of its own evaluation, whose rubric may be another.
+    own = [manifest_of(file.path).get("evaluation", {}).get("success", {}) for file in files]
+    return compare_evaluations(sides, reducer, confidence=confidence, success=own)
 
 
 def _by_drafts(

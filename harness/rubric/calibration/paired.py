@@ -190,18 +190,25 @@ def compare(
 
 
 def compare_evaluations(
-    sides: tuple[Sequence[Sample], Sequence[Sample]], reducer: Reducer, *, confidence: float
+    sides: tuple[Sequence[Sample], Sequence[Sample]],
+    reducer: Reducer,
+    *,
+    confidence: float,
+    success: Sequence[Mapping[str, float]] = ({}, {}),
 ) -> Comparison:
     """How the scores of two evaluations differ on the rows that both have, epochs reduced.
+
+    `success` has, for each side, the scores from which on an output is a success, if not 1.
 
     Raises:
         InvalidInput: They have no row, or no score, in common.
     """
     names_of_sides = [{name for sample in side for name in sample.scores} for side in sides]
     names = sorted(names_of_sides[0] & names_of_sides[1])
-    # Samples do not tell from which score on they are a success: for functions it is 1.
-    success = dict.fromkeys(names, 1.0)
-    first, second = (reduced(side, names, reducer, success) for side in sides)
+    ones = dict.fromkeys(names, 1.0)
+    first, second = (
+        reduced(side, names, reducer, ones | own) for side, own in zip(sides, success, strict=True)
+    )
     shared = [row for row in first if row in second]
     if not shared or not names:
         what = "no row" if names else "no score of the same name"
