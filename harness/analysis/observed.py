@@ -190,8 +190,9 @@ class Observed:
         parts: dict[int, list[Interval]] = {}
         # Once for all calls: rules ask for one at a time, which would read all values each time.
         for model, calls in self.by_model.items():
-            levels = self.counter_levels(model, "waiting")
-            parts |= _parts_of_waits(calls, [time for time, waiting in levels if waiting > 0])
+            full = [time for time, waiting in self.counter_levels(model, "waiting") if waiting > 0]
+            waits = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
+            parts |= zip(waits, parts_within(waits.values(), full), strict=True)
         return parts
 
     def server(self, tag: str) -> Server:
@@ -426,20 +427,14 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     if (calls[0].model, "waiting") not in observed.counters:
         levels = depths(times_in("decode", calls))
         deepest = max((depth for _, depth in levels), default=0)
-        parts = _parts_of_waits(calls, [time for time, depth in levels if depth == deepest])
+        full = [stretch for stretch, depth in levels if depth == deepest]
+        waits = first_token_waits.values()
+        parts = dict(zip(first_token_waits, parts_within(waits, full), strict=True))
     return {
         span: Interval(start_ns=wait.start_ns, end_ns=parts[span][-1].end_ns)
         for span, wait in first_token_waits.items()
         if length_ns(parts[span]) > wait.duration_ns / 2
     }
-
-
-def _parts_of_waits(
-    calls: Sequence[Call], stretches: Sequence[Interval]
-) -> dict[int, list[Interval]]:
-    """Span id of a call → the parts of the stretches before its first token, since it was sent."""
-    waits = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
-    return dict(zip(waits, parts_within(waits.values(), stretches), strict=True))
 
 
 def reports_queue(observed: Observed, calls: Sequence[Call]) -> bool:
