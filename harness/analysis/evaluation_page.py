@@ -22,6 +22,7 @@ from harness.rubric.calibration.evaluation_rows import (
     is_evaluation,
     object_in,
     scores_in,
+    whole_number_in,
 )
 from harness.rubric.calibration.score_figures import Reducer, Sample, summaries
 from harness.session.batch_files import ROWS, failures_of, manifest_of
@@ -82,11 +83,11 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
             entry = {"id": row.id, "target": fields["target"], "inputs": fields["inputs"]}
             entry |= {"group": fields.get("group", "")} | ({"name": name} if name != row.id else {})
             rows[row.id] = entry | {"epochs": []}
-        number = int(fields.get("row", -1))
+        number = whole_number_in(row, "row") if "row" in fields else -1
         first_numbers[row.id] = min(number, first_numbers.get(row.id, number))
         epoch: dict[str, Any] = dict(spent.get(number, {}))
         epoch |= {key: fields[key] for key in _EPOCH if fields.get(key) not in (None, "", {}, [])}
-        epoch |= {"epoch": int(fields["epoch"]), "scores": scores_in(row)}
+        epoch |= {"epoch": whole_number_in(row, "epoch"), "scores": scores_in(row)}
         rows[row.id]["epochs"].append(epoch)
     for entry in rows.values():
         entry["epochs"].sort(key=lambda epoch: epoch["epoch"])

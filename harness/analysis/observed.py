@@ -184,6 +184,17 @@ class Observed:
         """Tag of the endpoint → the calls that its model answered."""
         return answered_by_model(self.calls)
 
+    @cached_property
+    def queued_parts(self) -> dict[int, list[Interval]]:
+        """Span id of a call → when, before its first token, its server counted waiting calls."""
+        parts: dict[int, list[Interval]] = {}
+        # Once for all calls: rules ask for one at a time, which would read all values each time.
+        for model, calls in self.by_model.items():
+            full = [time for time, waiting in self.counter_levels(model, "waiting") if waiting > 0]
+            waits = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
+            parts |= zip(waits, parts_within(waits.values(), full), strict=True)
+        return parts
+
     def server(self, tag: str) -> Server:
         """The endpoint `tag`; with default settings if the run does not describe it."""
         return self.servers.get(tag) or Server(model=tag)
@@ -412,19 +423,18 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     # 2. The inferred queue: a call queued if the server was full for most of the time to its first
     #    token. The server is full while its counter of waiting calls is above 0 or, without such a
     #    counter, while it answers as many calls as it ever did at once.
-    model = calls[0].model
-    if observed.highest(model, "waiting") is None:
+    parts = observed.queued_parts
+    if (calls[0].model, "waiting") not in observed.counters:
         levels = depths(times_in("decode", calls))
         deepest = max((depth for _, depth in levels), default=0)
         full = [stretch for stretch, depth in levels if depth == deepest]
-    else:
-        full = [time for time, waiting in observed.counter_levels(model, "waiting") if waiting > 0]
-    inferred = {}
-    parts_by_wait = parts_within(first_token_waits.values(), full)
-    for (span, wait), parts in zip(first_token_waits.items(), parts_by_wait, strict=True):
-        if length_ns(parts) > wait.duration_ns / 2:
-            inferred[span] = Interval(start_ns=wait.start_ns, end_ns=parts[-1].end_ns)
-    return inferred
+        waits = first_token_waits.values()
+        parts = dict(zip(first_token_waits, parts_within(waits, full), strict=True))
+    return {
+        span: Interval(start_ns=wait.start_ns, end_ns=parts[span][-1].end_ns)
+        for span, wait in first_token_waits.items()
+        if length_ns(parts[span]) > wait.duration_ns / 2
+    }
 
 
 def reports_queue(observed: Observed, calls: Sequence[Call]) -> bool:

@@ -34,6 +34,7 @@ _OPERATIONS = {
         events.SchemaProbe: "chat",
         events.ToolProbe: "chat",
         events.Embed: "embeddings",
+        events.Rerank: "rerank",
         events.Recall: "retrieval",
         events.Agent: "invoke_agent",
         events.ToolEvent: "execute_tool",

@@ -337,10 +337,8 @@ def swap_thrash(observed: Observed) -> Observations:
 
 def _first_loads(observed: Observed) -> list[events.LoadEvent]:
     """The first load of each model."""
-    loads: dict[str, events.LoadEvent] = {}
-    for load in observed.loads:
-        loads.setdefault(load.model, load)
-    return list(loads.values())
+    loads_by_model = grouped(observed.loads, by=lambda load: load.model)
+    return [loads[0] for loads in loads_by_model.values()]
 
 
 def _waits_for(load: events.LoadEvent, observed: Observed) -> list[Interval]:
@@ -553,9 +551,7 @@ def server_had_places(observed: Observed, calls: Sequence[Call]) -> bool:
 
 def _sent_at_once(calls: Sequence[Call]) -> int:
     """The most calls that were between their sending and their end at one moment."""
-    under_way = []
-    for call in calls:
-        to_first_token = ttft(call)
-        if to_first_token is not None:
-            under_way.append(Interval(start_ns=to_first_token.start_ns, end_ns=call.end_ns))
-    return most_at_once(under_way)
+    waits = ((call, ttft(call)) for call in calls)
+    return most_at_once(
+        Interval(start_ns=wait.start_ns, end_ns=call.end_ns) for call, wait in waits if wait
+    )

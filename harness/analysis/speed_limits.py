@@ -16,7 +16,6 @@ from typing import Literal
 from harness.trace import events
 from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import length_ns, mean_depths
-from harness.trace.records import Interval
 
 MACHINE = "machine"  # the device of models that are in the machine's own memory
 
@@ -185,10 +184,6 @@ def _cache_bytes(call: Call, token_bytes: int) -> int:
 
 def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float | None:
     """How quickly prompts of at least so many tokens were read; None if there were none."""
-    tokens = 0
-    reading: list[Interval] = []
-    for call in calls:
-        if computed_tokens(call) >= least_tokens and "prefill" in call.phases:
-            tokens += computed_tokens(call)
-            reading += call.phases["prefill"]
-    return tokens * 1e9 / length_ns(reading) if tokens else None
+    read = [c for c in calls if computed_tokens(c) >= least_tokens and "prefill" in c.phases]
+    reading_ns = length_ns(part for call in read for part in call.phases["prefill"])
+    return sum(map(computed_tokens, read)) * 1e9 / reading_ns if reading_ns else None

@@ -32,7 +32,7 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "probe": "a server was asked what it does with schemas and tools",
     "overhead": "around the engines: client, network, front ends",
     "node retry": "pauses before nodes were tried again",
-    "embed": "texts were embedded",
+    "embed": "texts were embedded, or passages ranked",
     "memory": "passages were remembered or recalled",
     "tool": "tools that an agent's model asked for, and the start of their servers",
     "code": "the nodes' own code, and what it waited for",
@@ -52,7 +52,7 @@ _EVENTS: Mapping[TimeKind, tuple[type, ...]] = {
     "retry": (events.Hold,),
     "probe": (events.SchemaProbe, events.ToolProbe),
     "overhead": (events.AskSlots,),
-    "embed": (events.Embed,),
+    "embed": (events.Embed, events.Rerank),
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.ToolEvent, events.McpStart),
 }
@@ -230,7 +230,7 @@ def lost_to_places_ns(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]
     ends_ns: dict[int, int] = {}
     for node in outermost:
         start_ns = node.start_ns - node.waited_ns
-        if needed := sources.get(node.id):
+        if needed := [source for source in sources.get(node.id, ()) if source.id in ends_ns]:
             # Below 0 if the node takes items of a stream that had not ended.
             other_wait_ns = start_ns - max(source.end_ns for source in needed)
             start_ns = max(ends_ns[source.id] for source in needed) + other_wait_ns

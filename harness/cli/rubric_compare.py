@@ -42,6 +42,7 @@ from harness.rubric.calibration.paired import (
     paired,
 )
 from harness.rubric.calibration.score_figures import Reducer
+from harness.session.batch_files import manifest_of
 
 
 @click.command(name="compare", cls=Command)
@@ -143,9 +144,12 @@ def compare_scores(
 
 def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> Comparison:
     """Compares two evaluations row by row; `reduce` makes one score of a row's epochs."""
-    sides = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
+    samples = [evaluation_samples(file.rows) for file in files]
+    # Each side's successes are those of its own evaluation, whose rubric may be another.
+    settings = [manifest_of(file.path).get("evaluation", {}) for file in files]
+    sides = [(side, own.get("success", {})) for side, own in zip(samples, settings, strict=True)]
     # The side with fewer epochs has no row that could be reduced by more.
-    epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in sides)
+    epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
     return compare_evaluations(sides, Reducer.named(reduce, epochs=epochs), confidence=confidence)
 
 
@@ -276,12 +280,10 @@ def _about(comparison: Comparison, noun: str) -> Iterator[str]:
             yield f"Without a partner in {partner}, {noun} of {side}: {count}."
     if comparison.unlabeled:
         yield f"Without a label, and left out, drafts of A: {comparison.unlabeled}."
-    if comparison.people is not None:
-        aim = comparison.people.aim
+    if (people := comparison.people) is not None:
+        aim = people.aim
         wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"
         yield f"Thresholds at which at most {wrong}, of both at once:"
-        for side, current, named in zip(
-            ("first", "second"), comparison.people.own, comparison.people.named, strict=True
-        ):
+        for side, current, named in zip(_SIDES[:2], people.own, people.named, strict=True):
             yield f"  {side}: pass_at {rate(current, aim)}"
             yield f"  {side}: {f'threshold {rate(named, aim)}' if named else 'no threshold'}"

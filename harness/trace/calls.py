@@ -27,6 +27,7 @@ _NS_PER_HOUR = 3_600_000_000_000
 
 T = TypeVar("T")
 K = TypeVar("K")
+N = TypeVar("N", int, float)
 
 PriceBasis = Literal["tokens", "price list", "hours"]
 """The prices in the endpoint's settings, with the cached part of prompts at full price; the price
@@ -250,7 +251,6 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     cached = known_sum(call.cached_tokens for call in done)
     drafted = known_sum(call.draft_tokens for call in done)
     accepted = known_sum(call.accepted_tokens for call in done)
-    saved_usd = [call.cache_saved_usd for call in done if call.cache_saved_usd is not None]
     schemas = [call.schema for call in done]
     return CallGroup(
         name=name,
@@ -271,7 +271,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         input_tokens=sum(call.charged_input_tokens or 0 for call in asked),
         cached_tokens=cached,
         cached_share=_share(cached, known_prompt_tokens),
-        cache_saved_usd=sum(saved_usd) if saved_usd else None,
+        cache_saved_usd=known_sum(call.cache_saved_usd for call in done),
         output_tokens=sum(call.output_tokens or 0 for call in asked),
         draft_tokens=drafted,
         accepted_tokens=accepted,
@@ -295,10 +295,10 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
     return total_tokens / (total_ns / 1e9) if total_ns else None
 
 
-def known_sum(counts: Iterable[int | None]) -> int | None:
-    """The sum of the counts that some server reports; None if none does."""
-    reported = [count for count in counts if count is not None]
-    return sum(reported) if reported else None
+def known_sum(figures: Iterable[N | None]) -> N | None:
+    """The sum of the figures that are known, such as counts by a server; None if none is."""
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
@@ -344,7 +344,7 @@ def cost_of(
     )
     priced = [m for m in models if m.usd is not None]
     # None and not 0: a run of unknown price is not free.
-    usd = sum(m.usd or 0.0 for m in priced) if priced else None
+    usd = known_sum(m.usd for m in models)
     return RunCost(
         models=models,
         usd=usd,

@@ -582,7 +582,7 @@ class Events:
     def __getitem__(self, kind: type[E]) -> list[E]:
         """All events of a kind, with those of its subclasses."""
         if kind not in self._read:
-            kinds = {event.NAME: event for event in (*kind.__subclasses__(), kind)}
+            kinds = {event.NAME: event for event in _family(kind)}
             read_events = [
                 event.read(record)
                 for name, event in kinds.items()
@@ -593,3 +593,9 @@ class Events:
                 read_events.sort(key=attrgetter("id"))
             self._read[kind] = read_events
         return self._read[kind]
+
+
+def _family(kind: type[E]) -> Iterator[type[E]]:
+    for subclass in kind.__subclasses__():
+        yield from _family(subclass)
+    yield kind

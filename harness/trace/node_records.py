@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.trace.calls import PHASES, Call, calls_of, pricing
+from harness.trace.calls import PHASES, Call, calls_of, known_sum, pricing
 from harness.trace.events import EndpointEvent, NodeAttempt, ReplyAgain, Skip
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
@@ -203,7 +203,6 @@ def _record(
     replies = [reply for reply in parts.reused_replies if since_ns and reply.time_ns >= since_ns]
     paid = [call for call in calls if since_ns or not call.from_cache]
     billed: list[Call | ReplyAgain] = [*paid, *replies]
-    costs_usd = [usd for call in billed if (usd := usd_of(call)) is not None]
     answered: list[Call | ReplyAgain] = [*(call for call in paid if call.status == "ok"), *replies]
     return NodeRecord(
         node=key[0],
@@ -214,7 +213,7 @@ def _record(
         calls=sum(not call.was_refused for call in calls) + len(replies),
         input_tokens=sum(reply.input_tokens or 0 for reply in answered),
         output_tokens=sum(reply.output_tokens or 0 for reply in answered),
-        cost_usd=sum(costs_usd) if costs_usd else None,
+        cost_usd=known_sum(map(usd_of, billed)),
         models=models_by_role(parts.calls),
         digest=output.digest if output else None,
         inputs=output.inputs if output else {},
@@ -300,15 +299,18 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     for span in nodes:
         for name in {span.caption, span.node}:
             attempts.setdefault(name, []).append(span)
+
+    def before(span: NodeAttempt, name: str) -> list[NodeAttempt]:
+        # A kill may end an attempt at the moment that it begins: it is not before itself.
+        return [a for a in attempts.get(name, ()) if a is not span and a.end_ns <= span.start_ns]
+
     for span in nodes:
         # 2. The attempt before.
         if span.attempt:
-            before = [a for a in attempts[span.caption] if a.end_ns <= span.start_ns]
-            sources.setdefault(span.id, []).extend(before[-1:])
+            sources.setdefault(span.id, []).extend(before(span, span.caption)[-1:])
         # 3. Outputs of an earlier part of the run, to which no flow leads.
         for name in span.needs:
-            before = [a for a in attempts.get(name, ()) if a.end_ns <= span.start_ns]
-            sources.setdefault(span.id, []).extend(before)
+            sources.setdefault(span.id, []).extend(before(span, name))
     return sources
 
 

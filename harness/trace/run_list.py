@@ -227,14 +227,13 @@ def _journal_named(run: str, directory: Path) -> Path:
             changed_ns[journal] = max(changed_ns.get(journal, 0), file.stat().st_mtime_ns)
         by_age = sorted(journals.values(), key=lambda path: (changed_ns[path], path.name))
         journals = {path.stem: path for path in reversed(by_age) if begins_a_run(path)}
+        run = next(iter(journals), run)
     if not journals:
         raise InvalidInput(
             f"there are no runs in '{directory}'; name a journal's file, or run something first: "
             "harness run …",
             code="run.none-yet",
         )
-    if run == LATEST:
-        return next(iter(journals.values()))
     matches = [run] if run in journals else [name for name in journals if run in name]
     if len(matches) > 1:
         raise InvalidInput(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from time import process_time
 from typing import get_args
 
 import planted_runs as planted
 import pytest
 from golden import assert_shown
 from planted_runs import HEALTHY, Make, PlantedRun
+from sample_runs import span, write_journal
 
 from harness import Cache, NodeFailed, Pipeline, Run, ScriptedReply, Settings
 from harness.analysis import LAYERS, RULES, RunFinding, diagnose
@@ -17,7 +19,7 @@ from harness.analysis.observed import Observed, Server, batching_helps
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
 from harness.testing import Script, run_pipeline
-from harness.trace import Call, Journal, calls_of
+from harness.trace import Call, CounterSet, Journal, Record, calls_of
 
 RECORDED = Path(__file__).parent / "recorded_runs"
 SHIPPED = Path(__file__).parents[2] / "traces" / "recorded"
@@ -486,6 +488,24 @@ def test_a_killed_run_is_diagnosed_as_far_as_it_got(tmp_path: Path) -> None:
         ("cold-start", "hint"),
         ("failed-run", "hint"),
     ]
+
+
+def test_calls_beside_many_values_of_a_counter_take_linear_time(tmp_path: Path) -> None:
+    ms, records = 1_000_000, list[Record]()
+    tokens = {"input_tokens": 20, "output_tokens": 30}
+    times = {"ttft_ns": 300 * ms, "itl_mean_ns": 5 * ms}
+    for number in range(1, 1001):
+        at_ns = number * 500 * ms
+        call = span(2 * number, at_ns, at_ns + 490 * ms, name="chat", model="m", **tokens, **times)
+        decode_ns = at_ns + 300 * ms, at_ns + 490 * ms
+        records += [call, span(2 * number + 1, *decode_ns, parent=call.id, name="decode")]
+        waiting = float(number % 3)
+        records.append(CounterSet("waiting", "calls", at_ns, waiting, track="server m"))
+    journal = write_journal(tmp_path / "run.jsonl", *records)
+    begun_s = process_time()
+    diagnose(journal)
+    # Each call read all values of the counter three times: 14 s.
+    assert process_time() - begun_s < 3
 
 
 def test_a_cancelled_run_has_no_findings_for_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from harness import Evaluation, ScriptedBackend, Settings
 from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
 from harness.analysis.html_page import html_of
 from harness.analysis.run_page import run_page_of
+from harness.errors import InvalidInput
 from tests.chromium import Chromium
 
 NASTY = "</script><img src=x onerror=\"window.ran='yes'\"><script>window.ran='yes'</script>"
@@ -146,6 +147,24 @@ def test_results_of_others_have_a_page_too(name: str) -> None:
     assert is_evaluation_file(RESULTS / name)
     (side,) = page_of(RESULTS / name)["sides"]  # type: ignore[misc]
     assert side["rows"][0]["epochs"][0]["reasons"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "shown"), [("1.0,0.0", 1), ("1,", 1), ("one,0", "epoch"), ("1,x", "row")]
+)
+def test_a_table_that_another_program_wrote_has_a_page_or_a_mistake_in_words(
+    cells: str, shown: object, tmp_path: Path
+) -> None:
+    table = tmp_path / "a.csv"
+    table.write_text(f"id,output,scores.right,epoch,row\na,tea,1,{cells}\n")
+    if isinstance(shown, str):
+        with pytest.raises(InvalidInput, match=f"a.csv:2: '{shown}' is not a whole number"):
+            page_of(table)
+    else:
+        (side,) = page_of(table)["sides"]  # type: ignore[misc]
+        assert side["rows"][0]["epochs"] == [
+            {"output": "tea", "epoch": shown, "scores": {"right": 1}}
+        ]
 
 
 @pytest.fixture(scope="module")

@@ -258,6 +258,8 @@ def test_what_else_models_are_asked_has_its_names_too(tmp_path):
                 again.set(from_cache=True, cost_usd=0.0, finish_reason="stop")
             with trace.span("embed", model="small", texts=2) as embed:
                 embed.set(model_id="q-7b", input_tokens=12)
+            with trace.span("rerank", model="small", texts=2):
+                pass
             trace.instant("evaluator drawn", evaluator="judge", seed="the text of a task")
     found = {}
     for span in spans_of(trace.journal()):
@@ -277,6 +279,7 @@ def test_what_else_models_are_asked_has_its_names_too(tmp_path):
             "server.port": 8000,
         }.items()
     )
+    assert found["rerank"][1]["gen_ai.operation.name"] == "rerank"
     # Tokens of reasoning are told of those of the reply.
     span, said = found["thought"]
     assert said["gen_ai.usage.reasoning.output_tokens"] == 64

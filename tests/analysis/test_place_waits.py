@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.analysis.time_budget import lost_to_places_ns
-from harness.trace import Flow, SpanRecord
+from harness.trace import Flow, Interval, SpanRecord
 from harness.trace.events import NodeAttempt
+from harness.trace.node_records import critical_path
 
 MS = 1_000_000
 
@@ -37,6 +38,17 @@ def test_a_place_for_each_saves_the_waits_on_the_longest_path() -> None:
 def test_a_longer_call_beside_the_one_that_waited_is_what_the_run_then_takes() -> None:
     run = calls(("item", 0, 1000, []), ("item", 1000, 1100, []), waits_ms={2: 1000})
     assert lost_to_places_ns(*run) == 100 * MS
+
+
+def test_an_attempt_that_a_kill_ended_as_it_began_came_after_the_one_before() -> None:
+    label = {"node": "text", "label": "text"}
+    attempts = [
+        NodeAttempt.read(SpanRecord(number, None, "node", *times, "ok", None, label | more))
+        for number, times, more in ((2, (0, 3 * MS), {}), (1, (5 * MS, 5 * MS), {"attempt": 1}))
+    ]
+    run = Interval(start_ns=0, end_ns=5 * MS)
+    assert [step.span for step in critical_path(attempts, [], run=run).steps] == [2, 1]
+    assert lost_to_places_ns(attempts, []) == 0
 
 
 def test_a_run_without_nodes_lost_nothing() -> None:

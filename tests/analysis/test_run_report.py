@@ -413,13 +413,14 @@ def test_the_cost_of_a_run_is_of_the_models_whose_cost_is_known_and_names_the_ot
     assert cost.unpriced_models == ("judge",)
 
 
-def test_probes_and_embedding_are_paid_for_as_calls_are(tmp_path):
+def test_probes_embedding_and_ranking_are_paid_for_as_calls_are(tmp_path):
     report = report_on(
         tmp_path,
         endpoint("small", usd_per_million_input_tokens=1.0, usd_per_million_output_tokens=10.0),
         at(1, 0, 9, "chat", model="small", input_tokens=100, output_tokens=10),
         at(2, 0, 3, "schema probe", parent=1, model="small", input_tokens=30, output_tokens=5),
-        at(3, 9, 12, "embed", model="small", input_tokens=2_000),
+        at(3, 9, 12, "embed", model="small", input_tokens=1_500),
+        at(4, 12, 15, "rerank", model="small", input_tokens=500),
     )
     (cost,) = report.cost.models
     assert cost.usd == pytest.approx(0.002280)
@@ -510,6 +511,7 @@ def test_what_models_are_asked_beside_chats_is_named_and_keeps_them_from_being_i
         at(2, 0, 200, "schema probe", parent=1, model="small", input_tokens=40),
         at(3, 500, 700, "embed", model="small", input_tokens=9),
         at(4, 700, 800, "embed", model="small", status="error"),
+        at(6, 800, 900, "rerank", model="small", input_tokens=7),
         # A limit refused it, so it was not made.
         at(5, 800, 800, "embed", model="small", status="error")._replace(
             error="RunLimitReached: max_calls = 3 is reached"
@@ -518,8 +520,12 @@ def test_what_models_are_asked_beside_chats_is_named_and_keeps_them_from_being_i
     assert [
         (one.name, one.model, one.requests, one.failed, one.total_ns, one.input_tokens)
         for one in report.asides
-    ] == [("schema probe", "small", 1, 0, 200 * MS, 40), ("embed", "small", 2, 1, 300 * MS, 9)]
-    assert (report.occupancy.idle_ns, report.occupancy.most_at_once) == (200 * MS, 1)
+    ] == [
+        ("schema probe", "small", 1, 0, 200 * MS, 40),
+        ("embed", "small", 2, 1, 300 * MS, 9),
+        ("rerank", "small", 1, 0, 100 * MS, 7),
+    ]
+    assert (report.occupancy.idle_ns, report.occupancy.most_at_once) == (100 * MS, 1)
     assert report.calls.calls == 1
 
 

@@ -98,8 +98,9 @@ def test_of_an_unknown_machine_or_model_there_is_no_limit():
     assert limits(call(1, 0), weight_bytes=0) == ()
 
 
-def test_cached_prompts_say_nothing_of_the_processor():
-    (found,) = limits(call(1, 0, said={"cached_tokens": 95}))
+@pytest.mark.parametrize("more", [{"said": {"cached_tokens": 95}}, {"prefill_ms": 0}])
+def test_prompts_that_took_no_reading_say_nothing_of_the_processor(more):
+    (found,) = limits(call(1, 0, **more))
     assert (found.compute_limit, found.compute_share) == (None, None)
 
 

@@ -166,9 +166,10 @@ def test_of_several_models_the_one_that_wrote_most_is_named():
 
 def test_a_run_without_nodes_is_divided_as_a_whole():
     spans = [
-        span(2, "embed", 0, 300),
+        span(2, "embed", 0, 200),
         span(3, "recall", 200, 400),
         span(4, "tool", 300, 450),
+        span(5, "rerank", 200, 300),
         Instant(None, "retry", 1500 * MS, {"delay_s": 0.2}),
     ]
     assert shares(spans) == {"code": 350, "embed": 300, "retry": 200, "memory": 100, "tool": 50}

@@ -306,6 +306,24 @@ def test_a_reducer_that_needs_more_epochs_is_refused(tmp_path: Path) -> None:
     assert (refused.exit_code, refused.code) == (2, "evaluation.reducer-unknown")
 
 
+def test_a_success_is_what_it_was_in_each_evaluation(tmp_path: Path) -> None:
+    for name, least in (("a.jsonl", 8), ("b.jsonl", 7)):
+        evaluation(tmp_path / name, questions(3, 7, 7, 9), epochs=2)
+        about = {"reduce": "mean", "success": {"right": least}}
+        (tmp_path / f"{name}.batch").write_text(json.dumps({"evaluation": about}))
+    command = ("rubric", "compare", "a.jsonl", "b.jsonl", "--json", "--reduce")
+    means = {
+        reduce: harness(*command, reduce, cwd=tmp_path).json["shifts"]["right"]["mean"]
+        for reduce in ("at_least_2", "pass_at_1", "at_least_2:3", "mean")
+    }
+    assert {reduce: (mean["first"], mean["second"]) for reduce, mean in means.items()} == {
+        "at_least_2": (0.25, 0.75),
+        "pass_at_1": (0.25, 0.75),
+        "at_least_2:3": (1, 1),
+        "mean": (6.5, 6.5),
+    }
+
+
 def test_what_two_rows_or_equal_scores_cannot_tell_is_a_dash(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         evaluation(tmp_path / name, questions(1, 1))

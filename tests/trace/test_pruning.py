@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,6 +147,33 @@ def test_a_run_that_ends_while_it_is_looked_at_is_left_alone(tmp_path):
     assert (remove_run(run), pack_run(run)) == (False, None)
     here = {path.name for path in tmp_path.iterdir()}
     assert here == {f"{trace.run_id}{end}" for end in (".jsonl", ".json", ".pftrace")}
+
+
+@pytest.mark.parametrize("change", ["begun", "gone"])
+def test_a_run_whose_parts_changed_since_it_was_listed_is_left_alone(tmp_path, change):
+    journal = store(tmp_path, 1, age_s=DAY_S)
+    (part,) = set(stored(tmp_path)[name(1)].journals) - {journal}
+    run = stored(tmp_path)[name(1)]
+    if change == "gone":
+        part.unlink()
+    else:
+        shutil.copy2(part, journal.with_suffix(".2.jsonl"))
+    assert (remove_run(run), pack_run(run), journal.exists()) == (False, None, True)
+
+
+def test_to_remove_a_run_its_directory_is_not_read_again(tmp_path):
+    for number in range(4):
+        store(tmp_path, number, age_s=DAY_S)
+    runs = [*stored(tmp_path).values()]
+    called = list[object]()
+    sys.setprofile(lambda _frame, _event, function: called.append(function))
+    try:
+        assert all(map(remove_run, runs))
+    finally:
+        sys.setprofile(None)
+    assert os.unlink in called
+    assert os.scandir not in called
+    assert os.listdir not in called
 
 
 def test_timelines_that_were_drawn_since_the_list_go_with_their_run(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -94,6 +93,15 @@ def object_in(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JS
     return {**parts, **value} if isinstance(value, dict) else parts or value
 
 
+def whole_number_in(row: Row, name: str) -> int:
+    """A field of a row; raises `InvalidInput` if it is no whole number."""
+    # Other programs write 1.0. An object has columns such as `epoch.a` alone.
+    match = re.fullmatch(r"([+-]?\d{1,18})(\.0*)?", str(row.fields.get(name)).strip())
+    if match is None:
+        raise row.refusal(f"'{name}' is not a whole number", code="labels.not-a-number")
+    return int(match[1])
+
+
 def as_draft(row: Row, rubric: Rubric) -> Row:
     """A row of an evaluation as a draft with scores; any other row as it is.
 
@@ -102,15 +110,9 @@ def as_draft(row: Row, rubric: Rubric) -> Row:
     """
     if not is_evaluation(row.fields):
         return row
-    try:
-        # Not `int`, since other programs write 1.0. An object has columns such as `epoch.a` alone.
-        epoch = float(row.fields.get("epoch", ""))
-    except (TypeError, ValueError):
-        epoch = math.nan
-    if not epoch.is_integer():
-        raise row.refusal("'epoch' is not a whole number", code="labels.not-a-number")
+    epoch = whole_number_in(row, "epoch")
     fields = {
-        "id": row.id if epoch == 1 else f"{row.id} epoch {epoch:.0f}",
+        "id": row.id if epoch == 1 else f"{row.id} epoch {epoch}",
         # Epochs of one row are alike, unless the row has another group.
         "group": row.id,
         "draft": row.fields.get("output"),

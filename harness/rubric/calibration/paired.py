@@ -33,6 +33,7 @@ from harness.rubric.rubric import Rubric
 
 Pair = tuple[Rated, Rated]
 Rubrics = tuple[Rubric, Rubric]
+Side = tuple[Sequence[Sample], Mapping[str, float]]  # and by score what is a success; else 1
 # The most characters of a row's name in a message.
 _LONG = 100
 
@@ -190,18 +191,16 @@ def compare(
 
 
 def compare_evaluations(
-    sides: tuple[Sequence[Sample], Sequence[Sample]], reducer: Reducer, *, confidence: float
+    sides: Sequence[Side], reducer: Reducer, *, confidence: float
 ) -> Comparison:
     """How the scores of two evaluations differ on the rows that both have, epochs reduced.
 
     Raises:
         InvalidInput: They have no row, or no score, in common.
     """
-    names_of_sides = [{name for sample in side for name in sample.scores} for side in sides]
+    names_of_sides = [{name for one in samples for name in one.scores} for samples, _ in sides]
     names = sorted(names_of_sides[0] & names_of_sides[1])
-    # Samples do not tell from which score on they are a success: for functions it is 1.
-    success = dict.fromkeys(names, 1.0)
-    first, second = (reduced(side, names, reducer, success) for side in sides)
+    first, second = (reduced(samples, names, reducer, success) for samples, success in sides)
     shared = [row for row in first if row in second]
     if not shared or not names:
         what = "no row" if names else "no score of the same name"

@@ -171,9 +171,8 @@ def reduced(
         for name in names:
             scored = [sample for sample in of_row if name in sample.scores]
             scores = [sample.scores[name] for sample in scored]
-            successes = [
-                sample.succeeds(name, at=reducer.at, success=success[name]) for sample in scored
-            ]
+            least = success.get(name, 1.0)
+            successes = [s.succeeds(name, at=reducer.at, success=least) for s in scored]
             rows[row].scores.append(reduce(scores, successes))
             rows[row].accuracies.append(reduce([*map(float, successes)], successes))
     return rows

@@ -202,7 +202,7 @@ def sides(apart, *, rows=60, noise=0.1):
 @pytest.mark.parametrize(("apart", "higher"), [(0.1, "second"), (-0.1, "first"), (0.0, None)])
 def test_two_models_are_compared_row_by_row(apart, higher):
     first, second = sides(apart)
-    compared = compare_evaluations((first, second), Reducer("mean"), confidence=0.95)
+    compared = compare_evaluations(((first, {}), (second, {})), Reducer("mean"), confidence=0.95)
     figure = compared.shifts["x"].mean.difference
     assert figure.higher == (higher or "cannot tell")
     # Beside the closed form of the error of paired differences.
@@ -220,5 +220,5 @@ def test_evaluations_without_a_row_or_score_in_common_are_refused():
         [Sample(row=sample.row, scores={"y": 1.0}) for sample in second],
     ):
         with pytest.raises(InvalidInput) as refused:
-            compare_evaluations((first, other), Reducer("mean"), confidence=0.9)
+            compare_evaluations(((first, {}), (other, {})), Reducer("mean"), confidence=0.9)
         assert refused.value.code == "compare.no-pairs"
