@@ -2,6 +2,7 @@
 
 import random
 from datetime import UTC, datetime, timedelta, timezone
+from enum import StrEnum
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,14 +26,23 @@ def vector(*numbers: float) -> np.ndarray:
 
 # --- what goes in comes out ------------------------------------------------------------------
 
+
+class Origin(StrEnum):
+    """Where a passage is from, as a program of a user may name it."""
+
+    WEB = "https://a.test"
+
+
 names = st.text(min_size=1).filter(lambda name: name not in RESERVED)
 numbers = st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
 passages = st.builds(
     Passage,
     text=st.text(min_size=1).filter(str.strip),
     title=st.text(),
-    source=st.text(),
-    quality=st.none() | st.floats(0, 10),
+    source=st.text() | st.sampled_from(Origin),
+    quality=st.none()
+    | st.floats(0, 10)
+    | st.sampled_from([7, True, np.float64(7.5), np.float32(7)]),
     created=st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-3.5))])),
     metadata=st.dictionaries(names, st.text() | numbers),
     id=st.text(),
