@@ -225,7 +225,7 @@ class MemoryStore:
             InvalidInput: The limit, mode, filter or half-life is invalid.
             MemoryStoreFailed: The store cannot be read.
         """
-        _check_limit(limit)
+        limit = _checked_limit(limit)
         if mode not in get_args(Mode):
             raise InvalidInput(
                 f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
@@ -257,15 +257,25 @@ class MemoryStore:
         none.
 
         Raises:
+            InvalidInput: The count is negative.
             MemoryStoreFailed: The store cannot be read.
         """
+        if count < 0:
+            raise InvalidInput(
+                f"count is {count}; it must not be negative", code="memory.count-negative"
+            )
         turn = passage.turn
         if turn is not None:
-            positions = range(turn.position - count, turn.position + count + 1)
-            where: Filter = {"conversation": turn.conversation, "position": positions}
-            turns = self._primary.fetch(self._tagged(where)).items()
-            # Not by number alone, since turns may be stored in any order.
-            places = [(near.turn.position, number, near) for number, near in turns if near.turn]
+            position = turn.position
+            within = {">=": position - count, "<=": position + count}
+            same = self._tagged({"conversation": turn.conversation, "position": within})
+            # Not by number alone, since turns may be stored in any order. Bounds are rounded, and
+            # the metadata may have a position, too.
+            places = [
+                (near.turn.position, number, near)
+                for number, near in self._primary.fetch(same).items()
+                if near.turn and abs(near.turn.position - position) <= count
+            ]
             return [near for *_, near in sorted(places)]
         sequence = self._primary.known([passage]).get(passage.id)
         if not passage.source or sequence is None:
@@ -521,13 +531,14 @@ def _candidates_for(limit: int) -> int:
     return max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
 
 
-def _check_limit(limit: object) -> None:
+def _checked_limit(limit: object) -> int:
     # `Integral` and not `int`, so that numpy's integers are accepted.
     if not isinstance(limit, Integral) or int(limit) < 1:
         raise InvalidInput(
             f"limit is {limit!r}; it must be a whole number, at least 1",
             code="memory.limit-not-positive",
         )
+    return int(limit)  # since three times np.uint8(100) is 44
 
 
 def _bytes_in(directory: Path) -> int:

@@ -149,9 +149,13 @@ def test_a_turn_and_a_documents_passage_have_neighbors(place, embedder):
         first = next(t for t in turns if t.turn.position == 1 and t.turn.conversation == "b")
         around = store.neighbors(first)
         assert [p.turn for p in around] == [first.turn, replace(first.turn, position=2)]
+        assert len(store.neighbors(first, count=10**9)) == 3
         assert [p.text for p in store.neighbors(document[2])] == ["Part 1", "Part 2", "Part 3"]
         assert store.neighbors(document[0], count=9)[-1].text == "Part 3"
         assert store.neighbors(alone) == [alone]
+        for passage in (first, document[2]):
+            with failing(InvalidInput, "memory.count-negative"):
+                store.neighbors(passage, count=-1)
         (hit,) = store.search(
             "ann", limit=1, where={"conversation": "a", "position": {">": 2}, "speaker": "Ann"}
         )
@@ -195,6 +199,10 @@ def test_what_is_added_does_not_wait_for_the_vectors_of_a_slow_embedder(place):
         assert store.wait()
         assert store.novelty([new.text]) == pytest.approx(0, abs=1e-3)
         assert store.search("x", mode="vector", limit=90).fallback is None
+
+
+def test_a_limit_may_be_a_small_number_of_numpy(store):
+    assert store.search("otters", limit=np.uint8(100))[0].title == "Otters"
 
 
 @pytest.mark.parametrize(
