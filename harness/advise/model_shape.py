@@ -144,6 +144,9 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
+    if header.weights.passed_bytes == header.weights.shared_bytes:
+        problem = "it has no weights but tables; name the file of a language model"
+        raise ModelFileInvalid(problem, path=path)
     quantization = formats.file_type_name(header.file_type)
     weights = header.weights.loaded_bytes
     batch = PROMPT_TOKENS_AT_ONCE["gguf"]
@@ -437,7 +440,7 @@ def _quantization(config: _Config) -> tuple[str | None, bool]:
     if not isinstance(settings, dict):
         return None, True
     left_out = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
-    has_attention = not any("self_attn" in str(module) for module in left_out)
+    has_attention = "self_attn" not in str(left_out)
     groups = settings.get("config_groups")  # as compressed-tensors writes it
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
