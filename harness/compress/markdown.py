@@ -299,7 +299,7 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
     for section in sections_of(markdown):
         above = [*(s for s in above if s.level < section.level), section]
         title = " > ".join(s.title for s in above if s.title)
-        texts = filter(None, _packed(section.blocks, max_chars))
+        texts = filter(str.strip, _packed(section.blocks, max_chars))
         excerpts += [Excerpt(title=title, text=text) for text in texts]
     return tuple(excerpts)
 
