@@ -57,6 +57,16 @@ from harness.memory.vector_index import VectorIndex
 # and all 1,400.
 _PROPOSALS = 100
 
+# How many passages are ranked for each that is returned, and at least.
+_CANDIDATES_PER_HIT = 3
+_LEAST_CANDIDATES = 12
+
+# Passages that are embedded at a time in the background. A slow embedder takes a second for its
+# few, and what is under way when the store closes is lost. So few are embedded as they are added,
+# and the next search finds their meaning.
+_BATCH = 256
+_FEW = 16
+
 
 class MemoryStore:
     """Passages in a directory or in PostgreSQL, searched by words, by meaning, or both.
@@ -88,6 +98,7 @@ class MemoryStore:
         self._written = 0  # this store's last write, which its later searches must see
         self._written_lock = Lock()
         self._embeds_later = bool(getattr(embedder, "in_background", False))
+        self._batch = _FEW if self._embeds_later else _BATCH
         self._upkeep = Upkeep(self._maintain)
         self._start_upkeep()
         self._primary.database.follow(self._read_remote_writes)
@@ -449,7 +460,7 @@ class MemoryStore:
             MemoryStoreFailed: They cannot be written.
         """
         self._lexical.rebuild(progress)
-        self._vector.embed_missing(stop=Event(), progress=progress)
+        self._vector.embed_missing(stop=Event(), batch=self._batch, progress=progress)
 
     def compact(self) -> None:
         """Frees the space of deleted passages, and of other embedders' vectors."""
@@ -512,19 +523,7 @@ class MemoryStore:
     def _maintain(self, stop: Event) -> None:
         """The work of the upkeep: reads new writes, and embeds passages without a vector."""
         self._lexical.catch_up(until=0)
-        # Small batches for a slow embedder, since a batch that is under way when the store closes
-        # is lost.
-        batch = _SLOW_BATCH if self._embeds_later else _BATCH
-        self._vector.embed_missing(stop=stop, batch=batch, progress=self._progress)
-
-
-# A slow embedder takes a second for this many passages: they are embedded as they are added, so
-# that the next search finds their meaning.
-_FEW = 16
-
-# How many passages are ranked for each that is returned, and at least.
-_CANDIDATES_PER_HIT = 3
-_LEAST_CANDIDATES = 12
+        self._vector.embed_missing(stop=stop, batch=self._batch, progress=self._progress)
 
 
 def _candidates_for(limit: int) -> int:
@@ -548,7 +547,3 @@ def _bytes_in(directory: Path) -> int:
             with suppress(FileNotFoundError):  # the files of indexes come and go
                 total += Path(parent, name).stat().st_size
     return total
-
-
-# Passages that are embedded at a time in the background.
-_BATCH, _SLOW_BATCH = 256, 16
