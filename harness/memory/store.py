@@ -460,6 +460,14 @@ class MemoryStore:
             MemoryStoreFailed: They cannot be written.
         """
         self._lexical.rebuild(progress)
+        before = self._progress
+        self._progress = progress or before
+        try:
+            # By the one thread that embeds: a second would embed the same passages again.
+            self.wait()
+        finally:
+            self._progress = before
+        # Nothing is left, unless that thread failed: then this raises the reason.
         self._vector.embed_missing(stop=Event(), batch=self._batch, progress=progress)
 
     def compact(self) -> None:
@@ -523,7 +531,11 @@ class MemoryStore:
     def _maintain(self, stop: Event) -> None:
         """The work of the upkeep: reads new writes, and embeds passages without a vector."""
         self._lexical.catch_up(until=0)
-        self._vector.embed_missing(stop=stop, batch=self._batch, progress=self._progress)
+        self._vector.embed_missing(stop=stop, batch=self._batch, progress=self._report)
+
+    def _report(self, step: str, done: int, total: int) -> None:
+        if self._progress is not None:  # `rebuild` may have set another meanwhile
+            self._progress(step, done, total)
 
 
 def _candidates_for(limit: int) -> int:

@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -343,6 +345,29 @@ def test_the_lexical_index_is_made_again_when_that_is_asked_for(store):
 
     assert store.search("otters") == before
     assert told
+
+
+def test_a_rebuild_embeds_each_passage_once_and_says_why_it_cannot(place, store):
+    calls = []
+
+    def embed(texts):
+        calls.extend(texts)
+        time.sleep(0.3)  # longer than the words take
+        if "fail" in embedding.name:
+            raise OSError("it is away")
+        return np.ones((len(texts), 2))
+
+    store.close()
+    embedding = SimpleNamespace(name="other", dimensions=2, embed=embed, in_background=True)
+    with MemoryStore.open(place, embedder=embedding) as reopened:
+        reopened.rebuild()
+        assert (len(calls), reopened.stats().unembedded) == (4, 0)
+    embedding.name = "fails"
+    with (
+        MemoryStore.open(place, embedder=embedding) as reopened,
+        pytest.raises(OSError, match="away"),
+    ):
+        reopened.rebuild()
 
 
 def test_compacting_loses_nothing_and_makes_no_index_again(store, animals):
