@@ -305,10 +305,7 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
 
 
 def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
-    """The blocks, without metadata, as texts of at most `max_chars`, each as long as possible.
-
-    A text of white space is empty.
-    """
+    """The blocks, without metadata, as texts of at most `max_chars`, each as long as possible."""
     text = ""
     for block in blocks:
         if block.kind == "metadata":

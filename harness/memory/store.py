@@ -18,12 +18,11 @@ from heapq import nsmallest
 from numbers import Integral
 from pathlib import Path
 from threading import Event, Lock
-from types import TracebackType
 from typing import Self, get_args
 
 import numpy as np
 
-from harness.errors import InferenceError, InvalidInput, MemoryStoreFailed, did_you_mean
+from harness.errors import InferenceError, InvalidInput, did_you_mean
 from harness.memory.database import Place, place_of
 from harness.memory.embedder import (
     Embedder,
@@ -152,13 +151,7 @@ class MemoryStore:
             primary.close()
             raise
         return cls(
-            primary,
-            lexical,
-            vector,
-            embedder=embedder,
-            merge=merge,
-            guard=guard,
-            progress=progress,
+            primary, lexical, vector, embedder=embedder, merge=merge, guard=guard, progress=progress
         )
 
     # --- writing -----------------------------------------------------------------------------
@@ -419,8 +412,9 @@ class MemoryStore:
     ) -> tuple[dict[int, float] | None, str | None]:
         """Cosines to the query by sequence number and None, or None and why there are none."""
         self._vector.catch_up()
-        if reason := self._vector.unavailable:
-            return None, reason
+        matrix = self._vector.matrix
+        if matrix is None:
+            return None, self._vector.unavailable or "it is closed"
         try:
             (embedded,) = embed(self._embedder, [query])
             # Computed here and not in `_ranked`, since here a failure falls back to words.
@@ -428,9 +422,6 @@ class MemoryStore:
         except InferenceError as error:
             return None, f"the query cannot be embedded: {error}"
         within = None if where is None else self._primary.tagged(where)
-        matrix = self._vector.matrix
-        if matrix is None:
-            return None, self._vector.unavailable or "it is closed"
         return matrix.search(embedded, limit=depth, including=including, within=within), None
 
     @cached_property
@@ -443,10 +434,9 @@ class MemoryStore:
             return 1.0  # a text without content is not new
         matrix = self._vector.matrix
         if matrix is None:
-            raise MemoryStoreFailed(
-                "novelty is measured by the vector index, which is unavailable "
-                f"({self._vector.unavailable})",
-                path=str(self._primary.place),
+            reason = self._vector.unavailable
+            raise self._primary.database.failed(
+                f"novelty is measured by the vector index, which is unavailable ({reason})",
                 code="memory.lane-away",
             )
         return max(matrix.search(vector, limit=1).values(), default=-1.0)
@@ -500,12 +490,7 @@ class MemoryStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _vectors_of_new(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
