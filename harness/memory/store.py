@@ -93,7 +93,7 @@ class MemoryStore:
         self._embedder = embedder
         self._merge = merge
         self._guard = guard
-        self._progress = progress
+        self._progress: Progress = progress or (lambda *_: None)
         self._written = 0  # this store's last write, which its later searches must see
         self._written_lock = Lock()
         self._embeds_later = bool(getattr(embedder, "in_background", False))
@@ -519,8 +519,7 @@ class MemoryStore:
         self._vector.embed_missing(stop=stop, batch=self._batch, progress=self._report)
 
     def _report(self, step: str, done: int, total: int) -> None:
-        if self._progress is not None:  # `rebuild` may have set another meanwhile
-            self._progress(step, done, total)
+        self._progress(step, done, total)  # looked up now, since `rebuild` may have set another
 
 
 def _candidates_for(limit: int) -> int:
