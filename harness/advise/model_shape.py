@@ -135,18 +135,13 @@ def read_model_shape(path: Path) -> ModelShape:
         size = _tensor_bytes(path, parameters=shape.parameters)
         # Files have weights that the configuration omits, such as norms; all tokens pass these.
         extra = 0 if size is None else size - shape.weight_bytes
-        return replace(
-            shape,
-            weight_bytes=shape.weight_bytes + extra,
-            passed_bytes=shape.passed_bytes + extra,
-            active_bytes=shape.active_bytes + extra,
-        )
+        sizes = ("weight_bytes", "passed_bytes", "active_bytes")
+        return replace(shape, **{name: getattr(shape, name) + extra for name in sizes})
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
     if header.weights.passed_bytes == header.weights.shared_bytes:
-        problem = "it has no weights but tables; name the file of a language model"
-        raise ModelFileInvalid(problem, path=path)
+        raise ModelFileInvalid("it has only tables; name a language model's file", path=path)
     quantization = formats.file_type_name(header.file_type)
     weights = header.weights.loaded_bytes
     batch = PROMPT_TOKENS_AT_ONCE["gguf"]

@@ -315,14 +315,13 @@ class MemoryStore:
 
     def stats(self) -> Stats:
         """The contents of the store, and the state of its indexes."""
-        embedder = self._embedder
         self._vector.catch_up()
         return Stats(
             passages=len(self._primary),
             language=self._primary.language,
-            embedder=embedder.name,
-            dimensions=embedder.dimensions,
-            unembedded=self._primary.count_without_vector(embedder),
+            embedder=self._embedder.name,
+            dimensions=self._embedder.dimensions,
+            unembedded=self._primary.count_without_vector(self._embedder),
             vector_bytes=self._vector.resident_bytes,
             disk_bytes=self._primary.database.size_bytes() + _bytes_in(self._primary.directory),
         )

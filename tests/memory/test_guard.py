@@ -25,10 +25,6 @@ AROUND = "The boundary layer grows with the square root of the distance. \n" * 1
         ("\U0001f600" + "\U000e0150\U000e0156\U000e015c", "U+E0150 U+E0156 U+E015C"),
         ("\U0001f600" + "\ufe01\ufe0f\ufe03", "U+FE01 U+FE0F U+FE03"),
     ],
-    ids=[
-        *("tags", "from right to left", "no width", "joiners", "operators", "byte order marks"),
-        *("directions", "variants", "few variants"),
-    ],
 )
 def test_hidden_characters_are_named_wherever_they_stand(text, names):
     for whole in (text, f"{AROUND}\n{text}\n{AROUND}"):

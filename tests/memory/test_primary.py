@@ -2,7 +2,7 @@
 
 import random
 from datetime import UTC, datetime, timedelta, timezone
-from enum import StrEnum
+from http import HTTPMethod  # an enum of texts
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,20 +26,13 @@ def vector(*numbers: float) -> np.ndarray:
 
 # --- what goes in comes out ------------------------------------------------------------------
 
-
-class Origin(StrEnum):
-    """Where a passage is from, as a program of a user may name it."""
-
-    WEB = "https://a.test"
-
-
 names = st.text(min_size=1).filter(lambda name: name not in RESERVED)
 numbers = st.integers() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
 passages = st.builds(
     Passage,
     text=st.text(min_size=1).filter(str.strip),
     title=st.text(),
-    source=st.text() | st.sampled_from(Origin),
+    source=st.text() | st.sampled_from(HTTPMethod),
     quality=st.none()
     | st.floats(0, 10)
     | st.sampled_from([7, True, np.float64(7.5), np.float32(7)]),
