@@ -135,15 +135,13 @@ def read_model_shape(path: Path) -> ModelShape:
         size = _tensor_bytes(path, parameters=shape.parameters)
         # Files have weights that the configuration omits, such as norms; all tokens pass these.
         extra = 0 if size is None else size - shape.weight_bytes
-        return replace(
-            shape,
-            weight_bytes=shape.weight_bytes + extra,
-            passed_bytes=shape.passed_bytes + extra,
-            active_bytes=shape.active_bytes + extra,
-        )
+        sizes = ("weight_bytes", "passed_bytes", "active_bytes")
+        return replace(shape, **{name: getattr(shape, name) + extra for name in sizes})
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
+    if header.weights.passed_bytes == header.weights.shared_bytes:
+        raise ModelFileInvalid("it has only tables; name a language model's file", path=path)
     quantization = formats.file_type_name(header.file_type)
     weights = header.weights.loaded_bytes
     batch = PROMPT_TOKENS_AT_ONCE["gguf"]
@@ -437,7 +435,7 @@ def _quantization(config: _Config) -> tuple[str | None, bool]:
     if not isinstance(settings, dict):
         return None, True
     left_out = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
-    has_attention = not any("self_attn" in str(module) for module in left_out)
+    has_attention = "self_attn" not in str(left_out)
     groups = settings.get("config_groups")  # as compressed-tensors writes it
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None

@@ -152,7 +152,7 @@ def splice(
     the beginning of the replacement with the same title, or of no deeper level, is dropped. It also
     keeps the blank lines at its end. What a replacement leaves open (a code fence, an HTML comment)
     is closed, so that the next sections stay sections. Further headings in a replacement stay, and
-    make sections of their own.
+    make sections of their own. New text gets the line ends of Windows if the document has no other.
 
     Insertions begin with a heading of `#` marks. They go after the section of that index, in order;
     -1 is before the first, which must have a heading then, and after front matter. If the document
@@ -180,7 +180,9 @@ def splice(
             text += "" if text.endswith(("\n", "\r")) else "\n\n"
             text = _closed(text, following=sections_of(new[0])[0].heading)
         texts += [text if index else text.removeprefix(front), _in_a_row(new, following=following)]
-    return "".join(texts)
+    text = "".join(texts)
+    is_of_windows = document.count("\n") == document.count("\r\n") > 0
+    return re.sub(r"(?<!\r)\n", "\r\n", text) if is_of_windows else text
 
 
 def _in_a_row(insertions: Sequence[str], *, following: str) -> str:

@@ -299,16 +299,13 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
     for section in sections_of(markdown):
         above = [*(s for s in above if s.level < section.level), section]
         title = " > ".join(s.title for s in above if s.title)
-        texts = filter(None, _packed(section.blocks, max_chars))
+        texts = filter(str.strip, _packed(section.blocks, max_chars))
         excerpts += [Excerpt(title=title, text=text) for text in texts]
     return tuple(excerpts)
 
 
 def _packed(blocks: Iterable[Block], max_chars: int) -> Iterator[str]:
-    """The blocks, without metadata, as texts of at most `max_chars`, each as long as possible.
-
-    A text of white space is empty.
-    """
+    """The blocks, without metadata, as texts of at most `max_chars`, each as long as possible."""
     text = ""
     for block in blocks:
         if block.kind == "metadata":

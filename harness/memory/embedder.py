@@ -38,7 +38,7 @@ class Embedder(Protocol):
         """The length d of each vector, the same for all texts."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """(n, d) float32, each row of unit length, or all zeros for a text without content."""
+        """(n, d) numbers, of which a store makes unit length; zeros for a text without content."""
 
 
 class WordLlamaEmbedder:
@@ -124,7 +124,7 @@ def normalized(vectors: Vectors) -> Vectors:
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
-    """The texts' vectors. Raises `InvalidInput` unless they are (n, d) finite numbers."""
+    """The texts' vectors in unit length. Raises `InvalidInput` unless they are (n, d), finite."""
     vectors = np.asarray(embedder.embed(texts), dtype=np.float32)
     expected = (len(texts), embedder.dimensions)
     if vectors.shape != expected or not np.isfinite(vectors).all():
@@ -133,7 +133,7 @@ def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
             f"{len(texts)} texts; it must give {expected}, all finite",
             code="embedder.wrong-vectors",
         )
-    return vectors
+    return normalized(vectors)
 
 
 _DEVIATIONS = 2

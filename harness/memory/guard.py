@@ -15,7 +15,7 @@ def refusal_of(passage: Passage, guard: Guard | None) -> Refusal | None:
     """Why a passage may not be stored; None if it may."""
     # Invisible characters can carry text that a model reads and a person does not see. Whether
     # visible text means harm is for the user's guard to say: no list of phrases can decide that.
-    names = hidden_characters((passage.title, passage.text))
+    names = hidden_characters((passage.searchable, passage.source))
     if names:
         code = "injection.hidden-characters"
         reason: str | None = f"holds invisible characters: {names}"
@@ -44,6 +44,6 @@ _FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e007a]{1,6}\U000e007f")
 _HIDDEN = re.compile(
     "[\U000e0001-\U000e007f]"  # tags: ASCII, invisible
     "|\u202e"  # all that follows is drawn from right to left, whatever it is
-    "|[\u200b-\u200d\u2060]{8,}"  # bits, as characters of no width
+    "|[\u00ad\u034f\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff]{8,}"  # bits, of no width
     "|[\ufe00-\ufe0f\U000e0100-\U000e01ef]{3,}"  # bytes, as variants of one character
 )

@@ -192,9 +192,7 @@ class LexicalIndex:
     def _agrees(self) -> bool:
         """Whether the index can belong to this store: an index that is ahead of it cannot."""
         last, count = self._primary.extent()
-        if self.position > last:
-            return False
-        return self.position < last or len(self) == count
+        return self.position < last or (self.position == last and len(self) == count)
 
     # --- catching up -------------------------------------------------------------------------
 

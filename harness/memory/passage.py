@@ -42,7 +42,7 @@ class Turn:
                 code="passage.turn-invalid",
             )
         for name in ("conversation", "speaker"):
-            _check_encodes(getattr(self, name), name)
+            object.__setattr__(self, name, _plain(getattr(self, name), name))
 
     @property
     def fields(self) -> dict[str, Scalar]:
@@ -73,7 +73,7 @@ class Passage:
 
     def __post_init__(self) -> None:
         for name in ("text", "title", "source", "id"):
-            _check_encodes(getattr(self, name), name)
+            object.__setattr__(self, name, _plain(getattr(self, name), name))
         if not self.searchable.strip():
             raise InvalidInput(
                 "a passage has neither title nor text; leave it out", code="passage.empty"
@@ -132,7 +132,7 @@ def _check_metadata(key: object, value: object) -> None:
             f"{', '.join(RESERVED)}",
             code="passage.field-name",
         )
-    _check_encodes(key, "metadata")
+    _plain(key, "metadata")
     # No filter and no JSON can hold other numbers. The message leaves the value out, since Python
     # refuses to write the digits of a very long number.
     if not isinstance(value, Scalar) or not _is_finite(value):
@@ -142,7 +142,7 @@ def _check_metadata(key: object, value: object) -> None:
             code="passage.field-type",
         )
     if isinstance(value, str):
-        _check_encodes(value, f"metadata '{key}'")
+        _plain(value, f"metadata '{key}'")
 
 
 def _is_finite(value: Scalar) -> bool:
@@ -153,8 +153,8 @@ def _is_finite(value: Scalar) -> bool:
         return False
 
 
-def _check_encodes(value: object, name: str) -> None:
-    """Raises unless a value is a text that can be written in UTF-8."""
+def _plain(value: object, name: str) -> str:
+    """The value as a `str` and of no subclass; raises unless it can be written in UTF-8."""
     if not isinstance(value, str):
         raise InvalidInput(
             f"a passage's {name} is {value!r}; it must be a text", code="passage.field-type"
@@ -167,6 +167,8 @@ def _check_encodes(value: object, name: str) -> None:
             "no file can hold; decode it with errors='replace'",
             code="passage.not-encodable",
         ) from error
+    # A member of an enum has a `repr` of its own, of which a row's checksum would be made.
+    return str.__str__(value)
 
 
 # --- filters ---------------------------------------------------------------------------------
@@ -176,14 +178,12 @@ Filter = Mapping[str, Scalar | Collection[Scalar]]
 
 _OWN_FIELDS = ("source", "title")
 
-
 WantedTags = tuple[tuple[str, ...], ...]
 """A parsed filter: for each name, the tags of which a passage must have one.
 
 A tag is a short text of fixed length, made from a name and a value. A passage has a tag for each
 field that it can be filtered by: a row in the primary store, a term in the lexical index.
 """
-
 
 Bounds = tuple[tuple[str, float], ...]
 """Comparisons that a number must satisfy, such as `((">=", 2024), ("<", 2026))`."""

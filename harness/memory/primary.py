@@ -515,7 +515,8 @@ def _row_of(sequence: int, passage: Passage) -> StoredRow:
         passage.text,
         passage.title,
         passage.source,
-        passage.quality,
+        # As it is read back: a number of NumPy has another `repr`, and so another checksum.
+        None if passage.quality is None else float(passage.quality),
         passage.created.isoformat(),
         json.dumps(_fields_of(passage)),
     )

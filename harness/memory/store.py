@@ -18,12 +18,11 @@ from heapq import nsmallest
 from numbers import Integral
 from pathlib import Path
 from threading import Event, Lock
-from types import TracebackType
 from typing import Self, get_args
 
 import numpy as np
 
-from harness.errors import InferenceError, InvalidInput, MemoryStoreFailed, did_you_mean
+from harness.errors import InferenceError, InvalidInput, did_you_mean
 from harness.memory.database import Place, place_of
 from harness.memory.embedder import (
     Embedder,
@@ -57,6 +56,16 @@ from harness.memory.vector_index import VectorIndex
 # and all 1,400.
 _PROPOSALS = 100
 
+# How many passages are ranked for each that is returned, and at least.
+_CANDIDATES_PER_HIT = 3
+_LEAST_CANDIDATES = 12
+
+# Passages that are embedded at a time in the background. A slow embedder takes a second for its
+# few, and what is under way when the store closes is lost. So few are embedded as they are added,
+# and the next search finds their meaning.
+_BATCH = 256
+_FEW = 16
+
 
 class MemoryStore:
     """Passages in a directory or in PostgreSQL, searched by words, by meaning, or both.
@@ -84,10 +93,11 @@ class MemoryStore:
         self._embedder = embedder
         self._merge = merge
         self._guard = guard
-        self._progress = progress
+        self._progress: Progress = progress or (lambda *_: None)
         self._written = 0  # this store's last write, which its later searches must see
         self._written_lock = Lock()
         self._embeds_later = bool(getattr(embedder, "in_background", False))
+        self._batch = _FEW if self._embeds_later else _BATCH
         self._upkeep = Upkeep(self._maintain)
         self._start_upkeep()
         self._primary.database.follow(self._read_remote_writes)
@@ -141,13 +151,7 @@ class MemoryStore:
             primary.close()
             raise
         return cls(
-            primary,
-            lexical,
-            vector,
-            embedder=embedder,
-            merge=merge,
-            guard=guard,
-            progress=progress,
+            primary, lexical, vector, embedder=embedder, merge=merge, guard=guard, progress=progress
         )
 
     # --- writing -----------------------------------------------------------------------------
@@ -225,7 +229,7 @@ class MemoryStore:
             InvalidInput: The limit, mode, filter or half-life is invalid.
             MemoryStoreFailed: The store cannot be read.
         """
-        _check_limit(limit)
+        limit = _checked_limit(limit)
         if mode not in get_args(Mode):
             raise InvalidInput(
                 f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
@@ -257,15 +261,25 @@ class MemoryStore:
         none.
 
         Raises:
+            InvalidInput: The count is negative.
             MemoryStoreFailed: The store cannot be read.
         """
+        if count < 0:
+            raise InvalidInput(
+                f"count is {count}; it must not be negative", code="memory.count-negative"
+            )
         turn = passage.turn
         if turn is not None:
-            positions = range(turn.position - count, turn.position + count + 1)
-            where: Filter = {"conversation": turn.conversation, "position": positions}
-            turns = self._primary.fetch(self._tagged(where)).items()
-            # Not by number alone, since turns may be stored in any order.
-            places = [(near.turn.position, number, near) for number, near in turns if near.turn]
+            position = turn.position
+            within = {">=": position - count, "<=": position + count}
+            same = self._tagged({"conversation": turn.conversation, "position": within})
+            # Not by number alone, since turns may be stored in any order. Bounds are rounded, and
+            # the metadata may have a position, too.
+            places = [
+                (near.turn.position, number, near)
+                for number, near in self._primary.fetch(same).items()
+                if near.turn and abs(near.turn.position - position) <= count
+            ]
             return [near for *_, near in sorted(places)]
         sequence = self._primary.known([passage]).get(passage.id)
         if not passage.source or sequence is None:
@@ -301,14 +315,13 @@ class MemoryStore:
 
     def stats(self) -> Stats:
         """The contents of the store, and the state of its indexes."""
-        embedder = self._embedder
         self._vector.catch_up()
         return Stats(
             passages=len(self._primary),
             language=self._primary.language,
-            embedder=embedder.name,
-            dimensions=embedder.dimensions,
-            unembedded=self._primary.count_without_vector(embedder),
+            embedder=self._embedder.name,
+            dimensions=self._embedder.dimensions,
+            unembedded=self._primary.count_without_vector(self._embedder),
             vector_bytes=self._vector.resident_bytes,
             disk_bytes=self._primary.database.size_bytes() + _bytes_in(self._primary.directory),
         )
@@ -398,8 +411,9 @@ class MemoryStore:
     ) -> tuple[dict[int, float] | None, str | None]:
         """Cosines to the query by sequence number and None, or None and why there are none."""
         self._vector.catch_up()
-        if reason := self._vector.unavailable:
-            return None, reason
+        matrix = self._vector.matrix
+        if matrix is None:
+            return None, self._vector.unavailable or "it is closed"
         try:
             (embedded,) = embed(self._embedder, [query])
             # Computed here and not in `_ranked`, since here a failure falls back to words.
@@ -407,9 +421,6 @@ class MemoryStore:
         except InferenceError as error:
             return None, f"the query cannot be embedded: {error}"
         within = None if where is None else self._primary.tagged(where)
-        matrix = self._vector.matrix
-        if matrix is None:
-            return None, self._vector.unavailable or "it is closed"
         return matrix.search(embedded, limit=depth, including=including, within=within), None
 
     @cached_property
@@ -422,10 +433,9 @@ class MemoryStore:
             return 1.0  # a text without content is not new
         matrix = self._vector.matrix
         if matrix is None:
-            raise MemoryStoreFailed(
-                "novelty is measured by the vector index, which is unavailable "
-                f"({self._vector.unavailable})",
-                path=str(self._primary.place),
+            reason = self._vector.unavailable
+            raise self._primary.database.failed(
+                f"novelty is measured by the vector index, which is unavailable ({reason})",
                 code="memory.lane-away",
             )
         return max(matrix.search(vector, limit=1).values(), default=-1.0)
@@ -439,7 +449,15 @@ class MemoryStore:
             MemoryStoreFailed: They cannot be written.
         """
         self._lexical.rebuild(progress)
-        self._vector.embed_missing(stop=Event(), progress=progress)
+        before = self._progress
+        self._progress = progress or before
+        try:
+            # By the one thread that embeds: a second would embed the same passages again.
+            self.wait()
+        finally:
+            self._progress = before
+        # Nothing is left, unless that thread failed: then this raises the reason.
+        self._vector.embed_missing(stop=Event(), batch=self._batch, progress=progress)
 
     def compact(self) -> None:
         """Frees the space of deleted passages, and of other embedders' vectors."""
@@ -471,12 +489,7 @@ class MemoryStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _vectors_of_new(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
@@ -502,32 +515,24 @@ class MemoryStore:
     def _maintain(self, stop: Event) -> None:
         """The work of the upkeep: reads new writes, and embeds passages without a vector."""
         self._lexical.catch_up(until=0)
-        # Small batches for a slow embedder, since a batch that is under way when the store closes
-        # is lost.
-        batch = _SLOW_BATCH if self._embeds_later else _BATCH
-        self._vector.embed_missing(stop=stop, batch=batch, progress=self._progress)
+        self._vector.embed_missing(stop=stop, batch=self._batch, progress=self._report)
 
-
-# A slow embedder takes a second for this many passages: they are embedded as they are added, so
-# that the next search finds their meaning.
-_FEW = 16
-
-# How many passages are ranked for each that is returned, and at least.
-_CANDIDATES_PER_HIT = 3
-_LEAST_CANDIDATES = 12
+    def _report(self, step: str, done: int, total: int) -> None:
+        self._progress(step, done, total)  # looked up now, since `rebuild` may have set another
 
 
 def _candidates_for(limit: int) -> int:
     return max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
 
 
-def _check_limit(limit: object) -> None:
+def _checked_limit(limit: object) -> int:
     # `Integral` and not `int`, so that numpy's integers are accepted.
     if not isinstance(limit, Integral) or int(limit) < 1:
         raise InvalidInput(
             f"limit is {limit!r}; it must be a whole number, at least 1",
             code="memory.limit-not-positive",
         )
+    return int(limit)  # since three times np.uint8(100) is 44
 
 
 def _bytes_in(directory: Path) -> int:
@@ -537,7 +542,3 @@ def _bytes_in(directory: Path) -> int:
             with suppress(FileNotFoundError):  # the files of indexes come and go
                 total += Path(parent, name).stat().st_size
     return total
-
-
-# Passages that are embedded at a time in the background.
-_BATCH, _SLOW_BATCH = 256, 16

@@ -25,7 +25,7 @@ _MISSED_STOP = re.compile(
     rf"|(?<=[.!?…])[{_CLOSING}]+\s+|(?<=\d)\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+)"
 )
 # What belongs to the sentence before: closing marks, references and blanks, and signs at the end.
-_TAIL = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
+_TAIL = re.compile(rf"(?:\s*(?:[{_CLOSING}]|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
 # A stop at the end of a text. `;` behind a Greek letter is the question mark, and `|` behind one of
 # India is typed for a danda.
 _STOP_AT_END = re.compile(

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from gguf_writer import SMALL, TENSOR_BYTES, TENSORS, header
 
 from harness.advise.data_tables import quantization_of
 from harness.advise.model_shape import parse_parameters, read_model_shape
@@ -170,14 +171,14 @@ def test_a_state_is_kept_beside_keys_and_values(write):
     assert model.exact_caches
 
 
-@pytest.mark.parametrize("left_out", [["lm_head"], ["re:.*self_attn.*"]])
+@pytest.mark.parametrize("left_out", [["lm_head"], ["re:.*self_attn.*"], True])
 def test_attention_that_is_not_quantized_stays_in_16_bits(tmp_path, left_out):
     settings = {"quant_method": "fp8", "modules_to_not_convert": left_out}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA_8B | {"quantization_config": settings}))
     attention, fine = 32 * 2 * 4096 * 40 * 128, 128_256 * 4096
     shape = read_model_shape(path)
-    expected = fine + attention * (left_out != ["lm_head"])
+    expected = fine + attention * ("self_attn" in str(left_out))
     assert shape.weight_bytes - shape.parameters == shape.fine_parameters == expected
 
 
@@ -208,6 +209,14 @@ def test_files_that_hold_no_model_are_refused(write):
     with pytest.raises(ModelFileInvalid, match="download all files") as caught:
         read_model_shape(folder)
     assert caught.value.path == folder
+
+
+@pytest.mark.parametrize("tensors", [[], TENSORS[:1]], ids=["none", "the input's table"])
+def test_a_file_that_is_only_a_vocabulary_is_refused(tmp_path, tensors):
+    path = tmp_path / "vocabulary.gguf"
+    path.write_bytes(header(SMALL, tensors) + bytes(TENSOR_BYTES))
+    with pytest.raises(ModelFileInvalid, match="only tables"):
+        read_model_shape(path)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,8 @@ def test_a_replacement_keeps_heading_and_end_of_its_section(index, replacement, 
     texts[index] = expected
 
     assert splice(THREE, {index: replacement}) == "".join(texts)
+    windows, spliced = (text.replace("\n", "\r\n") for text in (THREE, "".join(texts)))
+    assert splice(windows, {index: replacement}) == spliced
 
 
 FRONT = "---\ntitle: x\n---\n"
@@ -285,6 +287,8 @@ ADDED = {
 @pytest.mark.parametrize(("document", "reply", "expected"), ADDED.values(), ids=ADDED)
 def test_a_new_section_takes_in_no_other(document, reply, expected):
     assert applied(document, edits_in(reply, document)) == expected
+    windows = document.replace("\n", "\r\n")
+    assert applied(windows, edits_in(reply, windows)) == expected.replace("\n", "\r\n")
 
 
 @pytest.mark.parametrize("before", ["", "Here is the section that was missing:\n\n"])

@@ -6,18 +6,10 @@ from harness.hardware import file_type_name, is_below_evaluator_floor
 from harness.hardware.quantization import CACHE_FORMATS, TENSOR_FORMATS, label_bits
 
 
-@pytest.mark.parametrize(
-    ("file_type", "name"),
-    [
-        (1, "F16"),
-        (15, "Q4_K_M"),
-        (38, "MXFP4_MOE"),
-        (5, "unknown"),  # withdrawn from the format
-        (1024, "unknown"),  # the file does not say
-    ],
-)
-def test_a_file_type_has_the_name_people_know(file_type, name):
-    assert file_type_name(file_type) == name
+def test_a_file_type_has_the_name_people_know():
+    assert [*map(file_type_name, (1, 15, 38))] == ["F16", "Q4_K_M", "MXFP4_MOE"]
+    # 5 was withdrawn from the format; by 1024, the file does not say.
+    assert [*map(file_type_name, (5, 1024))] == ["unknown", "unknown"]
 
 
 BITS_PER_ELEMENT = """

@@ -85,6 +85,11 @@ def test_an_embedder_that_breaks_its_promise_is_named(reply):
         unrelated_cosines(broken)
 
 
+def test_vectors_of_any_length_are_compared_by_their_direction():
+    long = SimpleNamespace(name="long", dimensions=2, embed=lambda _: [[3, 4], [0, 0.1], [0, 0]])
+    assert embed(long, ["one", "two", ""]) == pytest.approx(np.array([[0.6, 0.8], [0, 1], [0, 0]]))
+
+
 OFFLINE = """
 import logging, sys
 

@@ -36,6 +36,8 @@ class Nowhere(tzinfo):
 REFUSED = {
     "a quality below the scale": ({"quality": -0.1}, "quality-out-of-range"),
     "a quality that is no number": ({"quality": float("nan")}, "quality-out-of-range"),
+    "a text that is none": ({"text": 3}, "field-type"),
+    "no title": ({"title": None}, "field-type"),
     "blank": ({"text": " \n"}, "empty"),
     "half a pair in the text": ({"text": "abc\ud83d"}, "not-encodable"),
     "metadata: not a number": ({"metadata": {"n": float("nan")}}, "field-type"),
@@ -143,12 +145,6 @@ def test_a_range_has_comparisons_with_numbers(bounds, code):
 def test_a_turn_has_a_conversation_and_a_whole_number(place):
     with failing(InvalidInput, "passage.turn-invalid"):
         Turn(conversation=place[0], position=place[1])
-
-
-@pytest.mark.parametrize("fields", [{"text": 3}, {"text": "a", "title": None}, {"source": b"a"}])
-def test_the_words_of_a_passage_are_texts(fields):
-    with failing(InvalidInput, "passage.field-type"):
-        Passage(**{"text": "a", **fields})
 
 
 def test_what_is_said_twice_is_two_turns():

@@ -2,6 +2,7 @@
 
 import random
 from datetime import UTC, datetime, timedelta, timezone
+from http import HTTPMethod  # an enum of texts
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,8 +32,10 @@ passages = st.builds(
     Passage,
     text=st.text(min_size=1).filter(str.strip),
     title=st.text(),
-    source=st.text(),
-    quality=st.none() | st.floats(0, 10),
+    source=st.text() | st.sampled_from(HTTPMethod),
+    quality=st.none()
+    | st.floats(0, 10)
+    | st.sampled_from([7, True, np.float64(7.5), np.float32(7)]),
     created=st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-3.5))])),
     metadata=st.dictionaries(names, st.text() | numbers),
     id=st.text(),

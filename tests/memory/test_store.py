@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -149,9 +151,12 @@ def test_a_turn_and_a_documents_passage_have_neighbors(place, embedder):
         first = next(t for t in turns if t.turn.position == 1 and t.turn.conversation == "b")
         around = store.neighbors(first)
         assert [p.turn for p in around] == [first.turn, replace(first.turn, position=2)]
+        assert len(store.neighbors(first, count=10**9)) == 3
         assert [p.text for p in store.neighbors(document[2])] == ["Part 1", "Part 2", "Part 3"]
         assert store.neighbors(document[0], count=9)[-1].text == "Part 3"
         assert store.neighbors(alone) == [alone]
+        with failing(InvalidInput, "memory.count-negative"):
+            store.neighbors(document[2], count=-1)
         (hit,) = store.search(
             "ann", limit=1, where={"conversation": "a", "position": {">": 2}, "speaker": "Ann"}
         )
@@ -195,6 +200,10 @@ def test_what_is_added_does_not_wait_for_the_vectors_of_a_slow_embedder(place):
         assert store.wait()
         assert store.novelty([new.text]) == pytest.approx(0, abs=1e-3)
         assert store.search("x", mode="vector", limit=90).fallback is None
+
+
+def test_a_limit_may_be_a_small_number_of_numpy(store):
+    assert store.search("otters", limit=np.uint8(100))[0].title == "Otters"
 
 
 @pytest.mark.parametrize(
@@ -335,6 +344,24 @@ def test_the_lexical_index_is_made_again_when_that_is_asked_for(store):
 
     assert store.search("otters") == before
     assert told
+
+
+def test_a_rebuild_embeds_each_passage_once_and_says_why_it_cannot(place, store):
+    calls = []
+
+    def embed(texts):
+        calls.extend(texts)
+        time.sleep(0.3 / (embedding.name != "fails"))  # longer than the words take
+        return np.ones((len(texts), 2))
+
+    store.close()
+    embedding = SimpleNamespace(name="other", dimensions=2, embed=embed, in_background=True)
+    with MemoryStore.open(place, embedder=embedding) as reopened:
+        reopened.rebuild()
+        assert (len(calls), reopened.stats().unembedded) == (4, 0)
+    embedding.name = "fails"
+    with MemoryStore.open(place, embedder=embedding) as again, pytest.raises(ZeroDivisionError):
+        again.rebuild()
 
 
 def test_compacting_loses_nothing_and_makes_no_index_again(store, animals):

@@ -1,6 +1,5 @@
 """The vector index: it follows the primary store, and finds what a full sort finds."""
 
-from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
 
 import numpy as np
@@ -70,17 +69,6 @@ def test_what_is_deleted_is_not_found_any_more(primary, open_index):
     assert nearest(index, Z, limit=2) == [3, last]
 
 
-def test_after_a_compaction_it_goes_on(primary, open_index):
-    add(primary, clustered(50, dimensions=3), FLAT)
-    index = open_index()
-
-    primary.delete([f"p{number}" for number in range(1, 11)])
-    primary.compact(FLAT)
-    index.catch_up()
-    assert nearest(index, X, limit=99) == nearest(open_index(), X, limit=99)
-    assert len(index) == 40
-
-
 # --- passages without a vector ---------------------------------------------------------------
 
 
@@ -145,38 +133,6 @@ def test_closing_waits_neither_for_a_search_nor_for_reading(primary, place):
 
     assert (index.unavailable, index.resident_bytes) == ("it is closed", 0)
     slow.close()
-
-
-@pytest.mark.slow
-def test_searches_go_on_while_it_is_written_to(primary, open_index):
-    many = clustered(1200)
-    add(primary, many, WIDE)
-    index = open_index(WIDE)
-    best = {number: naive(many, many[number], limit=1) for number in range(50, 60)}
-    done = Event()
-
-    def search():
-        answered = 0
-        while not done.is_set() or not answered:
-            for number, first in best.items():
-                index.catch_up()
-                found = index.matrix.search(many[number], limit=3, including=[7])
-                if found is not None:
-                    answered += 1
-                    assert next(iter(found)) == next(iter(first))
-        return answered
-
-    with ThreadPoolExecutor(6) as threads:
-        searching = [threads.submit(search) for _ in range(4)]
-        try:
-            for turn in range(20):
-                new = add(primary, -many[turn : turn + 5], WIDE)
-                primary.delete([f"p{new[0]}"])
-        finally:
-            done.set()
-        assert all(one.result() > 0 for one in searching)
-    index.catch_up()
-    assert len(index) == 1200 + 20 * 4
 
 
 # --- cosines to all vectors of a matrix --------------------------------------------------------

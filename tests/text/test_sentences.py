@@ -99,8 +99,12 @@ def test_ordinals_stay_together_where_the_language_is_unknown(sentences):
     assert sentences_of(" ".join(sentences)) == sentences
 
 
-def test_a_flood_of_blank_lines_takes_no_longer_than_it_is():
-    assert sentences_of("\n" * 200_000 + "One.") == ["One."]
+@pytest.mark.parametrize(
+    "flood", ["\n", "_", '"', "[1]"], ids=["lines", "lines to fill", '"', "[1]"]
+)
+def test_a_flood_of_one_sign_takes_no_longer_than_it_is(flood):
+    text = "Sign. " + flood * 50_000 + "One."
+    assert "".join(sentence_pieces(text)) == text
 
 
 def test_the_time_for_a_paragraph_grows_as_its_length_also_where_quotations_stay_open():
