@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness.errors import (
-    InvalidInput,
-    JournalInvalid,
-    MemoryStoreFailed,
-    ReplyFiltered,
-    did_you_mean,
-    place_of,
-)
+from harness.errors import InvalidInput, MemoryStoreFailed, ReplyFiltered, did_you_mean, place_of
 
 
 def test_an_error_is_made_with_the_facts_that_its_class_needs_and_with_no_others():
@@ -25,12 +18,8 @@ def test_an_error_is_made_with_the_facts_that_its_class_needs_and_with_no_others
     with pytest.raises(TypeError, match="InvalidInput has no 'file'"):
         InvalidInput("it is not usable", file="a.toml")
     assert InvalidInput("it is not usable", line=3).path is None
-
-
-@pytest.mark.parametrize("kind", [InvalidInput, JournalInvalid, MemoryStoreFailed])
-def test_the_place_stands_before_the_statement_alone(kind):
-    error = kind("it is damaged", path=Path("a.jsonl"))
-    assert (str(error), error.statement) == ("a.jsonl: it is damaged", "it is damaged")
+    error = MemoryStoreFailed("it failed", path=Path("store"))
+    assert (str(error), error.statement) == ("store: it failed", "it failed")
 
 
 def test_the_place_of_an_error_is_in_the_users_file_also_beside_the_package(tmp_path, monkeypatch):

@@ -89,6 +89,14 @@ def test_a_result_of_promptfoo_has_an_output_for_each_test_and_prompt():
     assert drafts[1].scores == {"tone": (0.0,)}
 
 
+@pytest.mark.parametrize("size", [1, 5_000])
+def test_half_of_a_surrogate_pair_in_an_output_is_replaced(tmp_path, size):
+    results = [{"score": 1, "response": {"output": "x" * size + "\ud83d"}}]
+    (tmp_path / "a.json").write_text(json.dumps({"results": {"results": results}}))
+    (row,) = read_rows([str(tmp_path / "a.json")])
+    assert row.fields["output"] == "x" * size + "?"
+
+
 def test_a_sample_of_inspect_that_failed_has_no_score_and_hides_no_other(tmp_path):
     log = json.loads((RESULTS / "inspect.json").read_text())
     log["samples"][0] |= {"scores": None, "output": None, "error": {"message": "no"}}
@@ -157,41 +165,17 @@ def test_a_log_that_is_none_or_has_no_samples_is_refused(tmp_path):
     with pytest.raises(InvalidInput) as refused:
         list(read_rows([str(path)]))
     assert refused.value.code == "results.not-inspect"
+    for samples in ([{}], ["tea"], [{"id": 1, "epoch": 1, "input": "", "scores": {"a": 1}}]):
+        foreign = {"eval": {}, "version": 2, "plan": {}, "samples": samples}
+        for data in (foreign, {"results": {"results": [1]}}):
+            (tmp_path / "log.json").write_text(json.dumps(data))
+            with pytest.raises(InvalidInput, match="no log of Inspect, nor a result of promptfoo"):
+                list(read_rows([str(tmp_path / "log.json")]))
     log = json.loads((RESULTS / "inspect.json").read_text()) | {"samples": []}
     (tmp_path / "log.json").write_text(json.dumps(log))
     with pytest.raises(InvalidInput) as refused:
         list(read_rows([str(tmp_path / "log.json")]))
     assert refused.value.code == "results.no-samples"
-
-
-INSPECT = {"eval": {}, "version": 2, "plan": {}}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"results": {"results": [1]}},
-        {"results": [{"gradingResult": {}, "response": "tea"}]},
-        INSPECT | {"samples": [{}]},
-        INSPECT | {"samples": ["tea"]},
-        INSPECT | {"samples": [{"id": 1, "epoch": 1, "input": "", "scores": {"a": 1}}]},
-    ],
-)
-def test_samples_of_another_shape_are_refused_with_their_file(tmp_path, data):
-    path = tmp_path / "log.json"
-    path.write_text(json.dumps(data))
-    with pytest.raises(InvalidInput) as refused:
-        list(read_rows([str(path)]))
-    assert (refused.value.code, refused.value.path) == ("results.not-inspect", path)
-
-
-@pytest.mark.parametrize("size", [1, 5_000])
-def test_half_of_a_surrogate_pair_in_an_output_is_replaced(tmp_path, size):
-    results = [{"score": 1, "response": {"output": "x" * size + "\ud83d"}}]
-    path = tmp_path / "results.json"
-    path.write_text(json.dumps({"results": {"results": results}}))
-    (row,) = read_rows([str(path)])
-    assert row.fields["output"] == "x" * size + "?"
 
 
 def test_an_epoch_of_our_own_is_a_draft_with_the_rubrics_scores_alone():
