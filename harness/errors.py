@@ -8,6 +8,7 @@ result, not an error.
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import inspect
 import os
@@ -50,22 +51,17 @@ class HarnessError(_FactsByName):
         super().__init__(self._place() + self.statement)
 
     def _place(self) -> str:
-        return ""
+        path, line = getattr(self, "path", None), getattr(self, "line", None)
+        if path is None:
+            return ""
+        return f"{path}: " if line is None else f"{path}:{line}: "
 
     def _worded(self, statement: str) -> str:
         return statement
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Other exceptions are unpickled by calling the class with `args`; these classes take more.
-        return _unpickled, (type(self), self.args, self.__dict__)
-
-
-def _unpickled(
-    kind: type[HarnessError], args: tuple[Any, ...], attributes: dict[str, Any]
-) -> HarnessError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(attributes)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +95,6 @@ class InvalidInput(HarnessError):
     """The file that contains it, if there is one."""
     line: int | None = None
     """Its line, from 1, if known."""
-
-    def _place(self) -> str:
-        if self.path is None:
-            return ""
-        return f"{self.path}: " if self.line is None else f"{self.path}:{self.line}: "
 
 
 class ConfigurationInvalid(InvalidInput):
@@ -360,6 +351,9 @@ class ModelFileInvalid(HarnessError):
     offset: int | None = None
     """Byte at which reading stopped; None if the file could not be opened."""
 
+    def _place(self) -> str:
+        return ""  # what shows the statement alone does not name the file
+
     def _worded(self, statement: str) -> str:
         place = "" if self.offset is None else f" at byte {self.offset}:"
         return f"{self.path}:{place} {statement}"
@@ -449,14 +443,11 @@ class NodeTimedOut(HarnessError):
 
 
 class WorkerLost(HarnessError):
-    """The worker that a call of a node ran on was lost: its process, its machine, or the network.
-
-    Attributes:
-        workers: How many were lost, if the engine itself had made the call again.
-    """
+    """The worker that a call of a node ran on was lost: its process, machine, or network."""
 
     code = "node.worker-lost"
     workers: int = 1
+    """How many were lost, if the engine itself had made the call again."""
 
 
 class JournalInvalid(HarnessError):
@@ -466,9 +457,6 @@ class JournalInvalid(HarnessError):
     path: Path
     line: int | None = None
     """The first line that is not a record, counted from 1; None if it has no lines."""
-
-    def _worded(self, statement: str) -> str:
-        return f"{self.path}:{'' if self.line is None else f'{self.line}:'} {statement}"
 
 
 class ExportFailed(HarnessError):
@@ -498,9 +486,6 @@ class MemoryStoreFailed(HarnessError):
     path: Path | str
     """The store's directory, or its url as text."""
 
-    def _worded(self, statement: str) -> str:
-        return f"{self.path}: {statement}"
-
 
 def place_of(error: BaseException) -> str:
     """The user's file and line where an exception was raised, as the end of a message."""
@@ -508,7 +493,8 @@ def place_of(error: BaseException) -> str:
     import sysconfig  # noqa: PLC0415
 
     package = str(Path(__file__).parent)
-    libraries = (package, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    folders = (package, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    libraries = ("<frozen ", *(f"{folder}{os.sep}" for folder in folders))
     frames = traceback.extract_tb(error.__traceback__)
     # The innermost frame in a user's file, since the error itself may be raised in a library.
     user_frames = [frame for frame in frames if not frame.filename.startswith(libraries)]
@@ -555,7 +541,7 @@ def nearest_names(name: str, names: Iterable[str]) -> list[str]:
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """The end of a message about an unknown name: the nearest known names, or all of them."""
-    names = sorted(candidates)
+    names = sorted({*candidates})
     near = nearest_names(name, names)
     if near:
         return "did you mean " + " or ".join(f"'{known}'" for known in near) + "?"

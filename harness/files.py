@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from errno import EINVAL
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Literal
@@ -109,11 +110,17 @@ def read_bytes(path: Path, *, max_bytes: int = -1) -> bytes:
 
 def opened(path: Path) -> BinaryIO:
     """Opens a file or a pipe for reading; a pipe without a writer is empty. Raises `OSError`."""
-    # Without O_NONBLOCK, opening such a pipe would wait for a writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    # Reading must wait for what a writer has not written yet.
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "rb")
+
+    def without_waiting(name: str, flags: int) -> int:
+        # Opening such a pipe must not wait for a writer, and reading must wait for what it writes.
+        descriptor = os.open(name, flags | os.O_NONBLOCK)
+        os.set_blocking(descriptor, True)
+        return descriptor
+
+    try:
+        return open(path, "rb", opener=without_waiting)
+    except ValueError as error:  # a NUL in the path
+        raise OSError(EINVAL, str(error), str(path)) from error
 
 
 def read_text(subject: str, path: Path) -> str:

@@ -31,7 +31,10 @@ _unconfigured: Any = structlog.wrap_logger(
 
 def log_warning(message: str, *, code: str, **details: object) -> None:
     """Logs a warning with its origin: the run, the node."""
-    _logger().warning(message, **_with_origin(message, {"code": code, **details}))
+    facts = {"code": code, **details}
+    listener = _listener.get()
+    origin = {} if listener is None else listener(message, facts)
+    _logger().warning(message, **{**origin, **facts})
 
 
 def log_debug(message: str, **details: object) -> None:
@@ -49,11 +52,6 @@ def warnings_heard_by(listener: Listener) -> Iterator[None]:
     finally:
         # Not by a token, which is valid only in its own context.
         _listener.set(outer_listener)
-
-
-def _with_origin(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
-    listener = _listener.get()
-    return details if listener is None else {**listener(message, details), **details}
 
 
 def _logger() -> Any:  # noqa: ANN401 - a proxy, of a type that the configuration decides

@@ -386,11 +386,8 @@ def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[st
     backend = endpoint.backend if endpoint else events.EndpointEvent.backend
     provider = provider_named(backend)
     provider_name = provider.telemetry_name or backend
-    model = tag
-    url = ""
-    if endpoint:
-        model = endpoint.model_id or tag
-        url = endpoint.url or ""
+    model = (endpoint and endpoint.model_id) or tag
+    url = (endpoint and endpoint.url) or ""
     prefix, _, name_in_api = model.partition("/")
     if provider.finds_keys and name_in_api:
         # The model of a managed API: `gemini/gemini-2.5-pro`.

@@ -48,22 +48,22 @@ def load_plugin(
         raise ConfigurationInvalid(
             f"{_described(plugin)} has a name that is taken", code="plugin.name-taken"
         )
-    cause: BaseException | None = None
     try:
         loaded = plugin.load()
-        if fits(loaded):
-            return loaded
-        problem = f"is {type(loaded).__name__}, which does not fit there"
+        does_fit = fits(loaded)
     except ModuleNotFoundError as error:
         raise ConfigurationInvalid(
             f"{_described(plugin)} needs a package that is not installed ({error.name}); "
             f"{_remedy(plugin)}",
             code="plugin.package-missing",
         ) from error
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever its module raises
-        problem = f"cannot be imported: {type(error).__name__}: {error}"
-        cause = error
-    raise ConfigurationInvalid(f"{_described(plugin)} {problem}", code="plugin.broken") from cause
+    except (Exception, SystemExit) as error:  # whatever its module raises
+        problem = f"{_described(plugin)} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigurationInvalid(problem, code="plugin.broken") from error
+    if not does_fit:
+        problem = f"{_described(plugin)} is {type(loaded).__name__}, which does not fit there"
+        raise ConfigurationInvalid(problem, code="plugin.broken")
+    return loaded
 
 
 def _plugins(group: Group) -> dict[str, EntryPoint]:

@@ -6,6 +6,7 @@ import re
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -51,6 +52,10 @@ def harness_recording(request: pytest.FixtureRequest) -> object:
     """The `Recording` of this test, in a folder `recordings` beside its file."""
     from harness.recording import Recording  # noqa: PLC0415
 
-    name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{request.node.name}")
-    path = request.path.parent / "recordings" / f"{name.strip('-')}.jsonl"
+    test = request.node.nodeid.partition("::")[2]
+    name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{test}").strip("-")
+    # Without a checksum, `test[C]` and `test[C++]` would have one file.
+    if not re.fullmatch(r"[\w:]+(\[[\w.-]*[\w.]\])?", test):
+        name += f".{crc32(test.encode()):08x}"
+    path = request.path.parent / "recordings" / f"{name}.jsonl"
     return Recording(path, record=request.config.getoption("--harness-record"))

@@ -56,6 +56,7 @@ class Recording:
         self._path = Path(path)
         self._record = record or os.environ.get("HARNESS_RECORD") == "1"
         self._lines: list[dict[str, Any]] = []  # of the file: first roles and models, then replies
+        self._replies: dict[str, list[Mapping[str, Any]]] = {}  # of the file, by key
         self._replayed: Counter[str] = Counter()  # the number of calls so far, by key
 
     @asynccontextmanager
@@ -64,11 +65,8 @@ class Recording:
         if not self._record:
             # The file is read once, since one test may run a pipeline several times.
             head = self._lines[0] if self._lines else self._read()
-            roles = {
-                role: tuple(tags) if isinstance(tags, list) else tags
-                for role, tags in head["roles"].items()
-            }
-            yield roles, _backends(head["models"], roles, ScriptedBackend(self._find))
+            backend = ScriptedBackend(self._find)
+            yield head["roles"], _backends(head["models"], head["roles"], backend)
             return
         settings = load_settings(environment=os.environ)
         endpoints = known_endpoints(settings)
@@ -90,20 +88,29 @@ class Recording:
             raise self.mistake
 
     def _read(self) -> dict[str, Any]:
+        replies: dict[str, list[Mapping[str, Any]]] = {}
         try:
-            self._lines = [*map(orjson.loads, self._path.read_bytes().splitlines())]
-            return self._lines[0]
-        except (OSError, ValueError, IndexError) as error:
+            head, *lines = map(orjson.loads, self._path.read_bytes().splitlines())
+            roles = {
+                role: tuple(tags) if isinstance(tags, list) else tags
+                for role, tags in head["roles"].items()
+            }
+            head = {"roles": roles, "models": [*head["models"]]}
+            for line in lines:
+                replies.setdefault(line["key"], []).append(line["reply"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ScriptMismatch(
                 f"is no recording ({error}); {_REMEDY}",
                 path=self._path,
                 code="script.no-recording",
             ) from error
+        self._lines, self._replies = [head, *lines], replies
+        return head
 
     def _find(self, request: ChatRequest) -> Completion:
         """The reply to a call; if several replies to it were recorded, the next of them."""
         key = _key(request)
-        replies = [line["reply"] for line in self._lines[1:] if line["key"] == key]
+        replies = self._replies.get(key, [])
         self._replayed[key] += 1
         if self._replayed[key] > len(replies):
             self.mistake = self.mistake or self._missing(request, times=len(replies))

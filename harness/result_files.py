@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
 from harness.log import log_warning
 
 # Inspect's grades (correct, partially correct, incorrect, no answer) and words for the same.
@@ -31,18 +31,19 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
         ConfigurationInvalid: It is compressed by zstd, and pyarrow is missing.
     """
     if path.suffix.lower() == ".eval":
-        return _archive_samples(path)
+        return _sound(_archive_samples(path), path)
     try:
         data = _json(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     match data:
         case {"eval": dict(run), "version": _, **rest} if "plan" in rest or "samples" in rest:
-            return _inspect_samples(rest.get("samples") or [], run.get("model"), path)
+            samples = _inspect_samples(rest.get("samples") or [], run.get("model"), path)
+            return _sound(samples, path)
         case {"results": {"results": [*results]}} | {
             "results": [{"gradingResult": _}, *_] as results
         }:
-            return map(_promptfoo_sample, results)
+            return _sound(map(_promptfoo_sample, results), path)
     return None
 
 
@@ -50,8 +51,24 @@ def _json(data: bytes) -> Any:  # noqa: ANN401 - JSON
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        # Inspect writes NaN, which Python's parser takes and orjson refuses.
-        return json.loads(data)
+        # orjson refuses NaN, of Inspect, and halves of surrogate pairs, which no output could hold.
+        text = json.dumps(json.loads(data), ensure_ascii=False)
+        return json.loads(text.encode("utf-8", "replace"))
+
+
+def _sound(samples: Iterator[dict[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
+    """The samples; raises `InvalidInput` at the first that neither program writes so."""
+    try:
+        yield from samples
+    except HarnessError:
+        raise
+    except Exception as error:  # damaged archives and foreign shapes raise many classes
+        raise InvalidInput(
+            f"it is no log of Inspect, nor a result of promptfoo ({type(error).__name__}: {error});"
+            " write it again, a log by: inspect log convert --to json",
+            code="results.not-inspect",
+            path=path,
+        ) from error
 
 
 # Once for each message, since a command may read a file twice.
@@ -65,20 +82,13 @@ def _warn_once(message: str) -> None:
 
 def _archive_samples(path: Path) -> Iterator[dict[str, Any]]:
     """The samples of an `.eval` file, which is a ZIP archive of JSON files."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.startswith("samples/")]
-            # Only a log that was finished has a header.
-            start = "header.json" if "header.json" in archive.namelist() else "_journal/start.json"
-            run = _json(_entry(archive, start))["eval"]
-            samples = (_json(_entry(archive, name)) for name in sorted(names))
-            yield from _inspect_samples(samples, run.get("model"), path)
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise InvalidInput(
-            f"it is no log of Inspect ({error}); write it again: inspect log convert --to json",
-            code="results.not-inspect",
-            path=path,
-        ) from error
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if name.startswith("samples/")]
+        # Only a log that was finished has a header.
+        start = "header.json" if "header.json" in archive.namelist() else "_journal/start.json"
+        run = _json(_entry(archive, start))["eval"]
+        samples = (_json(_entry(archive, name)) for name in sorted(names))
+        yield from _inspect_samples(samples, run.get("model"), path)
 
 
 def _entry(archive: zipfile.ZipFile, name: str) -> bytes:

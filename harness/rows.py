@@ -311,7 +311,8 @@ def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | I
             else:
                 yield from _csv_rows(_lines(file, "", where), where)
     except OSError as error:
-        yield InvalidInput(f"cannot be read ({error.strerror})", code="file.unreadable", path=path)
+        problem = f"cannot be read ({error.strerror or error})"  # pyarrow's has no `strerror`
+        yield InvalidInput(problem, code="file.unreadable", path=path)
     except InvalidInput as error:
         yield error
 
@@ -391,21 +392,18 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             fields = _LINE.decode(line)
             # It refuses more than `json` does, such as half of a surrogate pair.
             orjson.loads(line)
+            if not isinstance(fields, dict):
+                raise Mistake(
+                    'not an object; each line must be one, such as {"id": …, "draft": …}',
+                    code="row.not-object",
+                )
         except (ValueError, RecursionError) as error:
             problem, code = f"not JSON ({error}); each line must be one object", "row.not-json"
             if isinstance(error, Mistake):
                 problem, code = str(error), error.code
             yield InvalidInput(problem, code=code, path=path, line=number)
             continue
-        if isinstance(fields, dict):
-            yield Row(fields=fields, path=path, line=number)
-        else:
-            yield InvalidInput(
-                'not an object; each line must be one, such as {"id": …, "draft": …}',
-                code="row.not-object",
-                path=path,
-                line=number,
-            )
+        yield Row(fields=fields, path=path, line=number)
 
 
 def _separated(lines: Iterator[str], separators: str) -> tuple[str, Iterator[str]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -115,7 +114,7 @@ class TextStore:
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
-    with _translated(path):
+    try:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             make_private(path)
@@ -130,6 +129,18 @@ def _open(path: Path | None) -> sqlite3.Connection:
         except BaseException:
             db.close()
             raise
+    except (sqlite3.OperationalError, OSError) as error:
+        raise ConfigurationInvalid(
+            f"the call cache cannot be opened ({error}); name a file that can be written to",
+            code="cache.not-openable",
+            path=path,
+        ) from error
+    except sqlite3.Error as error:
+        raise ConfigurationInvalid(
+            f"is not a call cache, or is damaged ({error}); delete it, or name another file",
+            code="cache.damaged",
+            path=path,
+        ) from error
     return db
 
 
@@ -176,22 +187,3 @@ def switch_to_wal(db: sqlite3.Connection) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end_s:
                 raise
             time.sleep(0.01)
-
-
-@contextmanager
-def _translated(path: Path | None) -> Iterator[None]:
-    """Translates errors of opening the file into `ConfigurationInvalid`."""
-    try:
-        yield
-    except (sqlite3.OperationalError, OSError) as error:
-        raise ConfigurationInvalid(
-            f"the call cache cannot be opened ({error}); name a file that can be written to",
-            code="cache.not-openable",
-            path=path,
-        ) from error
-    except sqlite3.Error as error:
-        raise ConfigurationInvalid(
-            f"is not a call cache, or is damaged ({error}); delete it, or name another file",
-            code="cache.damaged",
-            path=path,
-        ) from error

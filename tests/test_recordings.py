@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,9 +94,11 @@ def test_a_call_that_was_not_recorded_shows_what_changed_and_how_to_record(recor
         run_pipeline(twice, Recording(recorded.with_name("other.jsonl")), word="Tell me of")
     assert caught.value.code == "script.no-recording"
 
-    recorded.write_text('{"roles": {}')
-    with pytest.raises(ScriptMismatch, match="is no recording"):
-        run_pipeline(twice, Recording(recorded), word="Tell me of")
+    head = '{"roles": {}, "models": []}'
+    for text in ('{"roles": {}', "", "1", head.replace("{}", "[]"), f'{head}\n{{"role": "x"}}'):
+        recorded.write_text(text)
+        with pytest.raises(ScriptMismatch, match="is no recording"):
+            run_pipeline(twice, Recording(recorded), word="Tell me of")
 
 
 def test_no_secret_is_recorded_and_the_recording_run_hears_what_the_others_will(
@@ -180,6 +183,25 @@ def test_the_plugin_runs_scripts_records_where_it_is_told_to_and_shows_what_fail
     assert "KeyError('x')" in said
     assert "result = harness_run(ask" in said
     assert "pipeline_run.py" not in said
+
+
+def test_each_test_has_a_recording_of_its_own(pytester, monkeypatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(
+        test_a="""
+        import pytest
+        @pytest.mark.parametrize("language", ["C", "C++", "C#", "C-", "-C"])
+        def test_it(harness_recording, language): print(harness_recording._path.name)
+        class TestTea:
+            def test_it(self, harness_recording): print(harness_recording._path.name)
+        class TestMilk(TestTea): pass
+        """
+    )
+
+    files = re.findall(r"test_a\S+jsonl", pytest_says(pytester, "-s"))
+
+    assert len(set(files)) == len(files) == 7
+    assert {"test_a.test_it-C.jsonl", "test_a.TestTea-test_it.jsonl"} < set(files)
 
 
 def test_the_plugin_costs_a_project_without_pipelines_nothing() -> None:

@@ -53,8 +53,13 @@ def test_parquet_is_a_table_too(tmp_path):
     columns = {"id": ["x", None], "sources": [["a", "b"], None], "draft": ["One", "Two"]}
     parquet.write_table(pyarrow.table(columns), path)
     (tmp_path / "no.parquet").write_text("no table")
+    parquet.write_table(pyarrow.table({"a": ["tea"] * 5_000}), tmp_path / "old.parquet")
+    data = (tmp_path / "old.parquet").read_bytes()
+    (tmp_path / "old.parquet").write_bytes(data[:20] + b"\xff" * 30 + data[50:])
 
     first, second, wrong = read_rows([str(path), str(tmp_path / "no.parquet")])
+    (damaged,) = read_rows([str(tmp_path / "old.parquet")])
+    assert "(None)" not in str(damaged)
 
     assert first.fields == {"id": "x", "sources": ["a", "b"], "draft": "One"}
     assert (second.id, second.fields) == (f"{path}:2", {"draft": "Two"})
@@ -87,6 +92,16 @@ def test_a_file_that_a_row_names_lies_beside_its_table(tmp_path):
     (row,) = read_rows([str(tmp_path / "a.jsonl")])
 
     assert row.beside(row.fields["path"]) == tmp_path / "drafts/1.md"
+
+
+@pytest.mark.parametrize(("name", "reason"), [("", "Is a directory"), ("a\0b", "null byte")])
+def test_a_path_that_names_no_file_is_the_rows_mistake_and_leaves_none_open(tmp_path, name, reason):
+    row = Row(fields={"path": name or "."}, path=tmp_path / "rows.csv", line=2)
+    open_before = len([*Path("/dev/fd").iterdir()])
+    for _ in range(3):
+        with pytest.raises(InvalidInput, match=reason):
+            row.draft  # noqa: B018 - it reads the file
+    assert len([*Path("/dev/fd").iterdir()]) == open_before
 
 
 def test_columns_may_have_other_names_and_empty_cells_are_none(tmp_path):

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,14 +93,11 @@ def once(what: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]
 
 def share(text: str) -> float:
     """The number of `10%` or `0.1`, which lies between 0 and 1."""
-    try:
+    with suppress(ValueError):
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        # Within no bounds, as every comparison with it is false.
-        value = math.nan
-    if not 0 < value < 1:
-        raise ValueError(f"'{text}' is not a share, such as 10% or 0.1")
-    return value
+        if 0 < value < 1:
+            return value
+    raise ValueError(f"'{text}' is not a share, such as 10% or 0.1")
 
 
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
@@ -140,8 +138,11 @@ def read_filter(pairs: Iterable[str]) -> Filter | None:
     ranges: dict[str, dict[str, Scalar]] = {}  # name → comparison, such as `>=`, → bound
     for pair in pairs:
         if comparison := _RANGE.fullmatch(pair):
-            name, sign, bound = comparison.groups()
-            ranges.setdefault(name, {})[sign] = scalar_of(bound)
+            name, sign, bound = comparison[1].strip(), comparison[2], comparison[3]
+            bounds = ranges.setdefault(name, {})
+            if sign in bounds:
+                raise InvalidInput(f"--where gives '{name}{sign}' twice", code="option.given-twice")
+            bounds[sign] = scalar_of(bound)
             continue
         ((name, text),) = read_pairs([pair], option="--where", form="name=value").items()
         # A title or a source is always a text.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
 from itertools import islice
@@ -48,15 +49,13 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 def _failure_limit(text: str) -> float:
     """An int if the limit is a number of failures, such as `20`; a share for `50%` and `0.5`."""
-    try:
-        number = float(text.removesuffix("%"))
-    except ValueError:
-        number = -1.0
-    is_share = text.endswith("%") or 0 < number < 1
-    share = number / 100 if text.endswith("%") else number
-    if number < 0 or (share > 1 if is_share else not number.is_integer()):
-        raise ValueError(f"'{text}' is neither a number of rows nor a share, such as 50%")
-    return share if is_share else int(number)
+    is_percentage = text.endswith("%")
+    with suppress(ValueError):
+        number = float(text.removesuffix("%")) / (100 if is_percentage else 1)
+        is_share = is_percentage or 0 < number < 1
+        if 0 <= number <= 1 if is_share else number >= 0 and number.is_integer():
+            return number if is_share else int(number)
+    raise ValueError(f"'{text}' is neither a number of rows nor a share, such as 50%")
 
 
 def _shard(text: str) -> Shard:
@@ -359,8 +358,7 @@ def _evaluation(target: str, prompt: str | None, arguments: dict[str, Any]) -> E
     Raises:
         InvalidInput: The command line has neither a file nor a prompt, both, or no data set.
     """
-    names_file, has_prompt = bool(target), prompt is not None
-    if names_file == has_prompt:
+    if bool(target) == (prompt is not None):
         raise InvalidInput(
             "name either a file with an Evaluation or a pipeline, or a --prompt",
             code="evaluation.nothing-to-run",
@@ -448,9 +446,8 @@ def _summary(result: BatchResult) -> Iterator[str]:
     if failed := len(result.failures):
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"
         for failure in islice(result.failures, _FAILURES_SHOWN):
-            line = "" if failure.line is None else f":{failure.line}"
             epoch = f", epoch {failure.epoch}" if failure.epoch > 1 else ""
-            yield f"  {failure.file}{line}{epoch}: {failure.reason}"
+            yield f"  {failure.place}{epoch}: {failure.reason}"
         if failed > _FAILURES_SHOWN:
             yield f"  … and {failed - _FAILURES_SHOWN:,} more"
     if result.run.stopped_by is not None:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 import click
@@ -35,8 +36,9 @@ from harness.errors import (
     ModelFileInvalid,
     NodeFailed,
 )
-from harness.trace import add_run_context
+from harness.trace import AUDIT_LOG, add_run_context
 from harness.trace.journal_line import dump_json
+from harness.trace.run_list import begins_a_run
 from harness.trace.secrets import Redactor, secrets_of
 
 LogFormat = Literal["text", "json"]
@@ -286,6 +288,14 @@ class Command(click.Command):
         log_to_stderr(ctx.params.get("log_format", "text"))
         interrupts = Interrupts()
         try:
+            output = ctx.params.get("output") if self.arguments_are_journals else None
+            # A device, such as /dev/stdout, is not read: that would wait for ever.
+            if output and (output.name == AUDIT_LOG or (output.is_file() and begins_a_run(output))):
+                raise InvalidInput(
+                    "a file of a run, which would be lost; name the file to write, then any runs",
+                    code="export.over-a-run",
+                    path=output,
+                )
             super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             self._end("interrupted", interrupt, interrupts.exit_code, ctx)
@@ -294,11 +304,12 @@ class Command(click.Command):
             exit_code = UNUSABLE if is_users_mistake else exit_code_of(error)
             self._end(f"harness: {error}", error, exit_code, ctx)
         except OSError as error:
-            if not self.arguments_are_journals:
+            # One with a path is about a file that the user named, such as a name that is too long.
+            if error.filename is None and not self.arguments_are_journals:
                 raise
-            place = f"{error.filename}: " if error.filename else ""
-            say(f"harness: {place}{error.strerror}", err=True)
-            sys.exit(UNUSABLE)
+            path = None if error.filename is None else Path(str(error.filename))
+            mistake = InvalidInput(str(error.strerror), code="file.unusable", path=path)
+            self._end(f"harness: {mistake}", mistake, UNUSABLE, ctx)
 
     def _end(
         self, message: str, error: BaseException, exit_code: int, ctx: click.Context
@@ -312,7 +323,7 @@ class Command(click.Command):
 
 
 class JournalCommand(Command):
-    """A command whose arguments name journals, or runs.
+    """A command whose arguments name journals, or runs; it writes no `output` over one.
 
     The user has to mend a journal that cannot be read and a file that cannot be written: both exit
     with `UNUSABLE`.

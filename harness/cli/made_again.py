@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from harness.cli.consoles import is_attended
+from harness.cli.consoles import is_attended, say
+from harness.cli.tables import first_of
 from harness.errors import InvalidInput
 from harness.graph.outcome import Rerun
 from harness.session import Remake
@@ -24,10 +25,8 @@ def is_costly(tokens: int, usd: float | None) -> bool:
 
 def listed_again(again: Sequence[Remake]) -> Iterator[str]:
     """A line for each call with its reason and its cost, and one with the sum."""
-    for call in again[:_MOST_LINES]:
-        yield f"{call.node}: {call.reason} ({_took([call])})"
-    if len(again) > _MOST_LINES:
-        yield f"… and {len(again) - _MOST_LINES:,} more"
+    lines = [f"{call.node}: {call.reason} ({_took([call])})" for call in again]
+    yield from first_of(lines, _MOST_LINES, more="… and {} more")
     yield f"Made again: {len(again)} ({_took(again)})" if again else "Nothing is made again."
 
 
@@ -58,7 +57,7 @@ def confirm_again(again: Sequence[Remake]) -> None:
     tokens = sum(call.input_tokens + call.output_tokens for call in unexpected)
     if not is_costly(tokens, sum(call.cost_usd or 0.0 for call in unexpected)):
         return
-    click.echo("\n".join(listed_again(again)), err=True)
+    say("\n".join(listed_again(again)), err=True)
     if not is_attended() or not click.confirm("Make all that again?", err=True):
         raise InvalidInput(
             "much would be repeated, and that was not confirmed; add --yes to go on anyway",

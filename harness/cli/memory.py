@@ -248,8 +248,7 @@ def check(*, as_json: bool, store: MemoryStore) -> None:
         say(f"{len(damaged):,} of {count:,} passages are damaged", err=bool(damaged))
     if damaged:
         ids = " ".join(map(quote, damaged[:_MOST_IDS])) + (" …" if damaged[_MOST_IDS:] else "")
-        remedy = f"remove them with '{_command('delete')} {ids}', and add them again"
-        say(f"harness: {remedy}", err=True)
+        say(f"harness: remove them with '{_command('delete')} {ids}', and add them again", err=True)
         sys.exit(FAILED)
 
 

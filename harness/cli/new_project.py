@@ -72,15 +72,20 @@ def new() -> None:
 def pipeline(name: str) -> None:
     """Begin a pipeline in pipelines/, with a rubric and a test of its own."""
     module = name.replace("-", "_")
-    if not module.isidentifier() or iskeyword(module):
+    if not module.isidentifier() or iskeyword(module) or _is_module(module):
         raise InvalidInput(
             f"'{name}' cannot name a pipeline; give letters, digits and underscores, such as "
-            "meeting_notes",
+            "meeting_notes, but no Python module's name",
             code="pipeline.name-invalid",
         )
     _refuse_if_there(PIPELINES / f"{module}.py")
     _copy(_OF_A_PIPELINE, Path(), module)
     say(f"Next: {command_here()} run {module}")
+
+
+def _is_module(name: str) -> bool:
+    # Its imports would get the pipeline. A spec without an origin is of any folder that is here.
+    return name in {"conftest", *sys.modules} or bool(getattr(find_spec(name), "origin", None))
 
 
 @new.command()

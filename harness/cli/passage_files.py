@@ -36,9 +36,8 @@ class Defaults:
 
     def of(self, path: Path | None) -> dict[str, Any]:
         """Name → value, for the passages of a file, or of standard input."""
-        source = self.source
-        if source is None:
-            source = "" if path is None else str(path)
+        file = "" if path is None else str(path)
+        source = file if self.source is None else self.source
         values = {"title": self.title, "quality": self.quality, "metadata": self.metadata}
         return {**values, "source": source}
 

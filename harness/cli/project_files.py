@@ -278,5 +278,6 @@ def _package_of(path: Path) -> tuple[Path, str]:
 def _line_in(path: Path, error: Exception) -> int | None:
     """The last line of a file on the way to an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in frames if f.filename in {str(path), str(path.resolve())}]
+    # Python names a file by its absolute path, and a module of a package by its real one.
+    lines = [f.lineno for f in frames if f.filename in {str(path.absolute()), str(path.resolve())}]
     return lines[-1] if lines else None

@@ -20,6 +20,7 @@ from harness.cli.batch_command import end_with, max_failures_option, run_batch
 from harness.cli.consoles import Command, show
 from harness.cli.made_again import made_again_because
 from harness.cli.project_files import refusal_after_asking, settings_for_calls
+from harness.cli.tables import first_of
 from harness.cli.verdicts import (
     decision,
     passes_at,
@@ -437,10 +438,8 @@ _LISTED = 10
 
 def not_judged(failures: Sequence[RowFailure]) -> Iterator[str]:
     """Lines that name the drafts, or rows, without a verdict, each with the reason."""
-    for failure in failures[:_LISTED]:
-        yield f"Not judged: {name_of(failure)}: {failure.reason}"
-    if len(failures) > _LISTED:
-        yield f"… and {len(failures) - _LISTED} more; --json has all."
+    lines = [f"Not judged: {name_of(failure)}: {failure.reason}" for failure in failures]
+    return first_of(lines, _LISTED, more="… and {} more; --json has all.")
 
 
 def name_of(failure: RowFailure) -> str:

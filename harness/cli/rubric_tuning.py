@@ -327,9 +327,7 @@ def _origin(rubric: Rubric, tuning: Tuning, labels: Labels) -> dict[str, str]:
     if tuning.accept_at is not None:
         decided = f"accepted from a mean score of {tuning.accept_at:g} on"
     counted = f"{tuning.own.drafts} of {len(labels.drafts)} drafts, one of each group"
-    judge = "none: code alone scores"
-    if tuning.samples:
-        judge = tuning.evaluators or "not named"
+    judge = (tuning.evaluators or "not named") if tuning.samples else "none: code alone scores"
     return {
         "Date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "Version": f"harness {__version__}",

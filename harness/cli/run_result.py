@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from harness.cli.rounds import changes, round_as_json, rounds_table
-from harness.cli.tables import print_line
+from harness.cli.tables import first_of, print_line
 from harness.cli.verdicts import decision, remarks
 from harness.errors import HarnessError
 from harness.graph import NodeFailure, Question, Skipped
@@ -111,7 +111,7 @@ def open_command(journal: Path) -> str:
 
 
 def result_fields(result: RunResult) -> dict[str, object]:
-    """The result, for scripts."""
+    """The result, for scripts; bytes, which need not be a text, are base64 as in the journal."""
     separation = result.separation
     values = {
         **{name: getattr(result, name) for name in _RESULT_FIELDS},
@@ -137,13 +137,13 @@ def result_fields(result: RunResult) -> dict[str, object]:
         "separation": separation and {**asdict(separation), "relation": separation.relation},
         "files": asdict(result.files),
     }
-    fields: dict[str, object] = to_jsonable_python(values)
+    fields: dict[str, object] = to_jsonable_python(values, bytes_mode="base64")
     return fields
 
 
 def _print_output(output: object, console: Console) -> None:
     if not isinstance(output, str):
-        console.print_json(data=to_jsonable_python(output))
+        console.print_json(data=to_jsonable_python(output, bytes_mode="base64"))
     elif console.is_terminal:
         console.print(Markdown(output))
     else:
@@ -303,9 +303,8 @@ def _about_calls(result: RunResult) -> Iterator[str]:
             yield from (title, *_capped(lines))
 
 
-def _capped(lines: list[str]) -> Iterable[str]:
-    rest = len(lines) - _MOST_LINES
-    return [*lines[:_MOST_LINES], f"  and {rest:,} more (--json has all)"] if rest > 0 else lines
+def _capped(lines: list[str]) -> Iterator[str]:
+    return first_of(lines, _MOST_LINES, more="  and {} more (--json has all)")
 
 
 def _failed(failure: NodeFailure) -> str:

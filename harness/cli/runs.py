@@ -24,7 +24,7 @@ from harness.cli.arguments import (
     traces_option,
 )
 from harness.cli.consoles import Group, JournalCommand, results, say, show, write_json
-from harness.cli.tables import UNKNOWN, known
+from harness.cli.tables import UNKNOWN, first_of, known
 from harness.errors import InvalidInput
 from harness.hardware.footprint import format_bytes, parse_bytes
 from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs, pruning
@@ -289,7 +289,5 @@ def _pack(runs: Iterable[StoredRun], *, dry_run: bool) -> dict[str, int | None]:
 
 def _say_first(lines: Sequence[str]) -> None:
     """Prints the first lines, and how many more there are."""
-    for line in lines[:_SHOWN]:
+    for line in first_of(lines, _SHOWN, more="… and {} more; --json has all"):
         say(f"  {line}")
-    if len(lines) > _SHOWN:
-        say(f"  … and {len(lines) - _SHOWN:,} more; --json has all")

@@ -201,14 +201,11 @@ def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
     rows = table("Loops: composites (* returned)", "node")
     for column in ("A", "B"):
         rows.add_column(column, ratio=1)
-    equal = 0
-    for loop in loops:
-        if loop.is_equal:
-            equal += 1
-            continue
+    differing = [loop for loop in loops if not loop.is_equal]
+    for loop in differing:
         number = f", loop {loop.number}" if loop.number > 1 else ""
         rows.add_row(f"{loop.node or UNKNOWN}{number}", *(_loop(side) for side in (loop.a, loop.b)))
-    if equal:
+    if equal := len(loops) - len(differing):
         rows.add_row(f"and {equal:,} equal")
     return rows
 

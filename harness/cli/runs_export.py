@@ -13,10 +13,10 @@ from harness.analysis.training import LeftOut, Row, TrainingFormat, TrainingRows
 from harness.cli.arguments import find_journal, json_option, traces_directory, traces_option
 from harness.cli.consoles import JournalCommand, json_object, results, say, write_json
 from harness.cli.process import FAILED
-from harness.errors import InvalidInput, JournalInvalid
+from harness.errors import JournalInvalid
 from harness.rows import write_rows
-from harness.trace import AUDIT_LOG, Journal
-from harness.trace.run_list import begins_a_run, journals_in
+from harness.trace import Journal
+from harness.trace.run_list import journals_in
 
 _REASONS: Mapping[LeftOut, str] = {
     "run-unreadable": "runs whose journals are damaged",
@@ -70,12 +70,6 @@ def export(
     trainers, in the conversational form; others say where a row comes from. Exit codes: 0 the file
     is written, 1 there was nothing to write, 2 invalid input.
     """
-    if output.name == AUDIT_LOG or begins_a_run(output):
-        raise InvalidInput(
-            "a file of a run, which would be lost; name the file to write first, then runs",
-            code="export.over-a-run",
-            path=output,
-        )
     training = TrainingRows(form, margin=margin)
     named = dict.fromkeys(find_journal(run, traces) for run in runs)
     journals = [*named] or journals_in(traces_directory(traces))

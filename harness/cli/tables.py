@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -67,6 +67,13 @@ def listed(names: Iterable[str]) -> str:
     items = [*names]
     more = f" and {len(items) - _MOST_LISTED} more" if len(items) > _MOST_LISTED else ""
     return ", ".join(items[:_MOST_LISTED]) + more
+
+
+def first_of(lines: Sequence[str], most: int, *, more: str) -> Iterator[str]:
+    """The first lines, and after them `more`, with the number of those left out as `{}`."""
+    yield from lines[:most]
+    if len(lines) > most:
+        yield more.format(f"{len(lines) - most:,}")
 
 
 def print_line(line: str, console: Console, style: str = "") -> None:

@@ -72,6 +72,7 @@ class LoopbackServer(ThreadingHTTPServer):
         self.public = public
         # Other accounts of this machine can reach any loopback address.
         self.token = token_urlsafe()
+        self.cookie = f"harness={self.token}"  # of a browser that opened the address
         # A name of its own: browsers send the cookies of 127.0.0.1 to every port there.
         # Chromium and Firefox resolve all names in .localhost by themselves (RFC 6761, 6.3).
         self._name = f"{token_hex(8)}.localhost"
@@ -101,11 +102,6 @@ class LoopbackServer(ThreadingHTTPServer):
     def host(self) -> str:
         """The server's name and port, as a browser sends them."""
         return f"{self._name}:{self.server_port}"
-
-    @property
-    def cookie(self) -> str:
-        """The cookie of a browser that opened the address."""
-        return f"harness={self.token}"
 
     def serve_until_closed(self) -> None:
         """Serves until the last page has gone, or until no first page came in time."""

@@ -143,6 +143,7 @@ _RESOURCE_KINDS: Any = (
     ("custom", Mapping, '{"license": 1}'),
     ("accelerator_type", str | None, '"A100"'),
     ("runtime_env", Mapping | None, '{"pip": ["polars"]}'),
+    ("max_retries", Integral, "2"),
 )
 
 
@@ -199,9 +200,8 @@ class Resources:
         try:
             parse_bytes(self.memory)
         except ValueError as error:
-            raise InvalidInput(
-                f"Resources(memory=…): {error}", code="pipeline.memory-not-a-size"
-            ) from error
+            problem = f"Resources(memory=…): {error}"
+            raise InvalidInput(problem, code="pipeline.memory-not-a-size") from error
 
     @property
     def memory_bytes(self) -> int:

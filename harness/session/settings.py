@@ -134,6 +134,8 @@ class BudgetSettings(DeviceSettings):
 
 
 def _as_place(value: object) -> object:
+    if not isinstance(value, str | Path | StoreUrl | None):
+        raise ValueError("it must be a directory, or the url of a store")
     try:
         return place_of(value) if isinstance(value, str) else value
     except InvalidInput as error:
@@ -469,15 +471,16 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
 def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | None) -> None:
     """Makes relative paths start at `base`, and notes in the tables which folder wrote them."""
     memory = _table(values, "memory")
-    endpoints = _table(values, "endpoints")
-    models = [_table(endpoints, tag) for tag in endpoints]
+    models = [table for table in _table(values, "endpoints").values() if isinstance(table, dict)]
     paths = [(values, "traces"), (values, "rubrics"), (memory, "cache")]
     paths += ((model, "path") for model in models)
     if not is_url(str(memory.get("path"))):
         paths.append((memory, "path"))
     for table, name in paths:
         path = table.get(name)
-        if isinstance(path, str):
+        if isinstance(path, str) and "\0" in path:
+            table[name] = path.encode()  # no path can have a NUL, and pydantic refuses bytes
+        elif isinstance(path, str):
             # The settings are UTF-8, and file names are in the system's locale: under ASCII, a name
             # with an umlaut could not be opened. As shells do, expanduser leaves the name of an
             # unknown user; pathlib's version fails.
@@ -531,8 +534,7 @@ def _explain(problem: Any) -> tuple[tuple[str, ...], Notice]:  # noqa: ANN401 - 
         unknown = str(problem["input"])
         message = f"{key}: '{unknown}' is not one of its values; {did_you_mean(unknown, values)}"
     else:
-        cause = problem.get("ctx", {}).get("error")
-        if isinstance(cause, Mistake):
+        if isinstance(cause := problem.get("ctx", {}).get("error"), Mistake):
             code = cause.code
         message = f"{key}: {fault_of(problem)}" if key else fault_of(problem)
         # Under these tables any key can be the user's own: a setting there may be a stray one.
@@ -578,8 +580,7 @@ def _line_of(location: tuple[str, ...], text: str) -> int | None:
     best_line: int | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[+([^\]]+)\]+", line):
-            table = _key_parts(header[1])
-            path = table
+            path = table = _key_parts(header[1])
         elif key := re.match(r"\s*([\w\"'.-]+)\s*=", line):
             path = (*table, *_key_parts(key[1]))
         else:
@@ -621,9 +622,8 @@ def demo_endpoint() -> Endpoint | None:
     Finds the GGUF inside the wheel without importing the package, which brings a plugin host.
     """
     spec = importlib.util.find_spec(_DEMO_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    folders = (spec and spec.submodule_search_locations) or ()
+    files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
     if not files:
         return None
     # No probe is needed: the engine in our own wheel is known to hold replies to a schema.

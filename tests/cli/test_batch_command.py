@@ -284,7 +284,7 @@ def test_rows_that_do_not_fit_are_left_out_if_so_asked(project: Path) -> None:
     assert (done.exit_code, done.json["done"], len(done.json["failures"])) == (1, 1, 1)
 
 
-@pytest.mark.parametrize("text", ["some", "-1", "150%", "2.5"])
+@pytest.mark.parametrize("text", ["some", "-1", "150%", "2.5", "nan%"])
 def test_what_is_no_number_of_failures_is_refused(project: Path, text: str) -> None:
     command = ("batch", "picky.py", "drinks.csv", "--output", "out.jsonl")
     done = harness(*command, "--max-failures", text, cwd=project)

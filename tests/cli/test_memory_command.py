@@ -179,6 +179,7 @@ def test_a_filter_that_no_passage_satisfies_is_said(made: Path) -> None:
         ("float", ["source=brief"]),
         ("quarterly revenue", ["year=2024"]),
         ("foxes", ["year=2024", "year>2"]),
+        ("foxes", ["year>=2025", "year>=2020"]),
     ):
         options = [part for pair in where for part in ("--where", pair)]
         done = memory("search", query, *options, cwd=made)
@@ -203,6 +204,7 @@ def test_a_secret_where_an_excerpt_ends_is_not_printed_in_part(tmp_path: Path) -
         pytest.param("foxes and otters", ["title=Otters", "year=2024"], set(), id="both"),
         pytest.param("foxes", ["year>=2024", "year<2025"], {"Foxes"}, id="range"),
         pytest.param("foxes", ["year>2024"], set(), id="beyond"),
+        pytest.param("foxes", ["year >= 2024"], {"Foxes"}, id="blanks"),
         pytest.param(
             "herons and otters", ["title=Otters", "title=Herons"], {"Otters", "Herons"}, id="either"
         ),

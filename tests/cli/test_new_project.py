@@ -171,6 +171,7 @@ def test_a_new_rubric_has_comments_and_no_mistake(tmp_path: Path) -> None:
         "rubric brief_me",
         "pipeline notes.py",
         "pipeline class",
+        "pipeline json",
         "pipeline ../notes",
     ],
 )

@@ -54,6 +54,14 @@ def test_what_code_prints_does_not_stand_in_the_result(project: Path, words: tup
     assert done.stderr.count("printed") == 2
 
 
+@pytest.mark.parametrize("words", ["run", "graph", "batch day.py", "rubric check"])
+def test_a_text_in_place_of_a_file_is_a_mistake_of_the_user(project: Path, words: str) -> None:
+    end = ["--output", "out.jsonl"] if words.startswith("batch") else []
+    done = harness(*words.split(), "Tell me of tea. " * 30, *end, "--json", cwd=project)
+    assert (done.exit_code, done.code) == (2, "file.unusable")
+    assert "File name too long" in done.stderr
+
+
 def test_a_run_that_a_person_ended_is_listed_as_interrupted(project: Path) -> None:
     assert harness("run", "day.py", cwd=project, INTERRUPTS="1").exit_code == 130
     listed = harness("runs", cwd=project).text

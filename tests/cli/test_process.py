@@ -51,6 +51,11 @@ def project(tmp_path: Path) -> Path:
         ),
         pytest.param('"$0" run prints.py >&-', 0, "", "", id="stdout closed"),
         pytest.param(
+            '"$0" run prints.py; timeout 60 "$0" view latest --output /dev/stdout | cat',
+            *(0, "<html", ""),
+            id="a page that is piped on",
+        ),
+        pytest.param(
             '{ "$0" run prints.py; echo "exit $?" >&2; } | :', 0, "", "exit 0", id="reader gone"
         ),
     ],

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,7 @@ def test_json_output_is_one_object_and_nothing_else(project: Path) -> None:
         pytest.param(["two.py:echo", "--task", "x"], ["X"], id="one of several"),
         pytest.param(["asyncio.py", "--task", "x"], ["X"], id="the name of a library"),
         pytest.param(["big.py", "--task", "x"], [str(2**70)], id="what json has no form for"),
+        pytest.param(["raw.py", "--task", "x"], "_w==", id="bytes that are no text"),
         pytest.param(["shop/flows/buy.py", "--task", "x"], ["X!"], id="a module of a package"),
         pytest.param(["v1.0/echo.py", "--task", "x"], ["X"], id="where no package can be"),
     ],
@@ -205,6 +207,8 @@ def test_what_may_be_run(project: Path, arguments: list[str], result: object) ->
     (project / "v1.0" / "echo.py").write_text(ECHO)
     big = ECHO.replace("[task.upper()] * times", "[2**70]").replace("list[str]", "list[int]")
     (project / "big.py").write_text(big)
+    raw = ECHO.replace("[task.upper()] * times", 'b"\\xff"').replace("list[str]", "bytes")
+    (project / "raw.py").write_text(raw)
     assert harness("run", *arguments, "--json", cwd=project).json["result"] == result
 
 
@@ -248,6 +252,9 @@ def test_a_file_of_a_package_that_fails_is_no_module_the_next_time(tmp_path: Pat
     for _ in range(2):
         with pytest.raises(InvalidInput, match="division by zero"):
             load_pipeline(str(package / "flow.py"))
+    (tmp_path / "link.py").symlink_to("halved/flow.py")
+    with chdir(tmp_path), pytest.raises(InvalidInput, match=r"link\.py:\d+: .*division by zero"):
+        load_pipeline("link.py")
 
 
 @pytest.mark.parametrize(

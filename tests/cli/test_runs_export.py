@@ -194,8 +194,10 @@ def test_a_run_is_not_written_over_if_the_words_come_in_the_wrong_order(project:
     before = journal.read_bytes()
 
     done = export(project, str(journal), "pairs.jsonl", "--json")
-
     assert (done.code, journal.read_bytes()) == ("export.over-a-run", before)
+    for words in (("trace", "export", "latest"), ("view", "latest")):
+        done = harness(*words, "--output", str(journal), cwd=project)
+        assert (done.exit_code, journal.read_bytes()) == (2, before), words
 
 
 def test_a_directory_without_runs_is_not_usable(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_what_is_out_of_range_or_of_another_type_is_refused_when_written(code):
         ({"accelerator_type": 100}, '"A100"'),
         ({"runtime_env": ["polars"]}, 'runtime_env={"pip": ["polars"]}'),
         ({"placement": "SPREAD"}, '"pack" or "spread"'),
+        ({"max_retries": 2.5}, "max_retries=2"),
     ],
     ids=str,
 )

@@ -212,6 +212,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with refused("config.not-toml") as caught:
         read(tmp_path, "\na = \n")
     assert caught.value.line == 2
+    for text in ('traces = "a\\u0000"', '[memory]\npath = "a\\u0000"', "[memory]\npath = 3"):
+        with refused("config.setting-invalid") as caught:
+            read(tmp_path, text)
+        assert caught.value.line == 1 + text.count("\n")
     with refused("config.file-missing"):
         load_settings(tmp_path / "other.toml", environment={})
     (tmp_path / "harness.toml").write_bytes(b"\xff")
@@ -224,6 +228,7 @@ VARIABLE = {
     "[]": "config.setting-invalid",
     '{"a": 1}': "config.setting-invalid",
     '{"a": {"urll": "http://h"}}': "config.unknown-setting",
+    r'{"a": {"path": "a\u0000b"}}': "config.setting-invalid",
 }
 
 

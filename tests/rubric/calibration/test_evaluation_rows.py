@@ -89,6 +89,14 @@ def test_a_result_of_promptfoo_has_an_output_for_each_test_and_prompt():
     assert drafts[1].scores == {"tone": (0.0,)}
 
 
+@pytest.mark.parametrize("size", [1, 5_000])
+def test_half_of_a_surrogate_pair_in_an_output_is_replaced(tmp_path, size):
+    results = [{"score": 1, "response": {"output": "x" * size + "\ud83d"}}]
+    (tmp_path / "a.json").write_text(json.dumps({"results": {"results": results}}))
+    (row,) = read_rows([str(tmp_path / "a.json")])
+    assert row.fields["output"] == "x" * size + "?"
+
+
 def test_a_sample_of_inspect_that_failed_has_no_score_and_hides_no_other(tmp_path):
     log = json.loads((RESULTS / "inspect.json").read_text())
     log["samples"][0] |= {"scores": None, "output": None, "error": {"message": "no"}}
@@ -157,6 +165,12 @@ def test_a_log_that_is_none_or_has_no_samples_is_refused(tmp_path):
     with pytest.raises(InvalidInput) as refused:
         list(read_rows([str(path)]))
     assert refused.value.code == "results.not-inspect"
+    for samples in ([{}], ["tea"], [{"id": 1, "epoch": 1, "input": "", "scores": {"a": 1}}]):
+        foreign = {"eval": {}, "version": 2, "plan": {}, "samples": samples}
+        for data in (foreign, {"results": {"results": [1]}}):
+            (tmp_path / "log.json").write_text(json.dumps(data))
+            with pytest.raises(InvalidInput, match="no log of Inspect, nor a result of promptfoo"):
+                list(read_rows([str(tmp_path / "log.json")]))
     log = json.loads((RESULTS / "inspect.json").read_text()) | {"samples": []}
     (tmp_path / "log.json").write_text(json.dumps(log))
     with pytest.raises(InvalidInput) as refused:
