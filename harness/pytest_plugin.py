@@ -52,10 +52,16 @@ def harness_recording(request: pytest.FixtureRequest) -> object:
     """The `Recording` of this test, in a folder `recordings` beside its file."""
     from harness.recording import Recording  # noqa: PLC0415
 
+    def place(test: str, checksum: str = "") -> Path:
+        name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{test}").strip("-")
+        return request.path.parent / "recordings" / f"{name}{checksum}.jsonl"
+
+    records = request.config.getoption("--harness-record")
     test = request.node.nodeid.partition("::")[2]
-    name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{test}").strip("-")
     # Without a checksum, `test[C]` and `test[C++]` would have one file.
-    if not re.fullmatch(r"[\w:]+(\[[\w.-]*[\w.]\])?", test):
-        name += f".{crc32(test.encode()):08x}"
-    path = request.path.parent / "recordings" / f"{name}.jsonl"
-    return Recording(path, record=request.config.getoption("--harness-record"))
+    is_plain = re.fullmatch(r"[\w:]+(\[[\w.-]*[\w.]\])?", test)
+    path = place(test, "" if is_plain else f".{crc32(test.encode()):08x}")
+    older = place(request.node.name)  # before names had a class and a checksum
+    if not records and not path.exists() and older.exists():
+        path = older
+    return Recording(path, record=records)

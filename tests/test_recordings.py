@@ -202,6 +202,9 @@ def test_each_test_has_a_recording_of_its_own(pytester, monkeypatch) -> None:
 
     assert len(set(files)) == len(files) == 7
     assert {"test_a.test_it-C.jsonl", "test_a.TestTea-test_it.jsonl"} < set(files)
+    older = pytester.mkdir("recordings") / "test_a.test_it.jsonl"
+    older.touch()
+    assert re.findall(r"test_a\S+jsonl", pytest_says(pytester, "-s", "-k", "Tea")) == [older.name]
 
 
 def test_the_plugin_costs_a_project_without_pipelines_nothing() -> None:
