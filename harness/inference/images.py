@@ -119,12 +119,10 @@ def numbered(value: object, images: list[Image]) -> object:
         case Image():
             images.append(value)
             return f"[image {len(images)}]"
-        case Mapping():
-            return {key: numbered(part, images) for key, part in value.items()}
+        case Mapping() | BaseModel():
+            return {key: numbered(part, images) for key, part in dict(value).items()}
         case list() | tuple() | set() | frozenset():
             return [numbered(part, images) for part in value]
-        case BaseModel():
-            return {name: numbered(part, images) for name, part in value}
         case _ if is_dataclass(value) and not isinstance(value, type):
             return {f.name: numbered(getattr(value, f.name), images) for f in fields(value)}
     return value

@@ -231,11 +231,9 @@ class ReplyType(Generic[T]):
 
 def _names_of_fields(schema: JsonSchema) -> frozenset[str]:
     """The names of an object's fields; empty if it may have any others, or is no object."""
-    whole: Any = schema
-    place = whole.get("$ref")  # of a type that holds itself
-    part = whole["$defs"][place.rpartition("/")[2]] if place else whole
-    is_open = part.get("additionalProperties") or "patternProperties" in part
-    return frozenset() if is_open else frozenset(part.get("properties", ()))
+    properties: Any = schema.get("properties", ())
+    is_open = schema.get("additionalProperties") or "patternProperties" in schema
+    return frozenset() if is_open else frozenset(properties)
 
 
 class SharedResult(Generic[T]):

@@ -19,9 +19,9 @@ from typing import Any
 import orjson
 
 from harness.errors import ReplyInvalid, ServerError
-from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import Completion, ToolMode
 from harness.inference.json_text import json_objects_in, parsed
+from harness.inference.reply_in_progress import CallPiece, tool_calls
 from harness.inference.request import (
     ChatRequest,
     JsonSchema,

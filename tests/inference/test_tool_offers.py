@@ -19,8 +19,8 @@ from harness.inference import (
     ToolSpec,
     Usage,
 )
-from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.providers.registry import knowledge_of
+from harness.inference.reply_in_progress import CallPiece, tool_calls
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
 from harness.trace import Tracer

@@ -49,9 +49,7 @@ class OpenAIWire(HttpBackend):
         refused = {*provider.refuses, *endpoint.drop}
         if provider.thinking is None:
             refused.add("reasoning_effort")
-        droppable = ["ignore_eos"]
-        if not provider.counts_usage:
-            droppable.append(_USAGE_FIELD)
+        droppable = ("ignore_eos",) if provider.counts_usage else ("ignore_eos", _USAGE_FIELD)
         super().__init__(endpoint, access, RefusedFields(refused, droppable=droppable))
         self._url = f"{self._connection.base}/chat/completions"
         # The forms of a call to rank: a URL, and the field for the texts; one that succeeds stays.
@@ -85,11 +83,10 @@ class OpenAIWire(HttpBackend):
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
+        one_by_one = self._provider.embeds_one_by_one
+        batches = [(text,) for text in request.texts] if one_by_one else [request.texts]
         async with time_limits(self._endpoint, timeout_s=request.timeout_s):
-            if self._provider.embeds_one_by_one:
-                replies = [await self._embed((text,)) for text in request.texts]
-            else:
-                replies = [await self._embed(request.texts)]
+            replies = [await self._embed(batch) for batch in batches]
         return wire_embeddings(replies, endpoint=self._endpoint, count=len(request.texts))
 
     async def rerank(self, request: RerankRequest) -> Ranking:
@@ -153,10 +150,8 @@ class OpenAIWire(HttpBackend):
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # Every server takes one text without a list, and Triton's front end takes no list.
-        fields = {
-            "model": self._endpoint.model_id,
-            "input": texts[0] if len(texts) == 1 else list(texts),
-        }
+        input_ = texts[0] if len(texts) == 1 else list(texts)
+        fields = {"model": self._endpoint.model_id, "input": input_}
         provider = self._provider
         return await self._connection.ask_to_embed(
             f"{self._connection.base}/embeddings",
