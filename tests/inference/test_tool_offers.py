@@ -254,6 +254,22 @@ def test_what_is_neither_a_call_nor_an_answer_is_an_error_after_it_is_on_record(
     assert caught.value.text == text
 
 
+LONG = '{"n":123456789012345678901,"x":1.10}'
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "arguments"),
+    [
+        (f'{{"next":{{"call":"weather","arguments":{LONG}}}}}', "", [LONG]),
+        (f'{{"next":{{"answer":{LONG}}}}}', LONG, []),
+        ('{"next":{"answer":1.10}}', "1.10", []),
+    ],
+)
+def test_numbers_of_typed_calls_and_answers_keep_their_digits(text, said, arguments):
+    (reply,), _, _ = talk(text)
+    assert (reply.text, [call.arguments for call in reply.tool_calls]) == (said, arguments)
+
+
 def test_a_typed_reply_that_was_cut_stays_a_text():
     cut = ScriptedReply(text='{"next":{"call":"wea', finish_reason="length")
     (completion,), _, _ = talk(cut)

@@ -21,7 +21,7 @@ import orjson
 from harness.errors import NotOffered, ServerError, StreamCut
 from harness.inference.completion import Completion, Embeddings, Ranking, as_vectors
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, rows, text_at
+from harness.inference.json_text import at, json_of, rows, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.json_stream import is_end_mark
 from harness.inference.providers.provider import Fields, Provider, check_offers
@@ -310,7 +310,7 @@ def nested_schema(schema: JsonSchema, *, strict: bool = True) -> Fields:
 def openai_schema(schema: JsonSchema) -> Fields:
     """As `nested_schema`, but `strict` only if the schema follows the rules of strict mode."""
     # Some servers check that.
-    return nested_schema(schema, strict=_is_strict(orjson.dumps(schema)))
+    return nested_schema(schema, strict=_is_strict(json_of(schema)))
 
 
 # Cached by its text, since a judge's schema is made for each draft, and is always the same.

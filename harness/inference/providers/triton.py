@@ -17,12 +17,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-import orjson
-
 from harness.errors import NotOffered
 from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
-from harness.inference.json_text import at, names, text_at
+from harness.inference.json_text import at, json_of, names, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
@@ -80,7 +78,7 @@ class TritonWire(HttpBackend):
             "return_num_input_tokens": True,
             "return_num_output_tokens": True,
             # As one text, since a parameter cannot be a list, which the stop texts are.
-            "sampling_parameters": orjson.dumps(fields).decode(),
+            "sampling_parameters": json_of(fields).decode(),
         }
         text = prompt_text(self._turns, request.conversation)
         return {"text_input": text, "parameters": parameters}
