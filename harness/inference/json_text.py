@@ -13,8 +13,8 @@ import orjson
 from harness.errors import InvalidInput
 
 _OPENING = re.compile(r"[{\[]")
-# So many braces and brackets of a text are tried at most: each may be read to the end in vain.
-_MOST_STARTS = 200
+# So many braces and brackets of a text are tried at most: each error counts the lines before it.
+_MOST_STARTS = 10_000
 
 
 def _refuse(constant: str) -> NoReturn:

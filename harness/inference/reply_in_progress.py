@@ -207,7 +207,7 @@ def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
     if value is None:
         return None
     is_whole = isinstance(value, float) and value.is_integer()
-    is_text = isinstance(value, str) and value.isdecimal()
+    is_text = isinstance(value, str) and value.isdecimal() and len(value) < 20
     if is_whole or is_text or type(value) is int:
         return int(value)
     return -1  # `possible` leaves it out; an error would lose the reply
@@ -309,12 +309,11 @@ def tool_calls(
             calls[number] = _joined(calls[number], piece)
     offered = {tool.name for tool in tools}
     used_ids = {*called_names(messages)}
+    # Mistral's servers take nine letters and digits alone.
+    new_ids = (new for new in map("call{:05}".format, count(1)) if new not in used_ids)
     complete: list[ToolCall] = []
     for call in calls:
-        id_ = call.id
-        if not id_ or id_ in used_ids:
-            # Mistral's servers take nine letters and digits alone.
-            id_ = next(new for new in map("call{:05}".format, count(1)) if new not in used_ids)
+        id_ = call.id if call.id and call.id not in used_ids else next(new_ids)
         used_ids.add(id_)
         # Some models write blanks or a namespace before the name of a tool.
         bare_name = call.name.strip().rpartition(".")[2]
@@ -325,16 +324,16 @@ def tool_calls(
 
 def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
     """The position in `calls` of the call that a piece continues; None if it begins a call."""
-    same_index = [n for n, call in enumerate(calls) if piece.index in {None, call.index}]
+    latest_first = range(len(calls) - 1, -1, -1)
+    same_index = next((n for n in latest_first if piece.index in {None, calls[n].index}), None)
     if not piece.name:
         # A call has a name, so this piece continues one, whatever its index says: some servers
         # count the pieces there, others give index 0 to all calls, but not to their last pieces.
-        same_id = [n for n, call in enumerate(calls) if piece.id and piece.id == call.id]
-        candidates = same_id or same_index or range(len(calls))
-        return candidates[-1] if candidates else None
-    if not same_index:
+        same_id = (n for n in latest_first if piece.id and piece.id == calls[n].id)
+        return next(same_id, next(iter(latest_first), None) if same_index is None else same_index)
+    if same_index is None:
         return None
-    call = calls[same_index[-1]]
+    call = calls[same_index]
     if piece.id or not call.name:
         continues = piece.id in {"", call.id} or not call.id
     elif piece.index is None or piece.name != call.name:
@@ -343,9 +342,8 @@ def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
         # Some servers repeat the name with each piece, others send a further call of the same tool
         # under the same index. Only the latter begins an object where one is complete.
         begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
-        is_complete = parsed(call.arguments) is not None
-        continues = not (begins and is_complete)
-    return same_index[-1] if continues else None
+        continues = not (begins and parsed(call.arguments) is not None)
+    return same_index if continues else None
 
 
 def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:

@@ -196,9 +196,9 @@ def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranki
     """The scores of a reply, which is a list, or has a list as `results` (Cohere) or as `data`."""
     score_by_index: dict[Any, Any] = {}
     for entry in rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data")):
-        if isinstance(entry, Mapping):
-            score = entry.get("relevance_score", entry.get("score"))
-            score_by_index[at(entry, "index")] = score
+        score = at(entry, "relevance_score")
+        number = as_count(at(entry, "index"))
+        score_by_index[number] = at(entry, "score") if score is None else score
     scores: list[Any] = [score_by_index.get(index) for index in range(len(request.texts))]
     if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
         raise ServerError(
