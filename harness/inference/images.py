@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self
+from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,6 +26,7 @@ _KINDS = {
     rb"GIF8": "image/gif",
     rb"(?s)RIFF.{4}WEBP": "image/webp",  # RIFF holds sound and video, too
 }
+_URL_SAFE = str.maketrans("-_", "+/")  # base64 for URLs; Python's decoder skips these letters
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,11 @@ class Image:
         head, _, body = url.partition(";base64,")
         with suppress(ValueError):  # for letters that are not ASCII, it is no `binascii.Error`
             if head.startswith("data:") and body:
-                return cls.from_bytes(base64.b64decode(body))
+                letters = "".join(unquote(body).split()).translate(_URL_SAFE)
+                return cls.from_bytes(base64.b64decode(letters, validate=True))
         raise InvalidInput(
             f"the address of the image is {url!r:.80}; give one that begins with http://, https:// "
-            "or data:image/…;base64,",
+            "or data:image/…;base64, and has nothing but base64 behind that",
             code="image.bad-address",
         )
 
@@ -119,12 +122,10 @@ def numbered(value: object, images: list[Image]) -> object:
         case Image():
             images.append(value)
             return f"[image {len(images)}]"
-        case Mapping():
-            return {key: numbered(part, images) for key, part in value.items()}
+        case Mapping() | BaseModel():
+            return {key: numbered(part, images) for key, part in dict(value).items()}
         case list() | tuple() | set() | frozenset():
             return [numbered(part, images) for part in value]
-        case BaseModel():
-            return {name: numbered(part, images) for name, part in value}
         case _ if is_dataclass(value) and not isinstance(value, type):
             return {f.name: numbered(getattr(value, f.name), images) for f in fields(value)}
     return value

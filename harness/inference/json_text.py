@@ -10,9 +10,11 @@ from typing import Any, NoReturn
 
 import orjson
 
+from harness.errors import InvalidInput
+
 _OPENING = re.compile(r"[{\[]")
-# So many braces and brackets of a text are tried at most: each may be read to the end in vain.
-_MOST_STARTS = 200
+# So many braces and brackets of a text are tried at most: each error counts the lines before it.
+_MOST_STARTS = 10_000
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -36,6 +38,23 @@ class _Decoder(json.JSONDecoder):
 
 # Refuses what other readers settle silently: NaN, and the last of two equal keys.
 DECODER = _Decoder(parse_constant=_refuse, object_pairs_hook=_without_doubles)
+_DIGITS_DECODER = _Decoder(
+    parse_float=orjson.Fragment,
+    parse_int=lambda digits: int(digits) if len(digits) < 19 else orjson.Fragment(digits),
+)
+
+
+def json_of(value: object, *, sort_keys: bool = False) -> bytes:
+    """The JSON of what users give; raises `InvalidInput` for a part without JSON, such as a set."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else 0)
+    except TypeError as error:
+        with suppress(TypeError):  # orjson has no integers of more than 64 bits
+            return json.dumps(value, sort_keys=sort_keys, separators=(",", ":")).encode()
+        raise InvalidInput(
+            f"a part of the call has no JSON ({error}); give texts, numbers, lists and mappings",
+            code="request.wrong-type",
+        ) from error
 
 
 def json_values_in(text: str) -> Iterator[tuple[Any, str]]:
@@ -143,6 +162,13 @@ def parsed(body: bytes | str | None) -> object:
         return None if body is None else orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
+
+
+def parsed_with_digits(text: str) -> Any:  # noqa: ANN401 - JSON
+    """As `parsed`, with numbers that orjson writes with the digits that they have in the text."""
+    with suppress(ValueError):  # orjson reads what is nested more deeply than Python can
+        return None if parsed(text) is None else _DIGITS_DECODER.decode(text)
+    return None
 
 
 def at(value: Any, *keys: str, model_id: str = "") -> Any:  # noqa: ANN401

@@ -374,6 +374,8 @@ def _python_calls(text: str) -> Calls:
 def _typed(value: str, schema: object) -> object:
     """The text, or its JSON value if its schema is not of a text."""
     text = value[1:-1] if value[:1] == value[-1:] == "\n" else value  # Qwen's template adds both
-    with suppress(orjson.JSONDecodeError):
-        return text if at(schema, "type") == "string" else orjson.loads(text)
+    with suppress(ValueError):
+        if at(schema, "type") != "string":
+            orjson.loads(text)  # refuses NaN and 1e400, but rounds long integers
+            return json.loads(text)
     return text

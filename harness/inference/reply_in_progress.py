@@ -1,13 +1,13 @@
-"""A reply as it arrives, in any protocol: its text so far, and when each piece came."""
+"""A reply as it arrives, in any protocol: its text and calls so far, and when each piece came."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from harness.errors import ReplyInvalid
-from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import (
     Completion,
     FinishReason,
@@ -17,10 +17,23 @@ from harness.inference.completion import (
     Usage,
     inter_token_latency,
 )
+from harness.inference.json_text import parsed
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
-from harness.inference.request import ChatRequest
+from harness.inference.request import ChatRequest, Message, ToolCall, ToolSpec, called_names
 from harness.inference.time_limits import Arrived
 from harness.trace import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A whole call of a tool, or a part of one, as one piece of a reply has it."""
+
+    index: int | None
+    """The number of its call in the reply; None if the server does not number calls."""
+    id: str
+    name: str
+    arguments: str
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 class ReplyInProgress:
@@ -108,8 +121,7 @@ class ReplyInProgress:
                 text, has_reasoning=bool(self._reasoning), tools=tools
             )
         if calls_text and not self._calls:
-            read = calls_in(calls_text, tools)
-            self._calls = [CallPiece(None, "", name, arguments) for name, arguments in read]
+            self._calls = [CallPiece(None, "", *call) for call in calls_in(calls_text, tools)]
         calls = tool_calls(self._calls, self.request.messages, tools)
         if calls and finish_reason == "stop":
             finish_reason = "tool_calls"  # Ollama says "stop" here, and vLLM for required calls
@@ -195,7 +207,7 @@ def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
     if value is None:
         return None
     is_whole = isinstance(value, float) and value.is_integer()
-    is_text = isinstance(value, str) and value.isdecimal()
+    is_text = isinstance(value, str) and value.isdecimal() and len(value) < 20
     if is_whole or is_text or type(value) is int:
         return int(value)
     return -1  # `possible` leaves it out; an error would lose the reply
@@ -277,3 +289,72 @@ def _before_first_token(sent_ns: int, first_ns: int, times: ServerTimings) -> It
         phases.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
         end_ns = start_ns
     return reversed(phases)
+
+
+# --- calls in pieces --------------------------------------------------------------------------
+# Servers number, name and repeat the pieces in many ways. Those handled here stand in public
+# reports of streams from Ollama's cloud, Nebius, Cerebras, Gemini's proxies, vLLM and others.
+
+
+def tool_calls(
+    pieces: Iterable[CallPiece], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+) -> tuple[ToolCall, ...]:
+    """The calls that these pieces make up, with ids that are new to the conversation."""
+    calls: list[CallPiece] = []  # each is joined from all its pieces so far
+    for piece in pieces:
+        number = _continued_call(calls, piece)
+        if number is None:
+            calls.append(piece)
+        else:
+            calls[number] = _joined(calls[number], piece)
+    offered = {tool.name for tool in tools}
+    used_ids = {*called_names(messages)}
+    # Mistral's servers take nine letters and digits alone.
+    new_ids = (new for new in map("call{:05}".format, count(1)) if new not in used_ids)
+    complete: list[ToolCall] = []
+    for call in calls:
+        id_ = call.id if call.id and call.id not in used_ids else next(new_ids)
+        used_ids.add(id_)
+        # Some models write blanks or a namespace before the name of a tool.
+        bare_name = call.name.strip().rpartition(".")[2]
+        name = bare_name if call.name not in offered and bare_name in offered else call.name
+        complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
+    return tuple(complete)
+
+
+def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
+    """The position in `calls` of the call that a piece continues; None if it begins a call."""
+    latest_first = range(len(calls) - 1, -1, -1)
+    same_index = next((n for n in latest_first if piece.index in {None, calls[n].index}), None)
+    if not piece.name:
+        # A call has a name, so this piece continues one, whatever its index says: some servers
+        # count the pieces there, others give index 0 to all calls, but not to their last pieces.
+        same_id = (n for n in latest_first if piece.id and piece.id == calls[n].id)
+        return next(same_id, next(iter(latest_first), None) if same_index is None else same_index)
+    if same_index is None:
+        return None
+    call = calls[same_index]
+    if piece.id or not call.name:
+        continues = piece.id in {"", call.id} or not call.id
+    elif piece.index is None or piece.name != call.name:
+        continues = False
+    else:
+        # Some servers repeat the name with each piece, others send a further call of the same tool
+        # under the same index. Only the latter begins an object where one is complete.
+        begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
+        continues = not (begins and parsed(call.arguments) is not None)
+    return same_index if continues else None
+
+
+def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:
+    # JSON never continues with its own beginning, so such a piece repeats all arguments so far.
+    is_repeated = call.arguments.startswith("{") and piece.arguments.startswith(call.arguments)
+    # An empty object stands for no arguments yet.
+    is_first = call.arguments == "{}" and piece.arguments.startswith("{")
+    return replace(
+        call,
+        id=call.id or piece.id,
+        name=call.name or piece.name,
+        arguments=piece.arguments if is_repeated or is_first else call.arguments + piece.arguments,
+        extra={**call.extra, **piece.extra},
+    )

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 from harness.errors import ModelFileInvalid, Notice
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
+from harness.inference.json_text import json_of
 from harness.inference.model_identity import file_fingerprint
 from harness.inference.request import SAMPLING, ChatRequest, Message
 from harness.text_store import TextStore
@@ -348,9 +349,9 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         "temperature": float(request.temperature),
         "frequency_penalty": float(request.frequency_penalty),
         # As written: the reply's fields follow its order.
-        "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
+        "reply_schema": None if schema is None else json_of(schema).decode(),
     }
-    return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(json_of(content, sort_keys=True)).hexdigest()
 
 
 def _decisive_parts(turn: Message) -> list[object]:

@@ -15,7 +15,7 @@ import orjson
 
 from harness.errors import InvalidInput
 from harness.inference.images import Image
-from harness.inference.json_text import parsed
+from harness.inference.json_text import json_of, parsed
 
 Role = Literal["system", "user", "assistant", "tool"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -56,7 +56,7 @@ class ToolCall:
         name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
         if isinstance(parsed(self.arguments), dict):
             return replace(self, name=name)  # as it was written, since the prefix cache has it so
-        return replace(self, name=name, arguments=orjson.dumps(self.as_object()).decode())
+        return replace(self, name=name, arguments=json_of(self.as_object()).decode())
 
 
 def read_arguments(arguments: str) -> object:

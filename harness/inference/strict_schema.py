@@ -8,15 +8,15 @@ takes those nulls out of the reply again. Rules: OpenAI's page on structured out
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from harness.inference.json_text import parsed_with_digits
 from harness.inference.request import JsonSchema
 
-_ALLOWED = {"type", "enum", "const", "title", "$ref", "multipleOf", "minItems", "maxItems"}
+_ALLOWED = {"type", "enum", "const", "title", "multipleOf", "minItems", "maxItems"}
 _ALLOWED |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 _HANDLED = {"required", "additionalProperties", "description", "discriminator"}
@@ -64,7 +64,8 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
             case _ if _is_allowed(name, value):
                 result[name] = value
             case _ if name not in _HANDLED and value is not None:
-                notes.append(f"{name}: {orjson.dumps(value, default=str).decode()}")
+                text = json.dumps(value, default=str, separators=(",", ":"), ensure_ascii=False)
+                notes.append(f"{name}: {text}")
     if "properties" in result:
         result.setdefault("type", "object")
         for key, kind in result["properties"].items():
@@ -91,6 +92,8 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
 def _is_allowed(name: str, value: Any) -> bool:  # noqa: ANN401
     if name == "pattern":
         return "(?" not in value  # no look-around
+    if name == "$ref":
+        return str(value) == "#" or str(value).startswith("#/$defs/")  # other places move
     return name in _ALLOWED or (name == "format" and value in _FORMATS)
 
 
@@ -114,15 +117,12 @@ def _takes_null(part: Mapping[str, Any]) -> bool:
 
 def plain(reply: str, schema: JsonSchema) -> str:
     """A reply to the strict form of a schema, without its nulls for keys that may be absent."""
+    value = parsed_with_digits(reply)
     try:
-        # Not orjson, which rounds large numbers; fractions as texts, with their digits.
-        value = json.loads(reply, parse_float="\ue000{}".format)
-    except (ValueError, RecursionError):
+        result = _plain(value, schema, schema)
+        return reply if result == value else orjson.dumps(result).decode()
+    except (RecursionError, TypeError):  # it is nested too deeply for us, or for orjson
         return reply
-    result = _plain(value, schema, schema)
-    if result == value:
-        return reply
-    return re.sub('"\ue000([^"]*)"', r"\1", json.dumps(result, ensure_ascii=False))
 
 
 def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noqa: ANN401 - JSON
@@ -133,13 +133,15 @@ def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noq
         return [_plain(item, kind, root) for item, kind in zip(value, kinds, strict=False)]
     if not isinstance(value, dict):
         return value
-    properties, required = part.get("properties", _NOTHING), part.get("required", ())
-    # Keys that may be absent, and for which only the strict form allows null.
-    optional = {k for k, kind in properties.items() if k not in required and not _takes_null(kind)}
+    properties: Any = part.get("properties", _NOTHING)
+    optional = properties.keys() - part.get("required", ())
     return {
         key: _plain(item, properties.get(key, _NOTHING), root)
         for key, item in value.items()
-        if item is not None or key not in optional
+        # Unless only the strict form allows null.
+        if item is not None
+        or key not in optional
+        or _takes_null(_resolved(None, properties[key], root))
     }
 
 

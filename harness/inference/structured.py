@@ -19,7 +19,6 @@ from inspect import isroutine
 from math import isfinite
 from typing import Any, Generic, TypeVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import ErrorDetails, SchemaError
@@ -30,6 +29,7 @@ from harness.inference.completion import Completion, StructuredMode, is_visible,
 from harness.inference.json_text import (
     DECODER,
     json_objects_in,
+    json_of,
     json_values_in,
     parsed,
     without_slips,
@@ -231,11 +231,9 @@ class ReplyType(Generic[T]):
 
 def _names_of_fields(schema: JsonSchema) -> frozenset[str]:
     """The names of an object's fields; empty if it may have any others, or is no object."""
-    whole: Any = schema
-    place = whole.get("$ref")  # of a type that holds itself
-    part = whole["$defs"][place.rpartition("/")[2]] if place else whole
-    is_open = part.get("additionalProperties") or "patternProperties" in part
-    return frozenset() if is_open else frozenset(part.get("properties", ()))
+    properties: Any = schema.get("properties", ())
+    is_open = schema.get("additionalProperties") or "patternProperties" in schema
+    return frozenset() if is_open else frozenset(properties)
 
 
 class SharedResult(Generic[T]):
@@ -289,7 +287,7 @@ class SchemaKnowledge:
         mode = await self._mode.get(partial(self._probe, request, ask, tracer))
         schema = request.reply_schema
         assert schema is not None
-        is_refused = self._refuses_all or orjson.dumps(schema) in self._refused
+        is_refused = self._refuses_all or json_of(schema) in self._refused
         if mode == "enforced" and not is_refused:
             if not self._strict:
                 return request, mode
@@ -304,7 +302,7 @@ class SchemaKnowledge:
 
     def learn(self, error: ServerError, request: ChatRequest, sent: ChatRequest) -> bool:
         """Notes a refused schema, which is put in words from then on; False if it is not that."""
-        key = orjson.dumps(request.reply_schema)
+        key = json_of(request.reply_schema)
         if sent.reply_schema is None:
             # It fails without the schema, too. So the schema was not to blame, and is sent again.
             self._refused.discard(key)
@@ -378,7 +376,7 @@ def _with_schema(messages: tuple[Message, ...], schema: JsonSchema) -> tuple[Mes
     *before, last = messages
     content = (
         f"{last.content}\n\nAnswer with JSON alone, without any other text, that matches this JSON "
-        f"Schema:\n{orjson.dumps(schema).decode()}"
+        f"Schema:\n{json_of(schema).decode()}"
     )
     return (*before, replace(last, content=content))
 

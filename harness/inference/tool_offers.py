@@ -16,12 +16,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import orjson
-
 from harness.errors import ReplyInvalid, ServerError
-from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import Completion, ToolMode
-from harness.inference.json_text import json_objects_in, parsed
+from harness.inference.json_text import json_objects_in, json_of, parsed_with_digits
+from harness.inference.reply_in_progress import CallPiece, tool_calls
 from harness.inference.request import (
     ChatRequest,
     JsonSchema,
@@ -239,9 +237,9 @@ def check_typed(request: ChatRequest, reply: Completion) -> None:
 def _parsed(text: str) -> object:
     """The call or answer in a typed reply, with its wrapper or without; None if it is no JSON."""
     objects = json_objects_in(text)
-    document = parsed(objects[0] if len(objects) == 1 else text)
+    document = parsed_with_digits(objects[0] if len(objects) == 1 else text)
     return document.get("next", document) if isinstance(document, dict) else None
 
 
 def _json(value: object) -> str:
-    return orjson.dumps(value).decode()
+    return json_of(value).decode()

@@ -50,6 +50,7 @@ COUNTS = {
     "not a number": float("nan"),
     "infinite": float("inf"),
     "a word": "many",
+    "a row of digits": "9" * 5_000,
     "a truth": True,
     "a list": [7],
 }

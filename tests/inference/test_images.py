@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 
@@ -38,6 +39,20 @@ def test_an_image_says_itself_what_kind_it_is(data, kind, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "respelled",
+    [
+        base64.encodebytes,
+        base64.urlsafe_b64encode,
+        lambda data: quote(base64.b64encode(data), safe="").encode(),
+    ],
+    ids=["in lines", "for URLs", "escaped"],
+)
+def test_a_data_address_has_the_bytes_however_they_are_spelled(respelled):
+    data = PNG + bytes(range(256))
+    assert Image.from_url(f"data:image/png;base64,{respelled(data).decode()}").data == data
+
+
+@pytest.mark.parametrize(
     ("make", "code"),
     [
         (lambda folder: Image.from_path(folder / "none.png"), "image.unreadable"),
@@ -47,6 +62,7 @@ def test_an_image_says_itself_what_kind_it_is(data, kind, tmp_path):
         (lambda _: Image.from_bytes(PNG + bytes(MOST_BYTES)), "image.too-large"),
         (lambda _: Image.from_url("file:///etc/passwd"), "image.bad-address"),
         (lambda _: Image.from_url("data:image/png;base64,A"), "image.bad-address"),
+        (lambda _: Image.from_url(Image.from_bytes(PNG).address + "!!"), "image.bad-address"),
         (lambda _: Image.from_url("data:image/png;base64,Größe"), "image.bad-address"),
         (lambda _: as_messages({"role": "user", "content": [3]}), "request.part-not-text"),
     ],

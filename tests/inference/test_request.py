@@ -22,6 +22,7 @@ from harness.inference import (
     as_messages,
 )
 from harness.inference.completion import Phase, as_vectors
+from harness.inference.json_text import json_of
 from harness.inference.reply_store import call_key
 from harness.inference.request import as_texts, most_prompt_tokens, most_tokens_in
 from harness.threads import to_its_end
@@ -72,6 +73,7 @@ def request(text="Write two words.", **how):
         (lambda: ChatRequest(model="m", messages="Hello."), "request.wrong-type"),
         (lambda: EmbedRequest(model="m", texts=(1, 2)), "request.wrong-type"),
         (lambda: as_texts(3), "request.wrong-type"),
+        (lambda: json_of({"extra_body": {1}}), "request.wrong-type"),
     ],
 )
 def test_what_no_server_could_answer_is_refused_before_any_call(make, code):

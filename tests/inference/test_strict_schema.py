@@ -10,6 +10,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import pytest
 from clients import client_of
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeAliasType
 
 from harness.errors import ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend, ScriptedReply
@@ -55,6 +56,14 @@ class Priced(BaseModel):
     marks: set[str] = set()
     raw: bytes = b"a"
     size: int | None = 5
+
+
+Size = TypeAliasType("Size", int | None)
+
+
+class Named(BaseModel):
+    size: Size = 5
+    name: str = "a"
 
 
 class Open(BaseModel):
@@ -142,8 +151,36 @@ def test_a_reply_that_came_as_reasoning_is_read_as_one_in_strict_form_too():
 
 
 def test_a_reply_without_its_nulls_keeps_its_digits():
-    written = plain('{"price": 12345678901234567.890, "raw": null}', ReplyType(Priced).schema)
-    assert written == '{"price": 12345678901234567.890}'
+    reply = '{"price": 12345678901234567.890, "size": 12345678901234567890123, "raw": null}'
+    written = '{"price":12345678901234567.890,"size":12345678901234567890123}'
+    assert plain(reply, ReplyType(Priced).schema) == written
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "written"),
+    [
+        pytest.param(Named, '{"size":null,"name":null}', '{"size":null}', id="null by a reference"),
+        pytest.param(Named, '{"size":1,"name":null}', '{"size":1}', id="a number by a reference"),
+        pytest.param(
+            Box[str], '{"holds":"\ue000x","label":null}', '{"holds":"\ue000x"}', id="an odd letter"
+        ),
+    ],
+)
+def test_only_nulls_of_the_strict_form_are_left_out(kind, reply, written):
+    assert plain(reply, ReplyType(kind).schema) == written
+
+
+def test_a_reply_that_is_nested_deeply_stays_as_it_is():
+    deep = '{"name":"a","parent":null,"children":[' * 300 + "]}" * 300
+    assert plain(deep, ReplyType(Node).schema) == deep
+
+
+@pytest.mark.parametrize("place", ["#/definitions/City", "#/properties/a"])
+def test_a_reference_to_a_place_that_moves_has_no_strict_form(place):
+    city = {"type": "string"}
+    fields = {"a": city, "b": {"$ref": place}}
+    schema = {"type": "object", "properties": fields, "definitions": {"City": city}}
+    assert strict_schema(schema) is None
 
 
 @pytest.mark.parametrize("kind", [dict[str, int], list[Any], Open, list[dict[str, Any]]])

@@ -118,6 +118,7 @@ def test_a_reply_becomes_a_value_of_its_type(python_type, text, value):
         '\ufeff~~~\n{"line": 1, "text": "a"}\n~~~',
         '{"line": 1, // the first\n /* "text": "b", */ "text": "a", # and last\n}',
         "I'd say {'line': 1, text: 'a'}",
+        "As a[i] says. " * 300 + '{"line": 1, "text": "a"}',
     ],
 )
 def test_the_only_object_of_the_type_counts_wherever_it_stands(text):

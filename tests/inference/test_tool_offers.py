@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,8 +20,8 @@ from harness.inference import (
     ToolSpec,
     Usage,
 )
-from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.providers.registry import knowledge_of
+from harness.inference.reply_in_progress import CallPiece, tool_calls
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
 from harness.trace import Tracer
@@ -254,6 +255,22 @@ def test_what_is_neither_a_call_nor_an_answer_is_an_error_after_it_is_on_record(
     assert caught.value.text == text
 
 
+LONG = '{"n":123456789012345678901,"x":1.10}'
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "arguments"),
+    [
+        (f'{{"next":{{"call":"weather","arguments":{LONG}}}}}', "", [LONG]),
+        (f'{{"next":{{"answer":{LONG}}}}}', LONG, []),
+        ('{"next":{"answer":1.10}}', "1.10", []),
+    ],
+)
+def test_numbers_of_typed_calls_and_answers_keep_their_digits(text, said, arguments):
+    (reply,), _, _ = talk(text)
+    assert (reply.text, [call.arguments for call in reply.tool_calls]) == (said, arguments)
+
+
 def test_a_typed_reply_that_was_cut_stays_a_text():
     cut = ScriptedReply(text='{"next":{"call":"wea', finish_reason="length")
     (completion,), _, _ = talk(cut)
@@ -318,3 +335,10 @@ def piece(index=None, id="", name="", arguments=""):  # noqa: A002 - the field's
 def test_pieces_are_gathered_into_calls(pieces, calls):
     before = (Message("assistant", "", tool_calls=(ToolCall("call00001", "f", "{}"),)),)
     assert [(one.id, one.name, one.arguments) for one in tool_calls(pieces, before)] == calls
+
+
+def test_a_name_in_every_piece_takes_no_time():
+    pieces = [piece(0, "", "f", '{"x":['), *[piece(0, "", "f", "1234567,")] * 30_000]
+    began_s = time.process_time()
+    assert len(tool_calls(pieces, ())) == 1
+    assert time.process_time() - began_s < 2

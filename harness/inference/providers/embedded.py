@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
@@ -209,12 +209,10 @@ class _Child(asyncio.SubprocessProtocol):
 
     async def has_died(self) -> bool:
         """Whether it has ended, or ends within a moment."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_DYING_S):
                 await self._ended.wait()
-        except TimeoutError:
-            return False
-        return True
+        return self._ended.is_set()
 
     def end_in_words(self) -> str:
         """Its exit status or signal, and the last line of its log."""

@@ -29,7 +29,7 @@ from harness.errors import (
 )
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, parsed
+from harness.inference.json_text import at, json_of, parsed
 from harness.inference.model_identity import is_here
 from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply, message_in
@@ -289,7 +289,7 @@ class Exchange(AsyncExitStack):
         `ReplyTooLarge`, or the error that a refusal means.
         """
         request = self._connection.client.build_request(
-            "POST", _address(url), content=orjson.dumps(fields), headers=_JSON | trace_headers()
+            "POST", _address(url), content=json_of(fields), headers=_JSON | trace_headers()
         )
         response = await self.send(request, on_sent=on_sent)
         status = response.status_code

@@ -298,13 +298,9 @@ class LlamaCppEngine:
         """The text of a token, which may begin or end inside a character."""
         # The package's own method loses tokens of more than 32 bytes.
         buffer = ctypes.create_string_buffer(1024)
+        skipped_blanks, shows_special = 0, False
         length = self._library.llama_token_to_piece(
-            self._vocabulary,
-            token,
-            buffer,
-            len(buffer),
-            0,
-            False,  # noqa: FBT003 - C has no names
+            self._vocabulary, token, buffer, len(buffer), skipped_blanks, shows_special
         )
         return buffer.raw[:length]
 

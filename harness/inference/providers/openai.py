@@ -9,10 +9,9 @@ import re
 from dataclasses import replace
 
 import httpx2
-import orjson
 
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, row_of, text_at
+from harness.inference.json_text import at, json_of, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
 from harness.inference.providers import llamacpp, vllm
@@ -191,7 +190,7 @@ TABBYAPI = Provider(
 MLC = Provider(
     title="MLC LLM",
     schema=lambda schema: {
-        "response_format": {"type": "json_object", "schema": orjson.dumps(schema).decode()}
+        "response_format": {"type": "json_object", "schema": json_of(schema).decode()}
     },
     # It refuses conversations in which a tool was called.
     tools=NEVER,

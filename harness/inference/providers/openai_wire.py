@@ -21,7 +21,7 @@ import orjson
 from harness.errors import NotOffered, ServerError, StreamCut
 from harness.inference.completion import Completion, Embeddings, Ranking, as_vectors
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import at, rows, text_at
+from harness.inference.json_text import at, json_of, rows, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.json_stream import is_end_mark
 from harness.inference.providers.provider import Fields, Provider, check_offers
@@ -49,9 +49,7 @@ class OpenAIWire(HttpBackend):
         refused = {*provider.refuses, *endpoint.drop}
         if provider.thinking is None:
             refused.add("reasoning_effort")
-        droppable = ["ignore_eos"]
-        if not provider.counts_usage:
-            droppable.append(_USAGE_FIELD)
+        droppable = ("ignore_eos",) if provider.counts_usage else ("ignore_eos", _USAGE_FIELD)
         super().__init__(endpoint, access, RefusedFields(refused, droppable=droppable))
         self._url = f"{self._connection.base}/chat/completions"
         # The forms of a call to rank: a URL, and the field for the texts; one that succeeds stays.
@@ -85,11 +83,10 @@ class OpenAIWire(HttpBackend):
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
+        one_by_one = self._provider.embeds_one_by_one
+        batches = [(text,) for text in request.texts] if one_by_one else [request.texts]
         async with time_limits(self._endpoint, timeout_s=request.timeout_s):
-            if self._provider.embeds_one_by_one:
-                replies = [await self._embed((text,)) for text in request.texts]
-            else:
-                replies = [await self._embed(request.texts)]
+            replies = [await self._embed(batch) for batch in batches]
         return wire_embeddings(replies, endpoint=self._endpoint, count=len(request.texts))
 
     async def rerank(self, request: RerankRequest) -> Ranking:
@@ -153,10 +150,8 @@ class OpenAIWire(HttpBackend):
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # Every server takes one text without a list, and Triton's front end takes no list.
-        fields = {
-            "model": self._endpoint.model_id,
-            "input": texts[0] if len(texts) == 1 else list(texts),
-        }
+        input_ = texts[0] if len(texts) == 1 else list(texts)
+        fields = {"model": self._endpoint.model_id, "input": input_}
         provider = self._provider
         return await self._connection.ask_to_embed(
             f"{self._connection.base}/embeddings",
@@ -201,9 +196,9 @@ def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranki
     """The scores of a reply, which is a list, or has a list as `results` (Cohere) or as `data`."""
     score_by_index: dict[Any, Any] = {}
     for entry in rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data")):
-        if isinstance(entry, Mapping):
-            score = entry.get("relevance_score", entry.get("score"))
-            score_by_index[at(entry, "index")] = score
+        score = at(entry, "relevance_score")
+        number = as_count(at(entry, "index"))
+        score_by_index[number] = at(entry, "score") if score is None else score
     scores: list[Any] = [score_by_index.get(index) for index in range(len(request.texts))]
     if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
         raise ServerError(
@@ -315,7 +310,7 @@ def nested_schema(schema: JsonSchema, *, strict: bool = True) -> Fields:
 def openai_schema(schema: JsonSchema) -> Fields:
     """As `nested_schema`, but `strict` only if the schema follows the rules of strict mode."""
     # Some servers check that.
-    return nested_schema(schema, strict=_is_strict(orjson.dumps(schema)))
+    return nested_schema(schema, strict=_is_strict(json_of(schema)))
 
 
 # Cached by its text, since a judge's schema is made for each draft, and is always the same.

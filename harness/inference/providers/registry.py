@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import cache
 
@@ -153,12 +153,11 @@ async def served_metadata(
         pages = ServerPages(endpoint, Access(api_key=api_key))
     except ConfigurationInvalid:
         return None  # a key that cannot be sent, which the first call reports
+    metadata = None
     async with aclosing(pages):
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 metadata = await served(pages)
-        except TimeoutError:
-            return None
     return None if metadata == ModelMetadata() else metadata
 
 

@@ -89,11 +89,10 @@ class ServerPages:
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
     ) -> bytes | None:
         """The body of a page; None unless it comes with success within five seconds."""
+        method: Literal["GET", "POST"] = "GET" if post is None else "POST"
         try:
             async with asyncio.timeout(_PAGE_S):
-                answer = await self.ask(
-                    "GET" if post is None else "POST", path, post, params=params
-                )
+                answer = await self.ask(method, path, post, params=params)
         except (InferenceError, TimeoutError):
             return None
         return answer.body if answer.status == 200 else None

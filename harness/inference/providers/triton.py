@@ -17,12 +17,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-import orjson
-
 from harness.errors import NotOffered
 from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
-from harness.inference.json_text import names, text_at
+from harness.inference.json_text import at, json_of, names, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
@@ -80,7 +78,7 @@ class TritonWire(HttpBackend):
             "return_num_input_tokens": True,
             "return_num_output_tokens": True,
             # As one text, since a parameter cannot be a list, which the stop texts are.
-            "sampling_parameters": orjson.dumps(fields).decode(),
+            "sampling_parameters": json_of(fields).decode(),
         }
         text = prompt_text(self._turns, request.conversation)
         return {"text_input": text, "parameters": parameters}
@@ -217,9 +215,7 @@ class TritonHost(ServerHost):
         if not isinstance(answer.json, list):
             raise self.misread(answer)
         return frozenset(
-            str(row.get("state"))
-            for row in answer.json
-            if isinstance(row, Mapping) and row.get("name") == self._model
+            str(at(row, "state")) for row in answer.json if at(row, "name") == self._model
         )
 
 
@@ -235,11 +231,10 @@ class TritonOpenAIHost(TritonHost):
 
     async def _states(self) -> frozenset[str]:
         answer = await self.ask("GET", "/v1/models")
-        match self.fields(answer):
-            case {"data": list(rows)}:
-                ids = [row.get("id") for row in rows if isinstance(row, Mapping)]
-                return frozenset({"READY"} if self.endpoint.model_id in ids else ())
-        raise self.misread(answer)
+        ids = names(self.fields(answer).get("data"), "id")
+        if ids is None:
+            raise self.misread(answer)
+        return frozenset({"READY"} if self.endpoint.model_id in ids else ())
 
 
 REMEDIES = remedies(

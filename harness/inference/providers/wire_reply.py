@@ -13,10 +13,9 @@ from typing import Any
 import orjson
 
 from harness.errors import InferenceError, StreamCut
-from harness.inference.call_pieces import CallPiece
 from harness.inference.completion import Completion, FinishReason, Usage
 from harness.inference.json_text import at, rows, text_at, whole
-from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
+from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
 
 
 class WireReply:

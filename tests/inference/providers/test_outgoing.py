@@ -1,5 +1,6 @@
 """What each server is sent of a schema, an effort, own fields and returned turns: a row each."""
 
+import asyncio
 from dataclasses import replace
 from typing import get_args
 
@@ -8,8 +9,10 @@ import pytest
 from calls import REQUEST, ask
 from loopback import Reply, vllm_stream
 
-from harness.inference import Message
+from harness.inference import Message, ToolCall
 from harness.inference.endpoint import WireName
+from harness.inference.tool_offers import ToolKnowledge
+from harness.trace import Tracer
 
 SCHEMA = {
     "type": "object",
@@ -91,6 +94,24 @@ def test_a_schema_an_effort_and_own_fields_stand_where_the_server_looks(backend,
     assert {name: asked.body[name] for name in PLACES if name in asked.body} == expected
     assert asked.body["priority"] == 3
     assert ("reasoning_effort" in completion.dropped) == (effort == {})
+
+
+@pytest.mark.parametrize("tools", ["native", "typed"])
+@pytest.mark.parametrize("backend", ROWS)
+def test_integers_of_any_length_are_sent(backend, tools):
+    call = ToolCall("a", "look", f'{{"n": {2**64}}}')
+    turns = (Message("assistant", "", tool_calls=(call,)), Message("tool", "7", answers="a"))
+    request = replace(
+        REQUEST,
+        messages=(*REQUEST.messages, *turns),
+        reply_schema={**SCHEMA, "properties": {"a": {"type": "integer", "maximum": 2**64}}},
+        extra_body={"x": 2**64},
+    )
+    request = asyncio.run(ToolKnowledge(tools).offer(request, None, tracer=Tracer(lambda _: None)))
+
+    reply = OLLAMA if backend == "ollama" else Reply(steps=vllm_stream("a"))
+    _, server = ask(reply, request=request, backend=backend)
+    assert server.asked[0].body["x"] == 2**64
 
 
 @pytest.mark.parametrize("backend", ROWS)

@@ -140,6 +140,7 @@ def test_each_server_is_asked_in_its_own_way_and_found_out_once(
             {"results": [{"index": n, "score": "high"} for n in range(3)]}, id="no number"
         ),
         pytest.param({"results": None}, id="nothing"),
+        pytest.param({"results": [{"index": [0], "score": 1}]}, id="a list as an index"),
         pytest.param("ranked", id="a text"),
     ],
 )
