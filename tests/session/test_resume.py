@@ -905,7 +905,7 @@ def agent_reply(request):
 
 @pytest.mark.parametrize("own_run", [True, False])
 @pytest.mark.parametrize(
-    ("inner", "reply"), [(calls_a_pipeline, "Said."), (has_an_agent, agent_reply)]
+    ("inner", "reply"), [(calls_a_pipeline, ["Said."] * 3), (has_an_agent, agent_reply)]
 )
 def test_steps_of_a_mapped_function_are_its_own_whoever_gave_it_its_run(
     tmp_path, monkeypatch, inner, reply, own_run
