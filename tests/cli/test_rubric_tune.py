@@ -166,6 +166,13 @@ def test_only_the_labels_of_the_labels_count(here: Path) -> None:
     assert {name: apart[name] for name in names} == {name: alone[name] for name in names}
 
 
+def test_graders_who_disagree_are_counted(here: Path) -> None:
+    rows = [f"{n},yes,{'no' if n < 10 else 'yes'},8" for n in range(30)]
+    (here / "tie.csv").write_text("\n".join(["id,accept.anna,accept.bo,score", *rows]))
+
+    assert_shown("rubric tune", "graders who disagree", tune(here, labels="tie.csv"))
+
+
 def test_labels_of_one_kind_are_no_fault_of_the_scores(here: Path) -> None:
     (here / "good.csv").write_text("id,accept,score\n" + "".join(f"{n},yes,9\n" for n in range(50)))
     done = tune(here, "--of", "rejected", labels="good.csv")
