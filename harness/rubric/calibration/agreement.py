@@ -57,16 +57,15 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Votes:
-    """How far people agree with each other on which drafts they accept."""
+    """How far people agree on which drafts they accept, where several of them decided.
+
+    `ties` are accepted by half of them; `kappa` is Fleiss' (1971), NaN if all votes are alike.
+    """
 
     several: int
-    """Drafts on which more than one person decided."""
     disputed: int
-    """Those on which they do not agree."""
     ties: int
-    """Those that half of them accept."""
     kappa: float
-    """Their agreement beyond chance, by pairs of people (Fleiss 1971); NaN if all say the same."""
 
     @classmethod
     def of(cls, drafts: Iterable[Mapping[str, bool]]) -> Self:

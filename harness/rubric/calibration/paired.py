@@ -22,7 +22,6 @@ from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
 from harness.rubric.calibration.score_figures import Reducer, Sample, reduced
 from harness.rubric.calibration.tuning import (
     Rated,
-    lengths_of,
     one_per_group,
     people_of,
     reached_by,
@@ -259,7 +258,7 @@ def _preference(
     # 1. Agreement, on the same drafts and resamples.
     rank = library("scipy.stats").rankdata
     scores, resamples = _scores(pairs, rubrics), Resamples([rated.group for rated, _ in pairs])
-    lengths = lengths_of(rated for rated, _ in pairs)
+    lengths = np.array([rated.length for rated, _ in pairs])
     agreement: dict[str, dict[str, Difference]] = {}
     for name, sides in scores.items():
         firsts = (pair[0] for pair in pairs)

@@ -55,6 +55,11 @@ class Rated:
         return self.labeled.group or f"draft {self.labeled.id}"
 
     @property
+    def length(self) -> float:
+        """The length of its text; NaN if unknown."""
+        return len(self.labeled.draft or "") or math.nan
+
+    @property
     def reached(self) -> float:
         """The highest threshold at which it passes; minus infinity if it passes at none."""
         return -math.inf if self.blocked else self.composite
@@ -292,11 +297,6 @@ def people_of(drafts: Iterable[Rated], name: str) -> NDArray[np.float64]:
     return np.array(rows, dtype=float).reshape(len(by_rater), -1)
 
 
-def lengths_of(drafts: Iterable[Rated]) -> NDArray[np.float64]:
-    """`(drafts,)`: the lengths of the texts, NaN where unknown."""
-    return np.array([len(rated.labeled.draft or "") or np.nan for rated in drafts])
-
-
 def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
     """One draft of each group."""
     by_group: dict[str, Rated] = {}
@@ -341,7 +341,7 @@ def _agreements(
     scored: Sequence[Rated], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
     """The agreement in each dimension, and of scores for whole drafts."""
-    lengths = lengths_of(scored)
+    lengths = np.array([rated.length for rated in scored])
     for name in (*(dimension.name for dimension in rubric.dimensions), COMPOSITE):
         people = people_of(scored, name)
         evaluator = np.array([rated.scores.get(name, np.nan) for rated in scored])
