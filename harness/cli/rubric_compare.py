@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isnan
 from pathlib import Path
+from typing import Literal
 
 import click
 from rich.table import Table
@@ -106,9 +107,10 @@ def compare_scores(
         names = rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])
         chosen = [read_named(name, directory) for name in names]
         rubrics = chosen[0].rubric, chosen[1].rubric
+        need: Literal["either", "scores"] = "scores" if labels else "either"
         read = partial(read_labels, unreadable=unreadable, off_scale=off_scale)
         scored = [
-            read(file.path, side_rubric, columns=file.columns, rows=file.rows, need="scores")
+            read(file.path, side_rubric, columns=file.columns, rows=file.rows, need=need)
             for file, side_rubric in zip(files, rubrics, strict=True)
         ]
         people = None

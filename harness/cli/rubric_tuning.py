@@ -270,6 +270,11 @@ def _print(tuning: Tuning, labels: Labels) -> None:
 
 def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
     yield f"Drafts that count: {tuning.own.drafts}. People reject {tuning.own.rejects} of them."
+    if (votes := tuning.votes).disputed:
+        apart = (
+            f"People disagree on {votes.disputed} of {votes.several} that several of them decided"
+        )
+        yield f"{apart} (kappa {figure(votes.kappa)}). Ties count as rejections: {votes.ties}."
     if tuning.accept_at is not None:
         yield f"People accept from a mean of {tuning.accept_at:g} on (--accept-at)."
     if tuning.held_back:
@@ -293,6 +298,9 @@ def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
     if (looks := tuning.aim.looks) > 1:
         sure = percent(1 - tuning.aim.error)
         yield f"{looks} looks at these labels share what may go wrong: each must be {sure} sure."
+        if seen := tuning.seen_before:
+            names = f": {listed(seen)}" if len(seen) < tuning.own.drafts else ""
+            yield f"  Other looks saw {len(seen)} of these {tuning.own.drafts} drafts{names}."
 
 
 def _about_own(tuning: Tuning) -> Iterator[str]:
@@ -323,7 +331,7 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
 def _origin(rubric: Rubric, tuning: Tuning, labels: Labels) -> dict[str, str]:
     """Title → text: what the figures come from and how, for an auditor."""
     aim = tuning.aim
-    decided = "one decision for each draft, of the majority"
+    decided = "one decision for each draft, of the majority; ties are rejections"
     if tuning.accept_at is not None:
         decided = f"accepted from a mean score of {tuning.accept_at:g} on"
     counted = f"{tuning.own.drafts} of {len(labels.drafts)} drafts, one of each group"
@@ -415,7 +423,8 @@ def _about_agreement(tuning: Tuning) -> Iterator[str]:
 
 def _about_disagreements(tuning: Tuning) -> Iterator[str]:
     if tuning.disagreements:
-        yield "Decided otherwise than by people, at pass_at:"
+        others = ", of those that were not held back" if tuning.held_back else ""
+        yield f"Decided otherwise than by people, at pass_at{others}:"
     for draft in tuning.disagreements:
         people = "people accept" if draft.accept else "people reject"
         excerpt = " ".join((draft.labeled.draft or "").split())[:_EXCERPT_CHARS]
@@ -425,6 +434,7 @@ def _about_disagreements(tuning: Tuning) -> Iterator[str]:
 # Of `Tuning`. Drafts have texts, which may be long: the JSON counts or names them.
 _FIELDS = (
     *("aim", "own", "own_bound", "named", "missing", "left_out", "steps", "held_back", "grouped"),
+    *("seen_before", "votes"),
     *("dropped", "agreements", "discrimination", "accept_at", "outdated", "uneven", "samples"),
 )
 

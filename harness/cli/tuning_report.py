@@ -94,7 +94,9 @@ def _disagreements(tuning: Tuning) -> Iterator[str]:
     if not tuning.disagreements:
         return
     yield _tag("h2", "Decided otherwise than by people")
-    yield _tag("p", "At the rubric's own threshold, the farthest from it first.", class_="quiet")
+    others = " Of those that were not held back." if tuning.held_back else ""
+    order = f"At the rubric's own threshold, the farthest from it first.{others}"
+    yield _tag("p", order, class_="quiet")
     for draft in tuning.disagreements:
         labeled = draft.labeled
         decided = "people reject, the rubric accepts"

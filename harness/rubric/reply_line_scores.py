@@ -15,6 +15,7 @@ _OPENING = re.compile(
     r"(?>(?:(?!\[result\])[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
     r"|\(?(?:\d{1,2}|[a-z])[.)](?=[\s*]))*)"
     r"(?:(?:dimension|criterion|category|aspect|metric|name)[ \t]*+\d{0,2}[ \t:*_.-]*+"
+    r"|on a scale (?:of|from) [01] ?(?:to|[-\u2013]) ?\d{1,3}[,:][ \t*]++"
     r"|(?:score|rating)[ \t](?:for|of|on)[ \t]|(?:the|my)[ \t])?",
     re.IGNORECASE,
 )
@@ -214,6 +215,7 @@ class LineScores:
         if score_and_ends is None:
             return
         score, ends = score_and_ends
+        suffix = not number["slash"] and reply_numbers.SUFFIX.match(number.string, number.end())
         if not ends and not is_mention:
             ends = self._ends_beside(number, start, score)
         self.statements.append(
@@ -224,6 +226,7 @@ class LineScores:
                 start=start,
                 end=number.end(),
                 is_total=is_total,
+                is_doubtful=bool(suffix),
                 is_mention=is_mention,
             )
         )

@@ -206,6 +206,10 @@ STATED = re.compile(
     rf"(?:{_ASIDE})?(?P<between>{_FILLERS}){_NO_LIST}{_NUMBER}{_BEHIND}", re.IGNORECASE
 )
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`, `deserves a 7`."""
+SUFFIX = re.compile(
+    r"[*_`]*+(?:[-\u2013:][^\W\d_]|-[ \t\r]*+(?:\Z|[\n|,;)\]}])|(?:\.{2,}+|\u2026)\d)"
+)
+"""What makes a score before it doubtful: `10-point scale: 7`, `10:stä 7`, `7-`, `7...8`."""
 CORRECTED_CHARS = 200  # how far behind a score its correction may stand
 CORRECTED = re.compile(
     r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"

@@ -151,6 +151,28 @@ def test_mistakes_are_told_by_line_all_at_once(here: Path) -> None:
     assert not (here / "rubrics/essay.attempts.json").exists()
 
 
+def test_only_the_labels_of_the_labels_count(here: Path) -> None:
+    columns = "id,accept,human.clear,group,score.clear,evaluator"
+    rows = [line.split(",") for line in (here / "labels.csv").read_text().splitlines()[1:]]
+    scores = [f"{row[0]},perhaps,eleven,one,{row[4]},judge" for row in rows]
+    (here / "scores.csv").write_text("\n".join([columns, *scores]))
+    (here / "people.csv").write_text(
+        "\n".join(",".join(row[:4]) for row in [["id", "draft", "accept", "human.clear"], *rows])
+    )
+    names = ("named", "grouped", "agreements")
+    alone = tune(here, "--json").json
+    apart = tune(here, "--scores", "scores.csv", "--json", labels="people.csv").json
+
+    assert {name: apart[name] for name in names} == {name: alone[name] for name in names}
+
+
+def test_graders_who_disagree_are_counted(here: Path) -> None:
+    rows = [f"{n},yes,{'no' if n < 10 else 'yes'},8" for n in range(30)]
+    (here / "tie.csv").write_text("\n".join(["id,accept.anna,accept.bo,score", *rows]))
+
+    assert_shown("rubric tune", "graders who disagree", tune(here, labels="tie.csv"))
+
+
 def test_labels_of_one_kind_are_no_fault_of_the_scores(here: Path) -> None:
     (here / "good.csv").write_text("id,accept,score\n" + "".join(f"{n},yes,9\n" for n in range(50)))
     done = tune(here, "--of", "rejected", labels="good.csv")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,34 @@ class Agreement:
     ceiling: float
     """Pearson's r of one person with the mean of the others, averaged; NaN if no two people scored
     the same drafts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Votes:
+    """How far people agree on which drafts they accept, where several of them decided.
+
+    `ties` are accepted by half of them; `kappa` is Fleiss' (1971), NaN if all votes are alike.
+    """
+
+    several: int
+    disputed: int
+    ties: int
+    kappa: float
+
+    @classmethod
+    def of(cls, drafts: Iterable[Mapping[str, bool]]) -> Self:
+        """The votes on drafts, each by person."""
+        votes = np.array([(sum(d.values()), len(d)) for d in drafts if len(d) > 1]).reshape(-1, 2)
+        yes, n = votes.T
+        share = yes.sum() / max(n.sum(), 1)
+        # A pair of people on one draft, and of any two votes.
+        apart, by_chance = 2 * yes * (n - yes) / (n - 1) / n, 2 * share * (1 - share)
+        return cls(
+            several=len(n),
+            disputed=int(((yes > 0) & (yes < n)).sum()),
+            ties=int((2 * yes == n).sum()),
+            kappa=float(1 - apart.mean() / by_chance) if by_chance else math.nan,
+        )
 
 
 class Resamples:

@@ -136,14 +136,15 @@ def read_labels(
     rubric: Rubric,
     *,
     columns: Mapping[str, str],
-    need: Literal["labels", "scores"] = "labels",
+    need: Literal["labels", "either", "scores"] = "labels",
     unreadable: Unreadable = "drop",
     off_scale: OffScale = "refuse",
     rows: Iterable[Row | InvalidInput] | None = None,
 ) -> Labels:
     """The labels of a file.
 
-    `columns` has the file's name of a column by its name here; `need` is what the file must have;
+    `columns` has the file's name of a column by its name here; `need` is what the file must have,
+    and if that is scores, its labels do not count;
     `rows` are its rows if it was read before, with these columns and the empty cells of scores.
     `unreadable` and `off_scale` are for the evaluator's scores.
 
@@ -166,7 +167,7 @@ class _LabelTable:
     path: Path
     rubric: Rubric
     columns: Mapping[str, str]
-    need: Literal["labels", "scores"]
+    need: Literal["labels", "either", "scores"]
     unreadable: Unreadable
     off_scale: OffScale
     unreadable_counts: Counter[str] = field(default_factory=Counter)
@@ -186,6 +187,10 @@ class _LabelTable:
                 if mistake.line is None:
                     raise
                 self.mistakes.append(mistake)
+        if self.need == "scores":
+            for number, row in enumerate(rows):
+                names = [name for name in row.fields if name.partition(".")[0] not in _LABELS]
+                rows[number] = replace(row, fields={name: row.fields[name] for name in names})
         columns = dict.fromkeys(column for row in rows for column in row.fields)
         column_by_kind = {column.partition(".")[0]: column for column in columns}
         self._check_columns(columns, column_by_kind.keys())
@@ -207,7 +212,7 @@ class _LabelTable:
         )
 
     def _check_columns(self, columns: Iterable[str], kinds: Set[str]) -> None:
-        scores = {"score"} if self.need == "scores" else set()
+        scores = {"score"} if self.need != "labels" else set()
         if not kinds & {"accept", "human", *scores}:
             self.raise_mistakes()
             raise InvalidInput(

@@ -13,15 +13,15 @@ from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
     at_threshold,
+    library,
     named_threshold,
     steps_of,
 )
 from harness.rubric.calibration.calibration_files import Attempts
-from harness.rubric.calibration.labels import COMPOSITE, Labeled
+from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
 from harness.rubric.calibration.score_figures import Reducer, Sample, reduced
 from harness.rubric.calibration.tuning import (
     Rated,
-    held_back,
     one_per_group,
     people_of,
     reached_by,
@@ -64,8 +64,8 @@ class Preference:
 
     agreement: Mapping[str, Mapping[str, Difference]]
     """By dimension that both have, and of `composite`: `pearson` and `kappa` with the mean of
-    people, and `offset` from it; of `composite`, also `auc`: how often a draft that people accept
-    outscores one that they reject."""
+    people, `offset` from it, and `rho` of that with the length of drafts that have texts; of
+    `composite`, also `auc`: how often a draft that people accept outscores one that they reject."""
     own: tuple[AtThreshold, AtThreshold]
     """At either rubric's own `pass_at`."""
     named: tuple[AtThreshold | None, AtThreshold | None]
@@ -178,7 +178,8 @@ def compare(
     }
     people = None
     if attempts is not None:
-        people = _preference(pairs, scores, rubrics, resamples, aim=aim, attempts=attempts)
+        held = [pair for pair in pairs if pair[0].labeled.split == HOLD] or pairs
+        people = _preference(held, rubrics, aim=aim, attempts=attempts)
     return Comparison(
         drafts=max(shift.drafts for shift in shifts.values()),
         groups=len(set(resamples.codes)),
@@ -245,9 +246,7 @@ def _shifts(
 
 def _preference(
     pairs: Sequence[Pair],
-    scores: Mapping[str, Values],
     rubrics: Rubrics,
-    resamples: Resamples,
     *,
     aim: RiskAim,
     attempts: Attempts,
@@ -257,6 +256,9 @@ def _preference(
         return Difference(first=float(first[0]), second=float(second[0]), difference=estimate)
 
     # 1. Agreement, on the same drafts and resamples.
+    rank = library("scipy.stats").rankdata
+    scores, resamples = _scores(pairs, rubrics), Resamples([rated.group for rated, _ in pairs])
+    lengths = np.array([rated.length for rated, _ in pairs])
     agreement: dict[str, dict[str, Difference]] = {}
     for name, sides in scores.items():
         firsts = (pair[0] for pair in pairs)
@@ -265,6 +267,10 @@ def _preference(
         if both.any():
             first, second = (linear(resamples, both, people[both], side[both]) for side in sides)
             agreement[name] = {kind: difference(first[kind], second[kind]) for kind in first}
+            if not np.isnan(lengths[both]).any():
+                errors = (rank((side - people)[both]) for side in sides)
+                rhos = (linear(resamples, both, rank(lengths[both]), e) for e in errors)
+                agreement[name]["rho"] = difference(*(rho["pearson"] for rho in rhos))
     # The areas of both sides are of the same drafts.
     counted = np.array([not (a.lacks or b.lacks) for a, b in pairs])
     if not counted.any():
@@ -279,7 +285,7 @@ def _preference(
 
     # 2. Thresholds: both sides, and earlier looks, share the allowed risk.
     whole = [pair for pair, counts in zip(pairs, counted, strict=True) if counts]
-    drafts = [one_per_group(held_back([pair[side] for pair in whole])) for side in (0, 1)]
+    drafts = [one_per_group(pair[side] for pair in whole) for side in (0, 1)]
     for rubric, side in zip(rubrics, drafts, strict=True):
         attempts = attempts.after(rubric.pass_at, seen_in(side), drafts=len(side))
     aim = shared_aim(aim, attempts.on(seen_in(drafts[0])))

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
-from harness.rubric.calibration.agreement import Agreement, Resamples, agreement, auc
+from harness.rubric.calibration.agreement import Agreement, Resamples, Votes, agreement, auc
 from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
@@ -53,6 +53,11 @@ class Rated:
     def group(self) -> str:
         """The name of its group; a draft without a group is one by itself."""
         return self.labeled.group or f"draft {self.labeled.id}"
+
+    @property
+    def length(self) -> float:
+        """The length of its text; NaN if unknown."""
+        return len(self.labeled.draft or "") or math.nan
 
     @property
     def reached(self) -> float:
@@ -101,11 +106,14 @@ class Tuning:
             rubric.pass_at, seen_in(self.counted), drafts=len(self.counted)
         )
         looks = self.attempts.on(seen_in(self.counted))
+        seen = {label for other in looks[:-1] for label in other.scores}  # the last is this one
+        self.seen_before = [d.labeled.id for d in self.counted if d.labeled.digest in seen]
         self.aim = shared_aim(aim, looks)
 
         # 3. What the rubric's own threshold does, with the upper bound on its error rate if it was
         # chosen before the labels were seen; and the lowest threshold that keeps the aim, if any.
         reached, wrong = reached_by(self.counted)
+        self.votes = Votes.of(draft.labeled.accept for draft in self.counted)
         self.own = at_threshold(reached, wrong, rubric.pass_at)
         # Each threshold that the rubric had so far was a claim.
         own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
@@ -119,6 +127,7 @@ class Tuning:
 
         # 4. How well the evaluator agrees: in each dimension, and by the area under the ROC curve
         # of the composite against people's decision.
+        rated = held_back(rated)
         resamples = Resamples([draft.group for draft in rated])
         self.agreements = tuple(_agreements(rated, rubric, resamples, aim.confidence))
         composites = np.array([math.nan if draft.lacks else draft.composite for draft in rated])
@@ -275,7 +284,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     )
 
 
-def held_back(drafts: Sequence[Rated]) -> Sequence[Rated]:
+def held_back(drafts: list[Rated]) -> list[Rated]:
     """The drafts that stayed unseen while the rubric was written; all if none did."""
     return [draft for draft in drafts if draft.labeled.split == HOLD] or drafts
 
@@ -332,8 +341,7 @@ def _agreements(
     scored: Sequence[Rated], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
     """The agreement in each dimension, and of scores for whole drafts."""
-    # NaN: unknown.
-    lengths = np.array([len(rated.labeled.draft or "") or np.nan for rated in scored])
+    lengths = np.array([rated.length for rated in scored])
     for name in (*(dimension.name for dimension in rubric.dimensions), COMPOSITE):
         people = people_of(scored, name)
         evaluator = np.array([rated.scores.get(name, np.nan) for rated in scored])

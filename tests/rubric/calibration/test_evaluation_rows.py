@@ -50,7 +50,7 @@ def test_a_log_of_inspect_gives_its_samples_and_the_figures_of_inspect(name):
 
 
 def test_labels_in_a_log_go_with_its_scores():
-    labels = read_labels(RESULTS / "inspect.eval", GRADED, columns={}, need="scores")
+    labels = read_labels(RESULTS / "inspect.eval", GRADED, columns={}, need="either")
     drafts = {draft.id: draft for draft in labels.drafts}
     assert len(drafts) == 6
     assert drafts["a epoch 2"].people == {"graded": {"": 1.0}}
@@ -109,7 +109,7 @@ def test_a_sample_of_inspect_that_failed_has_no_score_and_hides_no_other(tmp_pat
         [],
         ["match", "parts.a", "parts.b"],
     ]
-    drafts = read_labels(path, GRADED, columns={}, need="scores").drafts
+    drafts = read_labels(path, GRADED, columns={}, need="either").drafts
     assert [len(draft.scores) for draft in drafts] == [0, 0, 1, 1, 1, 1]
 
 

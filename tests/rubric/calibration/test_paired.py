@@ -164,6 +164,25 @@ def test_rubrics_are_compared_by_the_dimensions_that_both_have():
     assert found.people.own[0].rejects == found.people.own[1].rejects
 
 
+def test_people_are_those_of_drafts_held_back_and_rho_says_who_favors_long_ones():
+    first, second = drawn(60, 0.5, 1.0, split="hold")
+    texts = ["a" * round(100 * one.scores["clear"][0]) for one in second]
+    held = [one.model_copy(update={"draft": text}) for one, text in zip(first, texts, strict=True)]
+    rest = [one.model_copy(update={"id": f"t{one.id}", "split": ""}) for one in held]
+    found = compared(
+        [*held, *rest],
+        [
+            *second,
+            *(o.model_copy(update={"scores": s.scores}) for o, s in zip(rest, second, strict=True)),
+        ],
+    )
+    alone = compared(held, second)
+
+    assert found.people.agreement == alone.people.agreement
+    assert found.shifts["clear"].drafts == 120
+    assert alone.people.agreement["clear"]["rho"].difference.higher == "second"
+
+
 def test_labels_and_texts_that_differ_are_refused_and_missing_ones_are_not():
     first, second = drawn(30, 0.5, 1.0)
     bare = [

@@ -228,6 +228,24 @@ def test_drafts_held_back_alone_count_and_are_not_shown():
     assert found.held_back == 100
     assert {one.labeled.split for one in found.disagreements} == {""}
     assert found.agreements == ()
+    assert found.discrimination == tuned(held).discrimination
+
+
+def test_votes_that_differ_are_counted_with_their_agreement_beyond_chance():
+    votes = [{"a": n < 20, "b": n < 15} for n in range(30)]
+    found = tuned([draft(n, 8, vote) for n, vote in enumerate(votes)]).votes
+
+    assert (found.several, found.disputed, found.ties) == (30, 5, 5)
+    assert found.kappa == pytest.approx(1 - (5 / 30) / (2 * 35 / 60 * 25 / 60))
+    assert tuned(drawn(30)).votes.disputed == 0
+
+
+def test_drafts_that_another_look_saw_are_named():
+    first = tuned([draft(n, 8, YES) for n in range(30)])
+    again = tuned([draft(n, 7, YES) for n in range(29, 80)], attempts=first.attempts)
+    same = tuned([draft(n, 7, YES) for n in range(29, 80)], attempts=again.attempts)
+
+    assert (first.seen_before, again.seen_before, same.seen_before) == ([], ["d29"], ["d29"])
 
 
 def test_an_edited_rubric_pays_for_a_look_at_the_same_labels():
