@@ -10,6 +10,8 @@ from zlib import crc32
 
 import pytest
 
+_MOST_BYTES = 200  # of a recording's name: a file's name has at most 255
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the option that has `harness_recording` record in place of replaying."""
@@ -54,12 +56,13 @@ def harness_recording(request: pytest.FixtureRequest) -> object:
 
     def place(test: str, checksum: str = "") -> Path:
         name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{test}").strip("-")
+        name = name[: _MOST_BYTES - len(checksum)] if checksum else name
         return request.path.parent / "recordings" / f"{name}{checksum}.jsonl"
 
     records = request.config.getoption("--harness-record")
     test = request.node.nodeid.partition("::")[2]
     # Without a checksum, `test[C]` and `test[C++]` would have one file.
-    is_plain = re.fullmatch(r"[\w:]+(\[[\w.-]*[\w.]\])?", test)
+    is_plain = re.fullmatch(r"[\w:]+(\[[\w.-]*[\w.]\])?", test) and len(test) <= _MOST_BYTES
     path = place(test, "" if is_plain else f".{crc32(test.encode()):08x}")
     older = place(request.node.name)  # before names had a class and a checksum
     if not records and not path.exists() and older.exists():

@@ -65,6 +65,8 @@ class Earlier:
     ) -> None:
         self._outputs: defaultdict[tuple[str, int | None], list[NodeOutput]] = defaultdict(list)
         self._parts_by_digest = codes or {}
+        # Whether a call is made again in whose loop a limit left no room for a further round.
+        self.has_more_room = False
         for output in outputs:
             self.add(output)
 
@@ -87,7 +89,8 @@ class Earlier:
         """
         reason = None
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
-            cut = "a limit of the run ended its revise loop" if output.is_cut else None
+            is_cut = output.is_cut and self.has_more_room
+            cut = "a limit of the run ended its revise loop" if is_cut else None
             invalid = (
                 cut
                 or _policy_change(output, call)

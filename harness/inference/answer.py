@@ -31,7 +31,7 @@ returns it as it is, `continue` asks for the rest and joins it; a filtered reply
 
 _MOST_CONTINUATIONS = 4  # a model that goes on for ever is stopped after this many
 # A longer run of letters is no word: Chinese, minified JSON. Written again, it may be cut again.
-_LONGEST_WORD = 40
+_LONGEST_WORD = 80
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
 _REMINDER_OF_TOOLS = "\n\n[Your last reply was empty. Answer, or call a tool.]"
 # For a greedy call that is repeated: at temperature 0 it would get the same reply.
@@ -256,7 +256,8 @@ def _without_last_word(text: str) -> tuple[str, str]:
     before = text
     if not text[-1].isspace():  # else no word is cut, and only the space at the end is taken off
         word = text.rsplit(maxsplit=1)[-1]
-        before = "" if len(word) > _LONGEST_WORD else text.removesuffix(word)
+        is_word = len(word) <= _LONGEST_WORD or "/" in word  # an address, a path
+        before = text.removesuffix(word) if is_word else ""
     head = before.rstrip()
     return (head, before[len(head) :]) if head else (text, "")
 

@@ -152,8 +152,6 @@ class Gate:
         place = await self._place(request, tried, may_wait=may_wait, on_hold=on_hold)
         replica = self.replicas[place.replica]
         try:
-            if place.is_probe and replica.slots and replica.places is None:
-                await self._ask_for_slots()  # a server that loads does not answer that either
             async with self.lease(request) if self.lease else nullcontext():
                 yield place
             replica.failures, replica.is_gone = 0, False
@@ -375,7 +373,7 @@ class Gate:
                 reported = [slots for slots in counts if slots is not None]
                 for replica, slots in zip(replicas, counts, strict=True):
                     # A server that does not report its slots counts as the one with the fewest.
-                    replica.places = slots or min(reported, default=replica.places)
+                    replica.places = slots or min(reported, default=None)
                 span.set(slots=sum(reported) if reported else None)
             self._place_of = "slots"
             self._reason = f"slots: all {sum(reported)} of the server's are taken"

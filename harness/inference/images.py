@@ -122,8 +122,10 @@ def numbered(value: object, images: list[Image]) -> object:
         case Image():
             images.append(value)
             return f"[image {len(images)}]"
-        case Mapping() | BaseModel():
-            return {key: numbered(part, images) for key, part in dict(value).items()}
+        case Mapping():
+            return {key: numbered(part, images) for key, part in value.items()}
+        case BaseModel():  # by its iterator: a field may be called `keys`
+            return {name: numbered(part, images) for name, part in value}
         case list() | tuple() | set() | frozenset():
             return [numbered(part, images) for part in value]
         case _ if is_dataclass(value) and not isinstance(value, type):

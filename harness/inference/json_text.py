@@ -14,7 +14,7 @@ from harness.errors import InvalidInput
 
 _OPENING = re.compile(r"[{\[]")
 # So many braces and brackets of a text are tried at most: each error counts the lines before it.
-_MOST_STARTS = 10_000
+_MOST_STARTS = 1_000
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -49,8 +49,10 @@ def json_of(value: object, *, sort_keys: bool = False) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else 0)
     except TypeError as error:
-        with suppress(TypeError):  # orjson has no integers of more than 64 bits
-            return json.dumps(value, sort_keys=sort_keys, separators=(",", ":")).encode()
+        with suppress(TypeError, ValueError, RecursionError):
+            # orjson has no integers of more than 64 bits.
+            as_text = json.dumps(value, sort_keys=sort_keys, separators=(",", ":"), allow_nan=False)
+            return as_text.encode()
         raise InvalidInput(
             f"a part of the call has no JSON ({error}); give texts, numbers, lists and mappings",
             code="request.wrong-type",

@@ -44,9 +44,12 @@ class TurnKnowledge:
             return False
         message = str(error)
         # Extras are left out first: without them the conversation says the same.
-        # As words: an error about a hostname refuses no `name`.
+        # As words: an error about a hostname refuses no `name`. Letters of other scripts may touch.
         names = {name for turn in sent.messages for name in turn.extra_names}
-        if any(re.search(rf"\b{re.escape(name)}\b", message) for name in names):
+        if any(
+            re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", message)
+            for name in names
+        ):
             self._folds |= {_without_extras}
             return True
         if not _ABOUT_TURNS.search(message):

@@ -264,6 +264,7 @@ class MemoryStore:
             InvalidInput: The count is negative.
             MemoryStoreFailed: The store cannot be read.
         """
+        count = int(count)
         if count < 0:
             raise InvalidInput(
                 f"count is {count}; it must not be negative", code="memory.count-negative"

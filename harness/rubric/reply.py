@@ -76,7 +76,9 @@ def read_reply(
     # 2. What the draft states too: the reply may copy it, unless it has no words beside its scores.
     copied: set[tuple[str, float]] = set()  # (dimension, score)
     if re.search(r"\w", _FENCE_MARK.sub("", _without(text, [*stated.json_spans, *stated.spans]))):
-        data = "\n".join((draft.text, draft.evidence, *draft.targets))
+        # A target that is a figure or a word alone may be as much as an honest score.
+        targets = [target for target in draft.targets if len(target.split()) > 1]
+        data = "\n".join((draft.text, draft.evidence, *targets))
         of_draft = _stated_in(_with_widths(data), asked)
         # The scale that the draft names beside a score does not count: who copies the score may
         # leave it out.

@@ -593,6 +593,7 @@ class Batch:
             )
         try:
             earlier = read_earlier_run(journal)
+            earlier.outputs.has_more_room = True  # limits of the command are of one part alone
         except InvalidInput as error:
             if error.code != "resume.never-began":
                 raise

@@ -83,14 +83,17 @@ class PipelineRun(RunPlan):
         values, given_inputs = inputs_now(graph, inputs, earlier)
         new_answers = match_answers(answers, earlier.questions)
         tenant = self.tenant or earlier.beginning.tenant
-        if self.shared is not None:
-            self.shared.meter_of(tenant)  # refuses a tenant that this session does not know
+        # Without limits of its own, a run that is finished stays as it is.
+        if self.is_batch or self.limits is not None or (self.origin and self.origin.limits):
+            earlier.outputs.has_more_room = True
         settings = with_backends(self.settings, self.backends)
         surroundings = await Surroundings(settings).beside(earlier.outputs)
         if earlier.is_finished:
             result = await result_if_nothing_to_do(graph, values, earlier, surroundings)
             if result is not None:
                 return result
+        if self.shared is not None:
+            self.shared.meter_of(tenant)  # refuses a tenant that this session does not know
         part = replace(
             self,
             inputs=values,
@@ -344,7 +347,7 @@ def _loops_cut(loops: int) -> Notice:
     return Notice(
         code="loop.cut",
         message=f"a limit ended {loops:,} of its revise loops before their drafts passed; the run "
-        "goes on with them when it is resumed with more room, a batch by the same command",
+        "goes on with them when it is resumed with higher limits, a batch by the same command",
     )
 
 

@@ -125,7 +125,7 @@ async def rehearse(
         if outermost is None or label in reused:
             continue
         last_output = earlier.outputs.last(outermost.node, outermost.item)
-        if last_output is not None and last_output.is_cut:
+        if earlier.outputs.has_more_room and last_output is not None and last_output.is_cut:
             unfinished.append(label)  # its replies are kept, and its loop goes on
         elif outermost.status in {"done", "reused"} and outermost.node in graph.nodes:
             calls = [record for record in records if record.label not in reused]

@@ -252,25 +252,6 @@ def test_a_server_that_still_loads_is_waited_for_from_the_start():
     assert asyncio.run(main()) == "x"
 
 
-def test_a_server_that_told_no_slots_while_it_loaded_is_asked_for_them_again():
-    server = Server(LOADING)
-
-    async def slots():
-        return None if server.down else 2
-
-    outage = Outage(server, gate={"replicas": [Replica(slots=slots)]})
-
-    async def main():
-        calls = [outage.ask(f"call {number}") for number in range(5)]
-        await until_idle()
-        server.down = None
-        await outage.pass_s(16)
-        await asyncio.gather(*calls)
-        return [replica.places for replica in outage.client.routes["m"].gate.replicas]
-
-    assert asyncio.run(main()) == [2]
-
-
 @pytest.mark.parametrize(
     ("asks_s", "tried_after_s"), [(None, 1), (0.1, 1), (30, 30), (45, 45), (60, 60)]
 )
