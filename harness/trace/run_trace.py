@@ -1,9 +1,9 @@
 """The tracer of one run, and the files it leaves.
 
 Inside the `with` block of a `RunTrace` the journal grows; when the block ends, in whatever way, the
-journal is closed and the timelines are written beside it. A record that cannot be written, or an
-observer that fails, is a warning in the log: the run goes on. A `RunLock` keeps a run from being
-resumed while it goes on.
+journal is closed and the timelines are written beside it. A timeline that cannot be written, or an
+observer that fails, is a warning in the log; `[trace] on_failure` says what a journal that cannot
+be written means. A `RunLock` keeps a run from being resumed while it goes on.
 """
 
 from __future__ import annotations
