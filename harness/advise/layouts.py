@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from harness.advise import rates as formulas
 from harness.advise.data_tables import DeviceSpec, known_devices, quantization_of, quantizations
@@ -210,23 +210,40 @@ def _most_tokens(counts: list[int]) -> int:
     return max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
 
 
-def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
-    """Bytes on the fullest device without sequences; of a sequence there, and on all devices."""
+class _Needs(NamedTuple):
+    """The memory of one copy of a model."""
+
+    fixed_bytes: int
+    """On the fullest device, with no sequence."""
+    device_sequence_bytes: int
+    """Of each sequence on that device."""
+    sequence_bytes: int
+    """Of each sequence on all devices."""
+
+
+def _needs(rates: Rates, load: Load) -> _Needs:
     shape = rates.model
     batch = PROMPT_TOKENS_AT_ONCE[shape.packing]
     # The cache of a layer with a window also has room for a batch.
-    kv_bytes = rates.on_rank.sequence_kv_bytes(load.context_tokens, rates.kv_bits, beside=batch)
+    rank_kv_bytes = rates.on_rank.sequence_kv_bytes(
+        load.context_tokens, rates.kv_bits, beside=batch
+    )
+    # The fullest stage has its number of layers rounded up.
     share = math.ceil(shape.layers / rates.stages) / shape.layers
     fixed = round(shape.weight_bytes * share / rates.tensor_parallel) + batch * shape.compute_bytes
     fixed += GPU_CONTEXT_BYTES if rates.device.is_gpu else 0
-    return fixed, max(round(kv_bytes * share), 1), kv_bytes * rates.tensor_parallel
+    return _Needs(
+        fixed_bytes=fixed,
+        device_sequence_bytes=max(round(rank_kv_bytes * share), 1),
+        sequence_bytes=rank_kv_bytes * rates.tensor_parallel,
+    )
 
 
 def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
     """The layout with so many copies; None if not a single sequence fits."""
     shape, device = rates.model, rates.device
-    fixed_bytes, sequence_bytes, sequence_bytes_on_all = _needs(rates, load)
-    places = (device.room - taken_bytes - fixed_bytes) // sequence_bytes
+    needs = _needs(rates, load)
+    places = (device.room - taken_bytes - needs.fixed_bytes) // needs.device_sequence_bytes
     if places < 1:
         return None
     # The busiest copy has its share of the users rounded up.
@@ -250,8 +267,8 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         stages=rates.stages,
         copies=copies,
         weight_bytes=shape.weight_bytes,
-        sequence_bytes=sequence_bytes_on_all,
-        device_bytes=fixed_bytes + at_once * sequence_bytes,
+        sequence_bytes=needs.sequence_bytes,
+        device_bytes=needs.fixed_bytes + at_once * needs.device_sequence_bytes,
         sequences=places * copies,
         decode_limit=decode_limit,
         prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
@@ -381,7 +398,7 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
             users = max(goal.load.users >> halvings, 1)
             rates = [Rates(shape, device, goal.kv_bits) for shape in precisions(goal, device)]
             needs = [_needs(rate, goal.load) for rate in rates]
-            sizes.append(min(fixed + users * sequence for fixed, sequence, _ in needs))
+            sizes.append(min(n.fixed_bytes + users * n.device_sequence_bytes for n in needs))
         if sum(sizes) <= device.room:
             break
     return sizes

@@ -139,10 +139,10 @@ class _Steady(io.FileIO):
         return memoryview(data).nbytes
 
 
-def _text_stream(raw: _Steady, before: TextIO | None) -> io.TextIOWrapper:
+def _text_stream(raw: _Steady, replaced: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
-        encoding=before.encoding if before else "utf-8",
+        encoding=replaced.encoding if replaced else "utf-8",
         # A character that the encoding lacks is written as its number.
         errors="backslashreplace",
         line_buffering=raw.isatty() or raw.fileno() == _STDERR,

@@ -193,9 +193,12 @@ class _Labeling:
         self._order = sorted(items, key=lambda i: hashlib.sha256(f"{rater} {i}".encode()).digest())
 
     def choose(self, above: float, *, limit: int | None) -> None:
-        """Asks only for drafts that the threshold accepts; with a limit, for one of each group."""
-        reached = {i: -inf if (r := self._items[i].reached) is None else r for i in self._order}
-        accepted = [i for i in self._order if reached[i] >= above]
+        """Leaves only drafts that the threshold accepts; with a limit, so many, one of a group."""
+        accepted = []
+        for id_ in self._order:
+            reached = self._items[id_].reached
+            if reached is not None and reached >= above:
+                accepted.append(id_)
         labeled = self._labeled()
         first_of_group: dict[str, str] = {}
         # Labeled drafts first, so that a group keeps its draft that was labeled before.

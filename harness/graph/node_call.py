@@ -431,7 +431,7 @@ class NodeCall:
         tracer = self._shared.tracer
         # On a full disk no further call is made whose output would be lost; see `OnFailure`.
         tracer.check_written()
-        waits_ns = _waits_ns(call, until_ns=tracer.now_ns())
+        waits_ns = _take_waits_ns(call, until_ns=tracer.now_ns())
         started = events.NodeAttempt(
             track=track_of(call),
             label=self.label,
@@ -550,7 +550,7 @@ def track_of(call: StepCall) -> str:
     return call.step.node.track or f"node {call.state.path}"
 
 
-def _waits_ns(call: StepCall, *, until_ns: int) -> dict[str, int]:
+def _take_waits_ns(call: StepCall, *, until_ns: int) -> dict[str, int]:
     """How long a call waited for a place of its `node` and of the `pipeline`, in ns by limit.
 
     Clears the call's waits, since they count for its first attempt alone.

@@ -7,6 +7,7 @@ import re
 import statistics
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from textwrap import shorten
@@ -310,10 +311,11 @@ def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
     # By type, since numpy would take texts and booleans for numbers, too.
     are_numbers = {type(number) for row in lists for number in row} <= {int, float}
     if len(rows) == len(lists) == count and are_numbers and len(lengths) == 1 and 0 not in lengths:
-        with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
+        # Overflows become infinite, and are refused below; integers beyond any float raise.
+        with np.errstate(over="ignore"), suppress(OverflowError):
             vectors = np.array(rows, dtype=np.float32)
-        if np.isfinite(vectors).all():
-            return vectors
+            if np.isfinite(vectors).all():
+                return vectors
     raise ServerError(
         f"the server was asked for {count} embeddings, lists of equally many finite numbers, and "
         f"sent {len(rows)} values that are not that"

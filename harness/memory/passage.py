@@ -213,14 +213,14 @@ def wanted_tags(where: Filter, tags_within: Callable[[str, Bounds], Sequence[str
 
 
 def _bounds(name: str, comparisons: Mapping[Any, Any]) -> Bounds:
+    _check_not_empty(name, comparisons)
     for comparison, value in comparisons.items():
         if comparison not in _COMPARISONS or isinstance(_scalar(name, value), str | bool):
             raise InvalidInput(
-                f"the filter '{name}' asks for {comparison!r}: {value!r}; a range is one or two of "
+                f"the filter '{name}' asks for {comparison!r}: {value!r}; a range has some of "
                 f"{', '.join(_COMPARISONS)}, each with a number",
                 code="filter.range",
             )
-    _check_any(name, comparisons)
     return tuple((comparison, float(value)) for comparison, value in comparisons.items())
 
 
@@ -253,7 +253,7 @@ def _values(name: str, condition: object) -> tuple[Scalar, ...]:
     values: tuple[object, ...] = (condition,)
     if isinstance(condition, Collection) and not isinstance(condition, str | bytes | bytearray):
         values = tuple(condition)
-    _check_any(name, values)
+    _check_not_empty(name, values)
     return tuple(_scalar(name, value) for value in values)
 
 
@@ -266,7 +266,7 @@ def _check_field(name: object) -> None:
         )
 
 
-def _check_any(name: str, values: Collection[object]) -> None:
+def _check_not_empty(name: str, values: Collection[object]) -> None:
     if not values:
         raise InvalidInput(
             f"the filter '{name}' has no value; leave it out, or give it one",

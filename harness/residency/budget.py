@@ -302,19 +302,19 @@ class KeepAliveBudget:
                             self._waiting.settle(waiter, waiter.call)
                 case Wait(until_ns=until_ns):
                     self._ask_again_at(until_ns, state.now_ns)
-                    self._tell_waiting(state)
+                    self._lend_places(state)
                     return
                 case move:
                     # Asked again at once: calls to other models may be granted meanwhile. Then the
                     # policy waits for the move.
                     self._residents.begin(move)
 
-    def _tell_waiting(self, state: BudgetState) -> None:
-        """Lends runs the places of their nodes that wait for a model not in memory."""
+    def _lend_places(self, state: BudgetState) -> None:
+        """Lets each run start a further node for each that waits for a model to be loaded."""
         residents, is_crowded = state.ledger.residents, state.is_crowded
         # Without calls outside of nodes, which take none of a pipeline's places.
         nodes = {call.node for call in state.waiting if call.model not in residents}
-        waiting_nodes = Counter(node[0] for node in nodes if node is not None)
+        waiting_nodes = Counter(run for run, _ in filter(None, nodes))
         for run, share in self._runs.items():
             # So many further nodes can begin, so that each load serves more of them.
             lent = waiting_nodes[run] if is_crowded else 0

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
@@ -516,16 +517,27 @@ class Batch:
         return self._order[_row_number(label)] in self._rows.given
 
     async def _judged_enough(self, earlier: EarlierRun, again: Set[str]) -> set[str]:
-        """Labels of the scores in `again` whose judgements hold: only `pass_at` has changed."""
+        """Labels of the scores in `again` whose judgements hold: only `pass_at` has changed.
+
+        For this, each score is looked up again under the threshold that it was made with.
+        """
         chosen = self._chosen
         if chosen is None:
             return set()
+        noise, why_not = load_noise(chosen.rubric, "", directory=chosen.directory)
         # `is_judged_enough` does not know the noise, which also decides how often to judge.
-        if load_noise(chosen.rubric, "", directory=chosen.directory) != (None, ""):
+        if noise is not None or why_not:
             return set()
         surroundings = await Surroundings(self._settings).beside(earlier.outputs)
         threshold_by_sha256 = at_any_threshold(chosen.rubric)
-        state_by_sha256: dict[str, StepState] = {}
+
+        @cache
+        def scores_state(sha256: str) -> StepState:
+            """The node `scores` as it was under the rubric with this digest."""
+            changed = {"pass_at": threshold_by_sha256[sha256]}
+            rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
+            return _states_of(self._made_graph(rubric))[SCORES]
+
         labels = set()
         for number in range(len(self._order)):
             label = label_of(SCORES, number)
@@ -537,14 +549,9 @@ class Batch:
             sha256 = verdict.rubric_sha256
             if sha256 not in threshold_by_sha256 or not is_judged_enough(verdict, chosen.rubric):
                 continue
-            if sha256 not in state_by_sha256:
-                changed = {"pass_at": threshold_by_sha256[sha256]}
-                rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
-                state_by_sha256[sha256] = _states_of(self._made_graph(rubric))[SCORES]
             output = earlier.outputs.last(ROWS, number)
-            call = self._call_of(
-                state_by_sha256[sha256], number, {"output": str(output.digest)} if output else {}
-            )
+            digests = {"output": str(output.digest)} if output else {}
+            call = self._call_of(scores_state(sha256), number, digests)
             stored = earlier.outputs.find(call, changes=surroundings.change_since)
             if isinstance(stored, CallOutcome):
                 labels.add(label)

@@ -142,21 +142,26 @@ def _exact(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic'
 
 
 def _no_truth(value: object) -> object:
-    # For pydantic, true is 1. A tuple is neither a number nor a choice.
-    return (value,) if type(value) is bool else value
+    # For pydantic, true is 1.
+    return _refused(value) if type(value) is bool else value
+
+
+def _refused(value: object) -> tuple[object]:
+    """The value in a tuple, which pydantic takes neither for a number, a choice nor a time."""
+    return (value,)
 
 
 def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one of `_TIMES`
-    time = SchemaValidator({"type": kind})
+    validator = SchemaValidator({"type": kind})
 
     def read(value: object) -> object:
-        # For pydantic, a number is seconds since 1970. A tuple is no time.
+        # For pydantic, a number is seconds since 1970.
         if isinstance(value, int | float) or _NUMBER.fullmatch(str(value)):
-            return (value,)
+            return _refused(value)
         # The texts of JSON are read here, so that in a union a time goes before a text.
         if type(value) is str:
             with suppress(ValueError):
-                return time.validate_json(json.dumps(value), strict=True)
+                return validator.validate_json(json.dumps(value), strict=True)
         return value
 
     return read

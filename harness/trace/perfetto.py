@@ -225,8 +225,8 @@ class _Packets:
 
     def _value(self, value: object) -> bytes:
         if isinstance(value, str):
-            number = self._texts.field(_TEXT_NUMBER, value) if len(value) <= _SHORT else None
-            return number or _text(6, value)
+            reference = self._texts.field(_TEXT_NUMBER, value) if len(value) <= _SHORT else None
+            return reference or _text(6, value)  # no reference: the table of texts is full
         if isinstance(value, dict):
             entries = [(str(key), entry) for key, entry in value.items() if entry is not None]
             return b"".join(_message(11, self._annotation(key, entry)) for key, entry in entries)

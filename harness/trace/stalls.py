@@ -69,7 +69,7 @@ class Stalls:
         return 0 if self._last_ns is None else max(0, self._clock() - self._last_ns - BEAT_NS)
 
     def _early_ns(self, stamped_ns: int) -> int:
-        """By how much data with this time of arrival may have arrived earlier."""
+        """How long before its timestamp data may have arrived, in ns."""
         # Data that arrives while the event loop is blocked gets its time only afterwards.
         stalls = self._known()
         count = bisect_right(stalls, stamped_ns, key=attrgetter("start_ns"))

@@ -123,6 +123,7 @@ T = TypeVar("T")
 
 # Type of a cache → its number in ggml's `ggml_type`.
 TYPE_NUMBERS = {block.name.lower(): number for number, block in TENSOR_FORMATS.items()}
+_ALL_LAYERS = -1  # for llama-cpp-python
 _MICRO_BATCH_TOKENS = 512  # llama.cpp's default
 # The package replaces stdout during a load. Of two loads at once, the later one would restore the
 # stdout that the earlier one had replaced, and so lose it for good.
@@ -369,7 +370,7 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
 
 
 def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN401 - as above
-    """Which layers GPUs compute, and which GPUs; the processor computes all others."""
+    """Which GPUs compute which layers: those of the endpoint, or what the build has itself."""
     gpus = gpu_fields(endpoint)
     if gpus and not library.llama_supports_gpu_offload():
         raise LoadFailed(
@@ -379,7 +380,8 @@ def _placement(library: Any, endpoint: Endpoint) -> dict[str, Any]:  # noqa: ANN
         )
     if gpus:
         gpus["split_mode"] = getattr(library, gpus["split_mode"])
-    return {**gpus, "n_gpu_layers": -1 if endpoint.gpu_layers is None else endpoint.gpu_layers}
+    layers = _ALL_LAYERS if endpoint.gpu_layers is None else endpoint.gpu_layers
+    return {**gpus, "n_gpu_layers": layers}
 
 
 PROVIDER = Provider(

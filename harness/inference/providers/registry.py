@@ -205,16 +205,20 @@ async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
 def slots_source(
     endpoint: Endpoint, *, api_key: str | None = None
 ) -> Callable[[], Awaitable[int | None]] | None:
-    """A function that asks a server how many calls it answers at once; None without such a page."""
+    """A function that asks a server how many calls it answers at once; None if none can be asked.
+
+    Its own result is None if the server does not say.
+    """
     page = provider_of(endpoint).context
     # Not for a model that the budget loads, since a router would load it for this question.
     if page is None or page.slots is None or endpoint.manage:
         return None
+    slots_key = page.slots
 
     async def ask_slots() -> int | None:
         async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
             document = await pages.json(page.path, params=pages.of_model)
-        return whole(at(document, str(page.slots))) or None
+        return whole(at(document, slots_key)) or None
 
     return ask_slots
 

@@ -60,15 +60,15 @@ class Json(Check):
 
         validator = _validator_class(schema)
         try:
-            # Formats too: one of them is for a `pattern`.
+            # With formats: a `pattern` has to be one of the format "regex".
             validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
         except SchemaError as error:
             raise Mistake(
                 f"not a JSON Schema: {error.json_path}: {error.message}",
                 code="rubric.schema-invalid",
             ) from error
-        # A part may be referred to by an `$id` of its own: such a reference is first looked up when
-        # a draft is graded.
+        # References to a part with an `$id` of its own are looked up only when a draft is graded.
+        # The whole schema's `$id` stands at the top and is left out here.
         if any(key == "$id" for key, _ in _members_of([*schema.values()])):
             return schema
         resolver = _registry_with(schema).resolver(str(schema.get("$id", "")))
