@@ -1,7 +1,7 @@
 """The table of providers by an endpoint's `backend`, and the functions that use it.
 
 A new server needs a place in `openai.py`, or a file beside it if it loads models or has a protocol
-of its own; a line in the table; its name in `endpoint.py`, as a `WireName` or, with a protocol of its
+of its own; a line in the table; its name in `endpoint.py`, a `WireName` or, with a protocol of its
 own, a `BackendName`; and a row of the contract (`tests/inference/contract_rows.py`).
 """
 
