@@ -142,7 +142,8 @@ class Observed:
             if flow.name != "call":
                 self.sources.setdefault(flow.target, []).append(flow.source)
         self.limits = speed_limits_of(self.calls, recorded)
-        self.path = critical_path(recorded[events.NodeAttempt], journal.flows, run=run)
+        attempts, resumed_ns = recorded[events.NodeAttempt], journal.resumed_ns
+        self.path = critical_path(attempts, journal.flows, run=run, resumed_ns=resumed_ns)
         # Causes of time on the critical path, largest first.
         self.shares = time_shares(self.path, self.every_call, recorded, run=run)
 

@@ -114,7 +114,7 @@ class Journal:
         started: The first record.
         ended: How the last part ended; None if it was killed or is still going.
         parts: Number of parts: more than 1 if the run was resumed.
-        resumed_ns: When the last part began, on the run's clock; None if it is the first.
+        resumed_ns: When each part but the first began, on the run's clock.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -132,8 +132,9 @@ class Journal:
         self.parts = len(files)
         self._files = files
         # The shift from the clock of each part to that of the first, which is the run's.
-        self._shifts_ns = [0, *((f.started.joined_ns or 0) - f.started.time_ns for f in files[1:])]
-        self.resumed_ns = files[-1].started.joined_ns if len(files) > 1 else None
+        self.resumed_ns = tuple(file.started.joined_ns or 0 for file in files[1:])
+        begins_ns = zip(self.resumed_ns, files[1:], strict=True)
+        self._shifts_ns = [0, *(joined_ns - f.started.time_ns for joined_ns, f in begins_ns)]
         self.flows = tuple(
             Flow(flow.name, self._id_of(flow.source, part), self._id_of(flow.target, part))
             for part, file in enumerate(files)
@@ -174,7 +175,7 @@ class Journal:
 
     def resumed_after(self, time_ns: int) -> bool:
         """Whether a part of the run began at this time of the run's clock, or later."""
-        return self.resumed_ns is not None and time_ns <= self.resumed_ns
+        return any(time_ns <= resumed_ns for resumed_ns in self.resumed_ns)
 
     @property
     def last_ns(self) -> int:
