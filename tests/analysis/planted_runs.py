@@ -843,6 +843,18 @@ def long_prompts_sent_together() -> PlantedRun:
     return run
 
 
+def fixed_wait() -> PlantedRun:
+    """Each reply begins half a second after its call, whatever the length of the prompt."""
+    run = PlantedRun("openai")
+    for number in range(5):
+        text = {"prompt": f"It is {number}.\n{DOCUMENT}", "reply": f"Of number {number}, enough."}
+        run.call(prefill_ms=504, input_tokens=1500, **text)
+    for number in range(4):
+        text = {"prompt": f"Say {number}.", "reply": f"It is {number}, as you wish."}
+        run.call(prefill_ms=503, input_tokens=18, **text)
+    return run
+
+
 def far_gateways() -> PlantedRun:
     """Two models on two servers, each of which is a second away."""
     run = PlantedRun()

@@ -136,7 +136,7 @@ FAULTS = [
           (5, 1.5), name="out of reach, and replaced"),
     Fault("out-of-reach", planted.back_after_a_while, (3, 2.9)),
     Fault("slow-code", planted.slow_code, (1, 2.57), severity="hint"),
-    Fault("slow-code", planted.blocked_alone, (1, 2.0), severity="hint"),
+    Fault("client-lag", planted.blocked_alone, (1, 1.9), severity="hint"),
     Fault("swap-thrash", planted.loads_for_another_context, (4, 3.6),
           beside=frozenset({"cold-start"})),
     Fault("queueing", planted.queueing_behind_others, (5, 6.0),
@@ -152,7 +152,10 @@ FAULTS = [
     Fault("prefill-bound", planted.long_prompts_sent_together, (6, 12.0)),
     Fault("cold-start", planted.far_gateways, (4, 2.8), beside=frozenset({"serial-client"})),
     Fault("swap-thrash", planted.swaps_behind_prompts, (6, 12.64),
-          beside=frozenset({"serial-client"})),
+          beside=frozenset({"cold-start", "serial-client"})),
+    Fault("cold-start", planted.fixed_wait, (9, 4.53), beside=frozenset({"serial-client"})),
+    Fault("prefill-bound", lambda: planted.prefill_bound("openai"), (5, 12.5), severity="hint",
+          beside=frozenset({"serial-client"}), name="prompts of one length"),
     Fault("retries", planted.refused_beside_each_other, (9, 3.0)),
     Fault("retries", planted.overloaded_by_others, (3, 4.5)),
     Fault("retries", planted.first_tokens_out_of_time, (3, 7.8)),
@@ -364,8 +367,8 @@ def test_the_code_of_the_node_with_the_longest_lag_is_named(tmp_path: Path) -> N
         run.span("client lag", start_ms + 20, lag_ms, track="client lag", **place)
     (finding,) = diagnose(run.journal(tmp_path)).findings
 
-    assert finding.rule == "slow-code"
-    assert finding.seen.startswith("Code of 'second', in the function 'parse'")
+    assert finding.rule == "client-lag"
+    assert ": in 'parse' (mine.py:12), while 'second' ran." in finding.seen
 
 
 @pytest.mark.parametrize(
