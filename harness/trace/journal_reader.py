@@ -267,8 +267,11 @@ class JournalFile:
         left_out = (*_INDEXED, *map(line_start, skipped))
         with open_journal(self.path) as file, self._open_ends() as ends:
             for number, line in enumerate(islice(file, self._lines), start=1):
-                # Not parsed, since that takes time.
-                if line.startswith(left_out) and _can_skip(line, number):
+                # Not parsed, since that takes time. It is sound, so no damage stays unnoticed: the
+                # indexed lines were decoded when the file was opened.
+                if line.startswith(_INDEXED) or (
+                    line.startswith(left_out) and sealed_number(line) == number
+                ):
                     continue
                 record = _decoded(line, self.path, number)
                 if type(record) is SpanStarted:
@@ -329,12 +332,6 @@ class JournalFile:
         end = decode(file.readline())
         assert isinstance(end, SpanEnded), "as the index found it"
         return end
-
-
-def _can_skip(line: bytes, number: int) -> bool:
-    """Whether a line is sound, so that no damage stays unnoticed if it is not parsed."""
-    # The indexed lines were decoded when the file was opened.
-    return line.startswith(_INDEXED) or sealed_number(line) == number
 
 
 def first_record(line: bytes, path: Path) -> RunStarted:
