@@ -204,9 +204,9 @@ def _made_again(observed: Observed, failures: _Failures) -> Observation:
         answered = most_at_once(observed.by_model.get(model, ()))
         under_way = most_at_once(call for call in observed.calls if call.model == model)
         if 0 < answered < under_way:
-            first_moves = (
-                f"if it limits calls at once: max_parallel = {answered} under [endpoints.{model}]",
-            )
+            limit = f"max_parallel = {answered} under [endpoints.{{tag}}]"
+            move = f"if it limits calls at once: {observed.server(model).filled(limit)}"
+            first_moves = (move,)
     outcomes = []
     if failures.retries:
         outcomes.append(f"{len(failures.retries)} were made again after a pause")

@@ -519,3 +519,8 @@ def test_a_cancelled_run_has_no_findings_for_it(tmp_path: Path) -> None:
     diagnosis = diagnose(run.journal(tmp_path, ended="cancelled"))
 
     assert (diagnosis.status, diagnosis.findings) == ("cancelled", ())
+
+
+def test_a_remedy_names_an_endpoint_as_toml_needs_it() -> None:
+    tags = {tag: Server(model=tag).filled("[endpoints.{tag}]") for tag in ("small", "qwen2.5")}
+    assert tags == {"small": "[endpoints.small]", "qwen2.5": '[endpoints."qwen2.5"]'}
