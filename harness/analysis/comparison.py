@@ -189,11 +189,14 @@ class _Side:
         observed = Observed(journal, nodes=nodes)
         recorded, calls = observed.recorded, observed.every_call
         self.report = report = report_of_observed(observed, Targets())
-        self.inputs = {entry.input: entry.digest or "" for entry in recorded[events.InputEvent]}
+        begun = recorded[events.PipelineEvent][-1:]
+        # The one input of a batch is the list of its rows' digests.
+        rows = "rows" if any(pipeline.is_batch for pipeline in begun) else None
+        inputs = recorded[events.InputEvent]
+        self.inputs = {rows or entry.input: entry.digest or "" for entry in inputs}
         self.nodes = {node.label: node for node in nodes.records(calls)}
         self.loops = _numbered(report.loops)
         # `[3]` in the label of a batch's row → its id.
-        begun = recorded[events.PipelineEvent][-1:]
         ids = enumerate(begun[0].row_ids if begun else ())
         self.ids = {f"[{number}]": f"[{id_!r}]" for number, id_ in ids if id_}
         self.models = models_by_role(calls)

@@ -307,6 +307,7 @@ def test_rows_of_batches_are_paired_by_their_ids_and_else_by_number(tmp_path):
     found = compare(batch(a, b, c), batch(c, {**b, "text": "other"}, a))
     differing = {n.node for n in found.nodes if n.differs_in and n.differs_in != ("time",)}
     assert differing == {"rows['b']", "rows['b']/echo/same"}
+    assert found.changed_inputs == ("rows",)
     found = compare(batch({"text": "A"}, {"text": "B"}), batch(a, b))
     assert all(node.a and node.b for node in found.nodes)
 
