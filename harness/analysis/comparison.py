@@ -6,6 +6,7 @@ finds another bottleneck.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,13 +41,14 @@ _FigureKey = tuple[str | None, str, FigureUnit]  # model, name and unit
 # A difference in time is notable from this share of the longer run, and from this time on.
 _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
+_ITEM = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDifference:
     """A call of a node in each run; None in a run that has none."""
 
-    node: str  # its label, such as `findings[2]`
+    node: str  # its label, such as `findings[2]`; of a row that has an id, `rows['of-2024']`
     differs_in: tuple[Difference, ...]  # empty when it is the same in both
     changed_inputs: tuple[str, ...]  # parameters with another value, or in one run alone
     a: NodeRecord | None
@@ -113,6 +115,10 @@ def compare(first: Journal, second: Journal) -> RunComparison:
         JournalInvalid: A line in the middle of one is not a record.
     """
     a, b = _Side(first), _Side(second)
+    if a.ids and b.ids:
+        # The number of a row in its batch depends on the rows before it.
+        a.name_by_ids()
+        b.name_by_ids()
     longer_ns = max(a.report.duration_ns, b.report.duration_ns)
     notable_ns = max(_NOTABLE_NS, _NOTABLE_SHARE * longer_ns)
     nodes = [
@@ -183,9 +189,16 @@ class _Side:
         observed = Observed(journal, nodes=nodes)
         recorded, calls = observed.recorded, observed.every_call
         self.report = report = report_of_observed(observed, Targets())
-        self.inputs = {entry.input: entry.digest or "" for entry in recorded[events.InputEvent]}
+        begun = recorded[events.PipelineEvent][-1:]
+        # The one input of a batch is the list of its rows' digests.
+        rows = "rows" if any(pipeline.is_batch for pipeline in begun) else None
+        inputs = recorded[events.InputEvent]
+        self.inputs = {rows or entry.input: entry.digest or "" for entry in inputs}
         self.nodes = {node.label: node for node in nodes.records(calls)}
         self.loops = _numbered(report.loops)
+        # `[3]` in the label of a batch's row → its id.
+        ids = enumerate(begun[0].row_ids if begun else ())
+        self.ids = {f"[{number}]": f"[{id_!r}]" for number, id_ in ids if id_}
         self.models = models_by_role(calls)
         self.settings = dict(_settings(recorded))
         self.time = {share.kind: share.duration_ns for share in report.time}
@@ -193,6 +206,16 @@ class _Side:
         self.findings = {
             (finding.rule, finding.model): finding for finding in findings_of(observed)
         }
+
+    def name_by_ids(self) -> None:
+        """Pairs nodes and loops by the ids of rows, as far as they have any."""
+
+        def named(label: str) -> str:
+            return _ITEM.sub(lambda number: self.ids.get(number[0], number[0]), label, count=1)
+
+        self.nodes = {named(label): node for label, node in self.nodes.items()}
+        loops = self.loops.items()
+        self.loops = {(node and named(node), number): loop for (node, number), loop in loops}
 
 
 def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:

@@ -18,7 +18,6 @@ from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
 from harness.trace.journal_reader import Journal
-from harness.wiggum import loops_in
 
 
 def diagnose(journal: Journal) -> Diagnosis:
@@ -45,19 +44,14 @@ def findings_of(observed: Observed) -> tuple[RunFinding, ...]:
     """The findings of all rules, worst first, without those that another finding explains."""
     results = [rule.finding(code, observed) for code, rule in RULES.items()]
     findings = [finding for finding in results if finding is not None]
+    # A hint may be wrong, so it hides nothing.
+    certain = [(finding.rule, finding.model) for finding in findings if finding.severity != "hint"]
     causes = [
-        finding for finding in findings if not any(_explains(cause, finding) for cause in findings)
+        f
+        for f in findings
+        if not any(c in RULES[f.rule].explained_by and f.model in {None, m} for c, m in certain)
     ]
     return tuple(sorted(causes, key=lambda f: (SEVERITIES.index(f.severity), -(f.lost_ns or 0))))
-
-
-def _explains(cause: RunFinding, finding: RunFinding) -> bool:
-    return (
-        cause.rule in RULES[finding.rule].explained_by
-        # A hint may be wrong, so it hides nothing.
-        and cause.severity != "hint"
-        and finding.model in {None, cause.model}
-    )
 
 
 def _remarks(observed: Observed) -> Iterator[Notice]:
@@ -75,15 +69,6 @@ def _remarks(observed: Observed) -> Iterator[Notice]:
             code="diagnosis.from-cache",
             message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
             "from the cache.",
-        )
-    loops = [loop.rounds for loop in loops_in(observed.recorded) if loop.rounds]
-    failed = [rounds for rounds in loops if not any(r.passed for r in rounds)]
-    if failed:
-        scores = ", ".join(f"{r.composite:.3g}" for r in failed[0])
-        yield Notice(
-            code="diagnosis.loops-not-passed",
-            message=f"{len(failed)} of {counted(len(loops), 'loop')} had no draft that "
-            f"passed; of the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
         )
     # Each part of a resumed run takes the outputs of all parts before it.
     if reused := {(reuse.node, reuse.item): None for reuse in observed.recorded[events.Reuse]}:

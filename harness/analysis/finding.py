@@ -48,7 +48,7 @@ class Observation:
     whatever_it_cost: bool = False  # whether it is a finding even if it cost hardly any time
     case: str = ""  # key of the rule's `cases`; empty for the rule's usual advice
     first_moves: tuple[str, ...] = ()  # computed from this run; they come before the rule's moves
-    target: str = ""  # how far to change the server, such as `8,192 tokens`; empty if unknown
+    target: int = 0  # the calls at once, or else tokens of context, to make room for; 0 if unknown
 
 
 Observations = Iterator[Observation]

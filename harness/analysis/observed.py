@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -50,6 +51,7 @@ CORE_FULL = 0.85
 # The process is slow if lags take this share of the critical path, or more.
 MUCH_LAG = 0.25
 _SERVER_TRACK = "server "
+_BARE_KEY = re.compile("[A-Za-z0-9_-]+")
 _OWN_TRACKS = {"process harness", "machine"}
 
 
@@ -72,23 +74,26 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
         """Whether the run started it, so that it computes on this machine's cores."""
         return provider_named(self.backend).loading is not None
 
-    def remedies(self, aim: Aim) -> tuple[str, ...]:
-        """Changes at the server that serve the aim; empty if it offers none."""
+    def remedies(self, aim: Aim, target: int = 0) -> tuple[str, ...]:
+        """Changes at the server that serve the aim, as far as `target`; empty if it offers none."""
         changes = provider_named(self.backend).remedies.get(aim, ())
         # Fewer threads are only advised if the setting names several.
         has_threads = self.threads is not None and self.threads > 1
         useful = [change for change in changes if has_threads or "{threads}" not in change]
-        return tuple(map(self.filled, useful))
+        return tuple(self.filled(change, target) for change in useful)
 
-    def filled(self, change: str) -> str:
+    def filled(self, change: str, target: int = 0) -> str:
         """The text of a change, with the endpoint's values in place of `{tag}` and the like."""
         return change.format(
-            tag=self.model,
+            # In TOML, a key such as `qwen2.5-7b` needs quotes.
+            tag=self.model if _BARE_KEY.fullmatch(self.model) else f'"{self.model}"',
             model=self.model_id or self.model,
             slots=self.places,
             context_tokens=self.context_tokens,
             threads=f"now {self.threads}",
             file=f"to {self.file}" if self.file else "to its GGUF file",
+            more_slots=target or 2 * self.places,
+            longer_context=target or 2 * self.context_tokens,
         )
 
 
@@ -142,7 +147,8 @@ class Observed:
             if flow.name != "call":
                 self.sources.setdefault(flow.target, []).append(flow.source)
         self.limits = speed_limits_of(self.calls, recorded)
-        self.path = critical_path(recorded[events.NodeAttempt], journal.flows, run=run)
+        attempts, resumed_ns = recorded[events.NodeAttempt], journal.resumed_ns
+        self.path = critical_path(attempts, journal.flows, run=run, resumed_ns=resumed_ns)
         # Causes of time on the critical path, largest first.
         self.shares = time_shares(self.path, self.every_call, recorded, run=run)
 

@@ -104,8 +104,9 @@ def _moves(observation: Observation, moves: tuple[str | Aim, ...], server: Serve
         if not isinstance(move, Aim):
             yield server.filled(move)
             continue
-        changes = [*server.remedies(move)]
+        changes = [*server.remedies(move, target)]
         if changes and target:
-            changes[0] += f", for {target}"
-        target = ""
+            unit = "calls at once" if move is Aim.ANSWER_MORE_AT_ONCE else "tokens"
+            changes[0] += f", for {target:,} {unit}"
+        target = 0
         yield from changes

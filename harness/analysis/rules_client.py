@@ -171,7 +171,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     is_certain = reports_queue(observed, calls) or server.is_in_process
     queue = "while none waited in its server" if is_certain else "and the server's queue is unknown"
     limit = f" (now {server.max_parallel})" if server.max_parallel else ""
-    larger_limit = f"a larger max_parallel under [endpoints.{model}]{limit}"
+    larger_limit = server.filled("a larger max_parallel under [endpoints.{tag}]") + limit
     lost_ns = length_ns(turns)
     yield Observation(
         severity="warning" if is_certain else "hint",
@@ -254,32 +254,44 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     explains=("client lag",),
 )
 def client_lag(observed: Observed) -> Observations:
-    """The process stood still, while calls were under way or other nodes could have gone on."""
+    """The process stood still in one function, or because it computed all the time."""
     requests = [*observed.calls, *observed.recorded[events.Embed]]
     parallel_nodes = [time for time, depth in depths(_innermost_nodes(observed)) if depth > 1]
-    # A lag costs nothing if nothing else could have gone on in it.
     every_lag = observed.recorded[events.ClientLag]
     costly_parts = parts_within(every_lag, [*requests, *parallel_nodes])
     lags = [lag for lag, parts in zip(every_lag, costly_parts, strict=True) if parts]
-    if not lags:
-        return
     lost_ns = length_ns(part for parts in costly_parts for part in parts)
-    longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
-    longest_ns = longest_first[0].duration_ns
-    culprit = _lag_of_culprit(observed, lags)
-    if culprit is None and not observed.is_core_full:
-        return  # If other programs took the cores, a remark of the diagnosis says so.
-    nodes = _nodes_during(observed, culprit) if culprit else []
-    shorter = f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else ""
     waiting = "calls to models" if common(lags, requests) else "other nodes"
+    stops = [*_stops(observed, lags, lost_ns, waiting)]
+    if not any(map(observed.is_costly, stops)):
+        stops = [*_stops(observed, every_lag, length_ns(every_lag) - lost_ns)]
+    yield from stops
+
+
+def _stops(
+    observed: Observed, lags: Sequence[events.ClientLag], lost_ns: int, waiting: str = ""
+) -> Observations:
+    """What these lags show; `waiting` is what they held up, if anything."""
+    culprit = _lag_of_culprit(observed, lags) if lags else None
+    if culprit is None and not (lags and waiting and observed.is_core_full):
+        return  # If other programs took the cores, a remark of the diagnosis says so.
+    longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
+    nodes = _nodes_during(observed, culprit) if culprit else []
+    if not waiting and observed.with_answers & {node.id for node in nodes}:
+        return  # It waited for a person.
+    shorter = f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else ""
     place = f": in '{culprit.function}' ({culprit.at})" if culprit else ", at no one place"
     running = f", while {quoted(node.node for node in nodes)} ran" if nodes else ""
+    is_long = culprit is None or culprit.duration_ns >= LEAST_LOST_NS
+    # Where nothing else could have gone on, a lag cost no more than its code takes.
+    alone = " In a thread it takes as long, and other rows and requests go on meanwhile."
     yield Observation(
         # Many short lags are usual in a busy process.
-        severity="warning" if culprit is None or culprit.duration_ns >= LEAST_LOST_NS else "hint",
+        severity="warning" if waiting and is_long else "hint",
         case="" if culprit else "core full",
-        seen=f"The event loop of this process stood still for {ns_text(longest_ns)}{shorter} while "
-        f"{waiting} were under way ({observed.share(lost_ns)}){place}{running}.",
+        seen="The event loop of this process stood still for "
+        f"{ns_text(longest_first[0].duration_ns)}{shorter} while {waiting or 'none of its calls'} "
+        f"were under way ({observed.share(lost_ns)}){place}{running}.{'' if waiting else alone}",
         spans=span_ids(longest_first),
         lost_ns=lost_ns,
     )
@@ -463,15 +475,12 @@ def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
             "see where its time goes: with run.span(…) around its parts, or a profiler",
         )
     },
-    explains=("code", "tool", "client lag"),
+    explains=("code", "tool"),
     explained_by=("client-lag",),
 )
 def slow_code(observed: Observed) -> Observations:
     """A tool, or a node's own code, took much of the critical path."""
-    lags = observed.recorded[events.ClientLag]
-    culprit = _lag_of_culprit(observed, lags) if lags else None
-    kinds = {"code", "tool", "client lag"} if culprit else {"code", "tool"}
-    shares = [share for share in observed.shares if share.kind in kinds]
+    shares = [share for share in observed.shares if share.kind in {"code", "tool"}]
     taken_ns = sum(share.duration_ns for share in shares)
     if sum(share.share for share in shares) < LARGE_SHARE:
         return
@@ -481,12 +490,12 @@ def slow_code(observed: Observed) -> Observations:
         spans = [call.id for call in sorted(calls, key=lambda call: -call.duration_ns)]
         subject = f"The tool '{tool}' took in {counted(len(spans), 'call')}"
     else:
-        nodes = _nodes_with_code(observed, culprit)
+        with_most = [s.most_of for s in shares if s.kind == "code" and s.most_of]
+        nodes = with_most or [step.node for step in observed.path.steps]
         if not nodes:
             return
-        where = f", in the function '{culprit.function}'" if culprit else ""
         verb = "took" if len(set(nodes)) == 1 else "took most of"
-        subject = f"Code of '{nodes[0]}'{where}, with its waits, {verb}"
+        subject = f"Code of '{nodes[0]}', with its waits, {verb}"
         spans = [step.span for step in observed.path.steps if step.node == nodes[0]]
     if spans and spans[0] in observed.with_answers:
         return  # It waited for a person.
@@ -498,10 +507,3 @@ def slow_code(observed: Observed) -> Observations:
         spans=tuple(spans[:1]),
         lost_ns=taken_ns,
     )
-
-
-def _nodes_with_code(observed: Observed, culprit: events.ClientLag | None) -> list[str]:
-    """The nodes during a lag, else the node with most code on the critical path, else all on it."""
-    during = [node.caption for node in _nodes_during(observed, culprit)] if culprit else []
-    with_most = [s.most_of for s in observed.shares if s.kind == "code" and s.most_of]
-    return during or with_most or [step.node for step in observed.path.steps]

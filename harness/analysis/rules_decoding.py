@@ -347,11 +347,11 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
         return
-    fewer = f"{FEWER_CALLS}: lower max_parallel under [endpoints.{model}] until none is preempted"
+    fewer = f"{FEWER_CALLS}: lower max_parallel under [endpoints.{{tag}}] until none is preempted"
     has_several = most_at_once(times_in("decode", calls)) > 1
     yield Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",
-        first_moves=(fewer,) if has_several else (),
+        first_moves=(observed.server(model).filled(fewer),) if has_several else (),
     )

@@ -204,9 +204,9 @@ def _made_again(observed: Observed, failures: _Failures) -> Observation:
         answered = most_at_once(observed.by_model.get(model, ()))
         under_way = most_at_once(call for call in observed.calls if call.model == model)
         if 0 < answered < under_way:
-            first_moves = (
-                f"if it limits calls at once: max_parallel = {answered} under [endpoints.{model}]",
-            )
+            limit = f"max_parallel = {answered} under [endpoints.{{tag}}]"
+            move = f"if it limits calls at once: {observed.server(model).filled(limit)}"
+            first_moves = (move,)
     outcomes = []
     if failures.retries:
         outcomes.append(f"{len(failures.retries)} were made again after a pause")
@@ -253,7 +253,7 @@ def failed_calls(observed: Observed) -> Observations:
             seen=f"{counted(count, 'call')} to '{failures.model}' failed for good, the last with "
             f"this: {calls[-1].error}",
             spans=span_ids(calls),
-            target=_context_for(calls) if failures.error_class == "ContextOverflow" else "",
+            target=_context_for(calls) if failures.error_class == "ContextOverflow" else 0,
         )
 
 
@@ -264,8 +264,8 @@ def _repeated_attempts(observed: Observed) -> list[events.NodeAttempt]:
     return [node for node in attempts if node.start_ns < last_ns.get(node.caption, 0)]
 
 
-def _context_for(calls: Sequence[Call]) -> str:
-    """The context that each prompt and its longest reply fit into; empty if they are unknown."""
+def _context_for(calls: Sequence[Call]) -> int:
+    """The context that each prompt and its longest reply fit into; 0 if they are unknown."""
     needed = []
     for call in calls:
         prompt_tokens = call.input_tokens
@@ -273,9 +273,9 @@ def _context_for(calls: Sequence[Call]) -> str:
             # A server that refuses a prompt says how long it is.
             prompt_tokens = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
         if prompt_tokens is None or call.max_output_tokens is None:
-            return ""
+            return 0
         needed.append(prompt_tokens + call.max_output_tokens)
-    return f"{max(needed):,} tokens"
+    return max(needed)
 
 
 @rule(

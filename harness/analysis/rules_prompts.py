@@ -26,9 +26,10 @@ from harness.analysis.observed import (
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in
-from harness.inference.providers import Aim
+from harness.inference.providers import Aim, provider_named
+from harness.inference.providers.provider import ALWAYS
 from harness.trace.calls import Call
-from harness.trace.intervals import length_ns, mean_depths
+from harness.trace.intervals import length_ns, mean_depths, parts_within
 
 # For shorter prompts, a prefix cache gains too little.
 LONG_PROMPT_TOKENS = 256
@@ -67,17 +68,47 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         or tokens < LONG_PROMPT_TOKENS
         or queued_ns > LITTLE_QUEUE * waited_ns
         or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
+        or fixed_wait_ns(observed, calls) > MOSTLY * ttft_ns  # `cold-start` reports it
     ):
         return
     slowest_first = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
     # Over the time in which any prompt was read: prompts that are read together share it.
     rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
+    # If neither the server nor the prompts' lengths tell, the wait may have another reason.
+    is_reported = provider_named(observed.server(model).backend).timings is ALWAYS
+    lengths, waits_ns = [*map(computed_tokens, timed)], [call.ttft_ns or 0 for call in timed]
+    is_certain = is_reported or max(lengths) > 2 * min(lengths) or max(waits_ns) > 2 * min(waits_ns)
+    doubt = " All are about as long: a fixed wait before the first token would look the same."
     yield Observation(
+        severity="warning" if is_certain else "hint",
         seen=f"Calls to '{model}' wait {ns_text(ttft_ns)} in the median for their first token: it "
-        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.share(lost_ns)}).",
+        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.share(lost_ns)})."
+        f"{'' if is_certain else doubt}",
         spans=span_ids(slowest_first),
         lost_ns=lost_ns,
     )
+
+
+def fixed_wait_ns(observed: Observed, calls: Sequence[Call]) -> float:
+    """The part of a model's times to first token that does not grow with its prompts' lengths.
+
+    It is 0 if the prompts are all long or all short. `calls` are all to one model.
+    """
+    timed = [call for call in calls if call.ttft_ns and not observed.hidden_tokens(call)]
+    known = _with_known_prefill(observed, timed)
+    long = [call for call in known if computed_tokens(call) >= LONG_PROMPT_TOKENS]
+    tokens = statistics.median(map(computed_tokens, long)) if long else 0
+    # A short prompt may wait for a long one beside it. Of the others, the quickest has waited for
+    # no other call, nor for the model to be loaded.
+    short = [call for call in timed if 0 < 2 * computed_tokens(call) <= tokens]
+    beside = parts_within(short, (call for call in calls if 2 * computed_tokens(call) > tokens))
+    apart = [call for call, parts in zip(short, beside, strict=True) if not parts]
+    if len(apart) < SEVERAL:
+        return 0
+    quickest = min(apart, key=lambda call: call.ttft_ns or 0)
+    fixed_ns, read_tokens = quickest.ttft_ns or 0, computed_tokens(quickest)
+    grown_ns = max(0, statistics.median(call.ttft_ns or 0 for call in long) - fixed_ns)
+    return max(0, fixed_ns - grown_ns * read_tokens / (tokens - read_tokens))
 
 
 def _with_known_prefill(observed: Observed, calls: Sequence[Call]) -> list[Call]:
@@ -130,7 +161,11 @@ LOOKED_BACK = 32
 def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
     # 1. Prompts that follow a similar one, and that the server has not served from its cache.
-    pairs = [(before, call) for before, call in _successive(calls) if _is_uncached(call)]
+    pairs = [
+        (before, call)
+        for before, call in _successive(calls)
+        if (call.cached_tokens or 0) <= LITTLE_CACHED * _input_tokens(call)
+    ]
     compared = _compared(observed, pairs)
     # The texts of the first calls are known; these calls stand for all.
     scale = len(pairs) / max(1, len(compared))
@@ -152,7 +187,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     for case, rereads in ("", drifted), ("uncached", uncached):
         if len(rereads) < SEVERAL:
             continue
-        lost_ns = scale * _reread_ns(calls, rereads)
+        lost_ns = scale * _reread_ns(calls, rereads, fixed_wait_ns(observed, calls))
         is_counted = _counts_cached(rereads)
         lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
         prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
@@ -218,7 +253,7 @@ def _was_read_before(before: Call, call: Call) -> bool:
     return before_ns + LEAST_LOST_NS <= call_ns
 
 
-def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
+def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread], fixed_ns: float) -> float:
     """How long the server read what it had read before; `calls` are all to the model."""
     reading = times_in("prefill", [reread.call for reread in rereads])
     read_ns = length_ns(reading) * statistics.fmean(reread.share for reread in rereads)
@@ -226,7 +261,8 @@ def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
         return read_ns
     # Without a count of cached tokens, the time to the first token may have other reasons than
     # reading. Each token counts with the quickest reading of a token in any call, if that is long.
-    token_ns = min(c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens)
+    read_ns_of = [(c, c.phase_ns("prefill") - fixed_ns) for c in calls if c.input_tokens]
+    token_ns = max(0, min(read_ns / _input_tokens(call) for call, read_ns in read_ns_of))
     least_ns = [token_ns * _input_tokens(reread.call) * reread.share for reread in rereads]
     return min(read_ns, sum(least_ns)) if max(least_ns) >= LEAST_READING_NS else 0
 
@@ -241,10 +277,6 @@ def _compared(
         if earlier_prompt is not None and later_prompt is not None:
             compared.append((later, likeness(earlier_prompt, later_prompt)))
     return compared
-
-
-def _is_uncached(call: Call) -> bool:
-    return (call.cached_tokens or 0) <= LITTLE_CACHED * _input_tokens(call)
 
 
 # A prompt quotes a reply if it shares so many characters in a row with it: about four words.

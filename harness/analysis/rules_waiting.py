@@ -31,6 +31,7 @@ from harness.analysis.rules import (
     Remedy,
     rule,
 )
+from harness.analysis.rules_prompts import fixed_wait_ns
 from harness.analysis.speed_limits import MACHINE, computed_tokens
 from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
@@ -80,6 +81,7 @@ def cold_start(observed: Observed) -> Observations:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
     yield from _loaded(observed)
     yield from _cold_in_server(observed)
+    yield from _fixed_wait(observed)
 
 
 def _loaded(observed: Observed) -> Observations:
@@ -202,6 +204,26 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         f"the first token, with no other under way; {observed.share(lost_ns)} of it went into "
         "something else than reading the prompts, at the pace of the replies.",
         spans=span_ids(cold),
+        lost_ns=lost_ns,
+    )
+
+
+@per_model
+def _fixed_wait(observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
+    """Calls with short prompts waited about as long for the first token as those with long ones."""
+    fixed_ns = fixed_wait_ns(observed, calls)
+    waited = [call for call in calls if (call.ttft_ns or 0) > MOSTLY * fixed_ns]
+    ttft_ns = statistics.median(call.ttft_ns or 0 for call in waited) if fixed_ns else 0
+    if ttft_ns < LONG_NS or fixed_ns < MOSTLY * ttft_ns:
+        return
+    prompts = sorted(call.input_tokens for call in waited if call.input_tokens)
+    lost_ns = min(length_ns(times_in("prefill", waited)), fixed_ns * len(waited))
+    yield Observation(
+        case="each call",
+        seen=f"{len(waited)} calls to '{model}' waited {ns_text(fixed_ns)} for the first token, "
+        f"whether their prompts had {prompts[0]} tokens or {prompts[-1]} "
+        f"({observed.share(lost_ns)}): the wait does not grow with the prompt.",
+        spans=span_ids(waited),
         lost_ns=lost_ns,
     )
 
@@ -492,7 +514,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     running = observed.highest(model, "running") or 0
     waiting = observed.highest(model, "waiting")
     kv_share = observed.highest(model, "KV cache") or 0.0
-    case, target = "", ""
+    case, target = "", 0
     capacity = f"It answered {'one' if answered == 1 else answered} at a time"
     if running > sent:
         # The server ran more calls than this run had sent: some are of others.
@@ -503,7 +525,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     elif _writes_all_it_can(observed, calls, has_queue_report=is_certain):
         case = "at its limit"
     else:
-        target = f"{sent} calls at once"
+        target = sent
     if waiting:
         capacity += f", and {waiting:.0f} were waiting"
     if kv_share > FULL_KV:

@@ -147,8 +147,14 @@ def _stretches(path: CriticalPath, calls: Sequence[Call], run: Interval) -> Iter
         start_ns = max(last_end_ns, run.start_ns + step.start_ns)
         end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
         place_ns = max(last_end_ns, start_ns - step.place_wait_ns)
-        before = Interval(start_ns=last_end_ns, end_ns=place_ns)
-        yield _Stretch(before, "between nodes" if number else "start")
+        rest: TimeKind = "between nodes" if number else "start"
+        # Between two steps, a part of the run may end, and another begin.
+        parts_ns = [t for t in path.resumed_ns if last_end_ns <= run.start_ns + t <= place_ns]
+        if number and parts_ns:
+            part_ns = run.start_ns + parts_ns[0]
+            yield _Stretch(Interval(start_ns=last_end_ns, end_ns=part_ns), "end")
+            last_end_ns, rest = part_ns, "start"
+        yield _Stretch(Interval(start_ns=last_end_ns, end_ns=place_ns), rest)
         yield _Stretch(Interval(start_ns=place_ns, end_ns=start_ns), "place")
         window = Interval(start_ns=start_ns, end_ns=end_ns)
         yield _Stretch(window, "code", step.node, calls_by_node_span.get(step.span, ()))

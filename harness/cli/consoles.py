@@ -36,8 +36,9 @@ from harness.errors import (
     ModelFileInvalid,
     NodeFailed,
 )
-from harness.trace import AUDIT_LOG, add_run_context
+from harness.trace import AUDIT_LOG, TIMELINES, add_run_context
 from harness.trace.journal_line import dump_json
+from harness.trace.journal_reader import JOURNAL_SUFFIX
 from harness.trace.run_list import begins_a_run
 from harness.trace.secrets import Redactor, secrets_of
 
@@ -289,10 +290,9 @@ class Command(click.Command):
         interrupts = Interrupts()
         try:
             output = ctx.params.get("output") if self.arguments_are_journals else None
-            # A device, such as /dev/stdout, is not read: that would wait for ever.
-            if output and (output.name == AUDIT_LOG or (output.is_file() and begins_a_run(output))):
+            if output and _is_of_a_run(output, ctx.params.get("form")):
                 raise InvalidInput(
-                    "a file of a run, which would be lost; name the file to write, then any runs",
+                    "a file of a run, which would be lost; name another file to write",
                     code="export.over-a-run",
                     path=output,
                 )
@@ -320,6 +320,16 @@ class Command(click.Command):
         if ctx.params.get("as_json", False):
             write_json(_error_as_json(error, error_fields(ctx)))
         sys.exit(exit_code)
+
+
+def _is_of_a_run(output: Path, form: object) -> bool:
+    """Whether it is a list of runs, a journal, or a run's timeline in another form."""
+    # A device, such as /dev/stdout, is not read: that would wait for ever.
+    if output.name == AUDIT_LOG or not output.is_file():
+        return output.name == AUDIT_LOG
+    endings = {ending for name, (ending, _) in TIMELINES.items() if name != form}
+    of_timeline = output.with_suffix(JOURNAL_SUFFIX) if output.suffix in endings else output
+    return begins_a_run(of_timeline)
 
 
 class JournalCommand(Command):

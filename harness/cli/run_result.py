@@ -79,7 +79,7 @@ def print_failure(result: RunResult, console: Console) -> None:
         print_line(line, console)
     _print_end(result, console)
     if result.spent.calls:
-        print_line(_spent(result.spent), console)
+        print_line(_spent(result), console)
     print_to_do(result, console)
 
 
@@ -163,16 +163,21 @@ def _as_json(output: object) -> object:
 
 def spent_line(result: RunResult) -> str:
     """Sentences: what the run took in all its parts, and which models answered."""
-    sentences = [_spent(result.spent, parts=result.parts)]
+    sentences = [_spent(result)]
     if answered := [*filter(None, map(_answered, result.models))]:
         sentences.append(f"Answered by {', '.join(answered)}.")
+    models = result.models
     # Not "of the calls": a call that reached no server is not among those above.
-    if failed := sum(model.failed for model in result.models):
+    if failed := sum(model.failed for model in models):
         sentences.append(f"Failed calls: {failed:,}.")
-    if refused := sum(model.refused for model in result.models):
+    others = result.spent.calls - sum(model.calls - model.from_cache for model in models)
+    # Of calls that were cut off, it is unknown whether they were sent.
+    is_exact = not any(model.failed + model.cancelled + model.unfinished for model in models)
+    if others > 0 and is_exact:
+        about = "probes of what a server can do, requests sent again, embeddings, rerankings"
+        sentences.append(f"Other calls: {others:,} ({about}).")
+    if refused := sum(model.refused for model in models):
         sentences.append(f"Refused calls: {refused:,}.")
-    if result.parts > 1 and not result.had_finished:
-        sentences.append(f"This part took {result.duration_s:.1f} s.")
     return " ".join(sentences)
 
 
@@ -250,11 +255,13 @@ def _print_end(result: RunResult, console: Console) -> None:
         print_line(text, console, "yellow")
 
 
-def _spent(spent: Spent, *, parts: int = 1) -> str:
+def _spent(result: RunResult) -> str:
+    spent, parts = result.spent, result.parts
     about = "about " if spent.estimated_calls else ""
-    subject = "The run" if parts == 1 else f"All {parts} parts of the run"
+    subject = "The run" if parts == 1 else f"All {parts} parts of the run together"
+    of_it = f", this one {result.duration_s:.1f} s" if parts > 1 and not result.had_finished else ""
     text = (
-        f"{subject} took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
+        f"{subject} took {spent.seconds:.1f} s{of_it}; calls: {spent.calls}; tokens in: "
         f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
     )
     if spent.cost_usd is not None:

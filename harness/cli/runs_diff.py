@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
@@ -31,8 +32,8 @@ _FINDINGS: Mapping[FindingChange, str] = {
     "moved": "Moved:",
     "same": "The same in both:",
 }
-# Lines that a person still reads; JSON has all.
-_MOST_NODES = 40
+# Rows of a table that a person still reads; JSON has all.
+_MOST_ROWS = 20
 
 
 def print_comparison(comparison: RunComparison, console: Console) -> None:
@@ -48,6 +49,10 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
         if run.error:
             console.print(f"{side} ended in {run.error}")
     console.print(_figure_table(comparison))
+    for role, models in comparison.roles.items():
+        if models[0] != models[1]:
+            in_a, in_b = (", ".join(names) or "no model" for names in models)
+            console.print(f"Role {role}: {in_a} in A, {in_b} in B.", soft_wrap=True)
     for name, (of_a, of_b) in comparison.settings.items():
         console.print(f"Set differently: {name}: {known(of_a, str)} → {known(of_b, str)}")
     for change, words in _FINDINGS.items():
@@ -57,16 +62,15 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     if names := ", ".join(comparison.changed_inputs):
         console.print(f"Inputs that were given differently: {names}.")
     differing = [node for node in comparison.nodes if node.differs_in]
+    alone = "only in one run"
+    kinds = Counter(alone if None in (n.a, n.b) else n.differs_in[0] for n in differing)
+    most = f" ({', '.join(f'{kind}: {n:,}' for kind, n in kinds.items())})" if kinds else ""
+    equal = len(comparison.nodes) - len(differing)
+    console.print(f"Node calls that differ: {len(differing):,}{most}; equal: {equal:,}.")
     if differing:
         console.print(_node_table(differing))
-    equal = len(comparison.nodes) - len(differing)
-    console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.")
     if any(not loop.is_equal for loop in comparison.loops):
         console.print(_loop_table(comparison.loops))
-    for role, models in comparison.roles.items():
-        if models[0] != models[1]:
-            of_a, of_b = (", ".join(names) or "no model" for names in models)
-            console.print(f"Role {role}: {of_a} in A, {of_b} in B.", soft_wrap=True)
 
 
 def _bottleneck_line(comparison: RunComparison) -> str:
@@ -171,12 +175,13 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
     }
     for title in figures:
         rows.add_column(title, justify="right")
-    for node in nodes[:_MOST_NODES]:
-        cells = (_both(known(node.a, form), known(node.b, form)) for form in figures.values())
+    for node in nodes[:_MOST_ROWS]:
+        both = [(known(node.a, form), known(node.b, form)) for form in figures.values()]
+        cells = (a if a == b else f"{a} → {b}" for a, b in both)
         differences = ", ".join(_difference(kind, node) for kind in node.differs_in)
         rows.add_row(node.node, differences, *cells)
-    if len(nodes) > _MOST_NODES:
-        rows.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
+    if len(nodes) > _MOST_ROWS:
+        rows.add_row(f"and {len(nodes) - _MOST_ROWS:,} more", "all of them: --json")
     return rows
 
 
@@ -202,9 +207,11 @@ def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
     for column in ("A", "B"):
         rows.add_column(column, ratio=1)
     differing = [loop for loop in loops if not loop.is_equal]
-    for loop in differing:
+    for loop in differing[:_MOST_ROWS]:
         number = f", loop {loop.number}" if loop.number > 1 else ""
         rows.add_row(f"{loop.node or UNKNOWN}{number}", *(_loop(side) for side in (loop.a, loop.b)))
+    if len(differing) > _MOST_ROWS:
+        rows.add_row(f"and {len(differing) - _MOST_ROWS:,} more", "all of them: --json")
     if equal := len(loops) - len(differing):
         rows.add_row(f"and {equal:,} equal")
     return rows
@@ -214,11 +221,6 @@ def _loop(loop: RecordedLoop | None) -> str:
     if loop is None:
         return UNKNOWN
     return f"{composites(loop)} {loop.stop_reason or loop.status}"
-
-
-def _both(a: str, b: str) -> str:
-    """Both values in one cell; only one if they look the same."""
-    return a if a == b else f"{a} → {b}"
 
 
 def _change(a: float, b: float) -> str:

@@ -23,7 +23,7 @@ from harness.wiggum import RecordedLoop
 
 _OPEN_SPANS_SHOWN = 20
 _ENDED: dict[RunState, str] = {
-    "unfinished": "killed, or not over",
+    "unfinished": "killed, or still going",
     "waiting": "waiting for an answer",
     "stopped": "stopped at a limit",
 }

@@ -172,8 +172,8 @@ def nodes_seen(journal: Journal) -> dict[str, NodeSeen]:
     attempts = events.Events(journal.spans())[events.NodeAttempt]
     outer_attempts = [attempt for attempt in attempts if "/" not in attempt.label]
     run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
-    steps = critical_path(outer_attempts, journal.flows, run=run).steps
-    critical = {outermost_node(step.node) for step in steps}
+    path = critical_path(outer_attempts, journal.flows, run=run, resumed_ns=journal.resumed_ns)
+    critical = {outermost_node(step.node) for step in path.steps}
     return {
         name: node_seen(records, is_critical=name in critical)
         for name, records in records_by_node.items()

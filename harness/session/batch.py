@@ -55,6 +55,7 @@ from harness.session.batch_rows import (
     RowsEnded,
     epoch_of,
     failure_of,
+    id_of,
     target_of,
 )
 from harness.session.evaluation import evaluate
@@ -206,6 +207,7 @@ class Batch:
             origin=origin,
             is_batch=True,
             refused=refused if rows.refused else None,
+            row_ids=[id_of(name, rows.given.get(name)) for name in self._order],
             batch_state=output and state_of(output),
             produces=rows.pipeline is not None and not rescore,
             # Else the epochs of a row would have one output.

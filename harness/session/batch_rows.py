@@ -475,6 +475,14 @@ def epoch_of(name: str) -> int:
     return int(name.partition(_EPOCH)[2] or 1)
 
 
+def id_of(name: str, row: Row | None) -> str:
+    """The id of a row of this name, with its epoch from the second on; empty without an id."""
+    if row is None or "id" not in row.fields:
+        return ""
+    epoch = epoch_of(name)
+    return row.id if epoch == 1 else f"{row.id} epoch {epoch}"
+
+
 def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
     """An error, "3 of 5 rows WHAT", that lists each reason of refusals with its first places."""
     lines = []

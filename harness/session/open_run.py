@@ -295,6 +295,7 @@ class RunPlan:
     """Whether its nodes are the rows of a table: replies are kept, for when some are changed."""
     refused: events.RefusedRows | None = None
     """Rows of the batch that are not run."""
+    row_ids: Sequence[str] = ()
     batch_state: Path | None = None
     """The file that names the run for its batch."""
     produces: bool = True

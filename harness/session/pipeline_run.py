@@ -178,6 +178,7 @@ class PipelineRun(RunPlan):
                 limits=limits,
                 is_batch=self.is_batch,
                 batch_state=path_text(self.batch_state.absolute()) if self.batch_state else "",
+                row_ids=tuple(self.row_ids),
                 result=graph.result,
                 tenant=self.tenant,
             )

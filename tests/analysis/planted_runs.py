@@ -53,9 +53,6 @@ class PlantedRun:
     def instant(self, name: str, *, span: int | None = None, **said: Any) -> None:
         self._instant(name, 0, span, **said)
 
-    def round(self, loop: int, **said: Any) -> None:
-        self._instant("round", 0, loop, **said)
-
     def endpoint(self, tag: str, **settings: Any) -> None:
         self._instant("endpoint", 0, None, model=tag, **settings)
 
@@ -840,6 +837,18 @@ def long_prompts_sent_together() -> PlantedRun:
     run = PlantedRun("openai")
     for place in range(6):
         run.call(0, prefill_ms=2000 * (place + 1), tokens=8, input_tokens=8000)
+    return run
+
+
+def fixed_wait() -> PlantedRun:
+    """Each reply begins half a second after its call, whatever the length of the prompt."""
+    run = PlantedRun("openai")
+    for number in range(5):
+        text = {"prompt": f"It is {number}.\n{DOCUMENT}", "reply": f"Of number {number}, enough."}
+        run.call(prefill_ms=504, input_tokens=1500, **text)
+    for number in range(4):
+        text = {"prompt": f"Say {number}.", "reply": f"It is {number}, as you wish."}
+        run.call(prefill_ms=503, input_tokens=18, **text)
     return run
 
 

@@ -1,10 +1,12 @@
 """What became of a run's nodes, and how two runs differ in that."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from sample_runs import STARTED, span, write_journal
 
+from harness import Pipeline, Settings
 from harness.analysis.comparison import compare
 from harness.trace import Instant, Journal, NodeOutput, RunEnded
 from harness.trace.node_records import node_records
@@ -291,6 +293,23 @@ def test_a_run_beside_itself_differs_in_nothing():
     assert all(a == b for a, b in found.time.values())
     assert all(one.a == one.b for one in found.figures)
     assert {one.change for one in found.findings} == {"same"}
+
+
+def test_rows_of_batches_are_paired_by_their_ids_and_else_by_number(tmp_path):
+    pipeline = Pipeline("echo")
+    pipeline.node(lambda text: text, name="same")
+
+    def batch(*rows):
+        done = asyncio.run(pipeline.batch(rows, settings=Settings(traces=tmp_path)))
+        return Journal(done.run.files.journal)
+
+    a, b, c = ({"id": id_, "text": id_.upper()} for id_ in "abc")
+    found = compare(batch(a, b, c), batch(c, {**b, "text": "other"}, a))
+    differing = {n.node for n in found.nodes if n.differs_in and n.differs_in != ("time",)}
+    assert differing == {"rows['b']", "rows['b']/echo/same"}
+    assert found.changed_inputs == ("rows",)
+    found = compare(batch({"text": "A"}, {"text": "B"}), batch(a, b))
+    assert all(node.a and node.b for node in found.nodes)
 
 
 def test_settings_and_waits_that_differ_are_told(tmp_path):

@@ -108,6 +108,9 @@ def test_an_endpoint_whose_server_changed_its_model_is_counted_by_what_answered(
     changed = replace(use, answered_by={"first": 400, "second [b]": 200})
     line = spent_line(replace(result, models=(changed,)))
     assert "Answered by producer ('first': 400, 'second [b]': 200)." in line
+    assert "Other calls" not in line
+    spent = replace(result.spent, calls=result.spent.calls + 3)
+    assert "Other calls: 3 (probes" in spent_line(replace(result, spent=spent))
 
 
 def masks(result: RunResult) -> dict[str, str]:

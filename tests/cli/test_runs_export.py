@@ -198,6 +198,11 @@ def test_a_run_is_not_written_over_if_the_words_come_in_the_wrong_order(project:
     for words in (("trace", "export", "latest"), ("view", "latest")):
         done = harness(*words, "--output", str(journal), cwd=project)
         assert (done.exit_code, journal.read_bytes()) == (2, before), words
+    drawn = journal.with_suffix(".json")
+    for form, code in (("chrome", 0), ("perfetto", 2), ("chrome", 0)):
+        words = "--format", form, "--output", drawn
+        done = harness("trace", "export", "latest", *words, cwd=project)
+        assert (done.exit_code, drawn.read_bytes()[:2]) == (code, b'{"'), done.stderr
 
 
 def test_a_directory_without_runs_is_not_usable(tmp_path: Path) -> None:

@@ -844,7 +844,7 @@ def test_the_critical_path_of_a_resumed_run_is_of_all_its_parts(settings):
 
     steps = report_of(Journal(journal_of(settings))).critical_path.steps
 
-    assert [one.node.partition("[")[0] for one in steps] == ["words", "loud", "joined"]
+    assert [one.node.partition("[")[0] for one in steps] == ["words", "loud", "joined", "joined"]
     assert len(calls.made) == 5
 
 

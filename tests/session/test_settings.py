@@ -16,6 +16,7 @@ from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint, Limits
 from harness.session import Settings, load_settings
 from harness.session.roles import cast_roles
+from harness.session.settings import DEMO_TAG, demo_endpoint
 
 FULL = """\
 traces = "runs"
@@ -111,6 +112,14 @@ def test_endpoints_given_in_python_take_their_keys_as_tags():
     assert settings.endpoints["m"] == Endpoint(tag="m", url="http://h/v1")
     with pytest.raises(ValueError, match="under 'fast' has the tag 'm'"):
         Settings(endpoints={"fast": settings.endpoints["m"]})
+
+
+@pytest.mark.skipif(demo_endpoint() is None, reason="the demo's model is not installed")
+def test_a_table_of_the_demos_name_changes_only_what_it_has():
+    settings = Settings.model_validate({"endpoints": {DEMO_TAG: {"slots": 3}}})
+    assert settings.endpoints == {DEMO_TAG: demo_endpoint().model_copy(update={"slots": 3})}
+    own = Settings.model_validate({"endpoints": {DEMO_TAG: {"url": "http://h/v1"}}})
+    assert own.endpoints[DEMO_TAG] == Endpoint(tag=DEMO_TAG, url="http://h/v1")
 
 
 URL = "[endpoints.a]\nurl = 'http://h/v1'\n"

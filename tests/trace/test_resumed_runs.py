@@ -108,6 +108,24 @@ def test_a_resumed_run_reads_as_one(resumed):
     assert ([span.start_ns for span in part.spans()], part.duration_ns) == ([10, 20], 70)
 
 
+def test_the_critical_path_leads_through_all_parts(path):
+    """A row of a batch needs no other row, and a node made again what an earlier part has."""
+    row = SpanRecord(2, 1, "node", 520, 600, attributes={"node": "a", "label": "a"})
+    cut_off = SpanStarted(3, 1, "node", 610, {"node": "b", "label": "b"})
+    write(path, FIRST, SpanStarted(1, None, "run", 510), row, cut_off, Instant(3, "token", 700))
+    known = {"node": "b", "label": "b", "needs": ["a"]}
+    again = SpanRecord(2, 1, "node", 20, 60, attributes=known)
+    write(path.with_suffix(".1.jsonl"), SECOND, SpanStarted(1, None, "run", 10), again,
+          RunEnded(79, "ok"))  # fmt: skip
+    report = report_of(Journal(path))
+
+    steps = [(step.node, step.wait_ns, step.duration_ns) for step in report.critical_path.steps]
+    assert steps == [("b", 110, 90), ("b", 11, 40)]
+    spent_ns = {share.kind: share.duration_ns for share in report.time}
+    assert spent_ns == {"code": 130, "start": 121, "end": 19}
+    assert sum(spent_ns.values()) == report.duration_ns
+
+
 def test_a_further_part_that_was_killed_leaves_the_run_without_an_end(resumed):
     third = SECOND._replace(time_ns=3000, joined_ns=770, part=2)
     open_span = SpanStarted(1, None, "run", 3010)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -105,3 +107,17 @@ def test_servers_are_asked_only_while_there_is_a_run(shared):
         assert not shared.has_runs
 
     asyncio.run(main())
+
+
+def test_threads_that_begin_and_end_spans_do_not_lose_each_others(shared, request):
+    interval_s = sys.getswitchinterval()
+    request.addfinalizer(lambda: sys.setswitchinterval(interval_s))
+    sys.setswitchinterval(1e-5)
+
+    def load(_):
+        for _ in range(2_000):
+            with shared.span("load"):
+                pass
+
+    with ThreadPoolExecutor(8) as threads:
+        assert len([*threads.map(load, range(8))]) == 8

@@ -325,14 +325,13 @@ def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
 _WIRE = replace(llamacpp.PROVIDER, title="llama.cpp, as harness starts it,", images=NEVER)
 PROVIDER = Provider(
     title="llama.cpp, started by harness",
-    # A built-in model's table has no `path`, and needs one for most changes.
     remedies=(
         remedies(
-            "under [endpoints.{tag}] in harness.toml, which needs path too ({file}): ",
+            "under [endpoints.{tag}] in harness.toml: ",
             let_both_stay="a lower context_tokens ({context_tokens}) or slots ({slots})",
-            answer_more_at_once="more slots ({slots}); each takes room for {context_tokens} tokens",
+            answer_more_at_once="slots = {more_slots} (now {slots}, {context_tokens} tokens each)",
             read_prompts_faster="no threads ({threads}): left out, all cores read prompts",
-            keep_prefixes="more slots ({slots}): each keeps the prefix of its last prompt",
+            keep_prefixes="slots = {more_slots} (now {slots}): each keeps its last prompt's prefix",
             more_kv_room=(
                 'cache_type_k and cache_type_v = "q8_0", which halve the cache',
                 "a lower context_tokens ({context_tokens}) or slots ({slots})",
@@ -341,10 +340,7 @@ PROVIDER = Provider(
             "spinning, and with a core too few are ten times slower",
             fit_at_start="a lower context_tokens ({context_tokens}) or slots ({slots})",
             fit_later="a lower context_tokens ({context_tokens})",
-            longer_context="a higher context_tokens ({context_tokens})",
-        )
-        | remedies(
-            "under [endpoints.{tag}] in harness.toml: ",
+            longer_context="context_tokens = {longer_context} (now {context_tokens})",
             write_faster="the path of a smaller quantization (Q4_K_M for a producer)",
         )
         | remedies(

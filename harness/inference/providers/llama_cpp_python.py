@@ -394,7 +394,7 @@ PROVIDER = Provider(
         read_prompts_faster="more threads ({threads}), to one less than there are cores at most",
         fit_at_start="a lower context_tokens ({context_tokens})",
         fit_later="a lower context_tokens ({context_tokens})",
-        longer_context="a higher context_tokens ({context_tokens})",
+        longer_context="context_tokens = {longer_context} (now {context_tokens})",
     ),
     telemetry_name="llamacpp",
     connect=lambda endpoint, access: LlamaCppPython(endpoint, clock=access.clock),

@@ -63,7 +63,7 @@ Remedies = Mapping[Aim, tuple[str, ...]]
 """Changes to a server's start or to its endpoint, as of its version that the provider's file names.
 
 `{tag}`, `{model}`, `{file}`, `{slots}`, `{context_tokens}` and `{threads}` stand for the endpoint's
-own.
+own, `{more_slots}` and `{longer_context}` for what the run needs.
 """
 
 
