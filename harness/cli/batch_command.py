@@ -411,7 +411,7 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
             say(_to_judge(plan), err=True)
         if asks:
             confirm_again(plan.again)
-    progress = Progress(Shown(stderr=True), [batch.node], node=batch.node)
+    progress = Progress(Shown(stderr=True), [batch.node])
     try:
         # A node's task that begins another one can break off the event loop by `sys.exit`.
         with progress, left_as_error():
