@@ -211,18 +211,12 @@ def _details(node: NodeState) -> Text:
 
 
 def _seconds(node: NodeState) -> str:
-    if node.seconds is None:
-        return ""
-    return "  ".join(filter(None, [f"{node.seconds:.1f} s", _pace(node)]))
-
-
-def _pace(node: NodeState) -> str:
-    """How quickly a mapped node's items end, and the time left; empty if unknown or over."""
-    if node.pace is None:
-        return ""
+    """How long it has run; then how quickly a mapped node's items end, and the time left."""
+    if node.seconds is None or node.pace is None:
+        return "" if node.seconds is None else f"{node.seconds:.1f} s"
     rate, left_s = node.pace
     pace = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
-    return f"{pace}, {timedelta(seconds=round(left_s))} left"
+    return f"{node.seconds:.1f} s  {pace}, {timedelta(seconds=round(left_s))} left"
 
 
 def _loop_line(loop: LoopState) -> str:

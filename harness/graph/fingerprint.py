@@ -279,15 +279,11 @@ class _FingerprintWriter:
         if not isinstance(registry, types.MappingProxyType) or id(registry) in self._lookups:
             return
         self._lookups[id(registry)] = (functools.partial(len, registry), len(registry))
+        is_own_all = _is_own_code(wrapped)
         for cls, implementation in sorted(registry.items(), key=_sort_key):
-            self._lookups[id(registry), cls] = (
-                functools.partial(registry.get, cls),
-                implementation,
-            )
+            self._lookups[id(registry), cls] = functools.partial(registry.get, cls), implementation
             # Of a library's function, only the implementations that the user added.
-            if implementation is not wrapped and (
-                _is_own_code(wrapped) or _is_own_code(implementation)
-            ):
+            if implementation is not wrapped and (is_own_all or _is_own_code(implementation)):
                 self.add((cls, implementation))
 
     def _follow(self, scope: Mapping[str, object], path: tuple[str, ...]) -> None:
