@@ -12,6 +12,7 @@ import copyreg
 import difflib
 import inspect
 import os
+import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -503,11 +504,19 @@ def place_of(error: BaseException) -> str:
     return f" ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})"
 
 
+_LONGEST_MESSAGE = 4_000  # characters of another library's error, which may quote a whole file
+
+
 def message_of(error: BaseException) -> str:
     """The message of an error; for a group, with the messages of its errors."""
     try:
         if not isinstance(error, BaseExceptionGroup):
-            return str(error)
+            text = str(error)
+            if isinstance(error, HarnessError) or len(text) <= _LONGEST_MESSAGE:
+                return text
+            # Whole words only: half a secret would not be recognized, and so not be masked.
+            start = re.sub(r"\S*\Z", "", text[:_LONGEST_MESSAGE])
+            return f"{start}… ({len(text) - len(start):,} more characters)"
         # A group's own message says only how many errors there are.
         inner = [
             f"{type(e).__name__}: {message_of(e)}".removesuffix(": ") for e in error.exceptions

@@ -141,24 +141,16 @@ class RowOptions(RunOptions):
     roles: tuple[str, ...]
 
     @property
-    def origin(self) -> Origin:
-        """The source of the pipeline."""
-        return Origin(target=self.target, limits=self.limits)
-
-    @property
     def tag_by_role(self) -> dict[str, str]:
         """Role → the endpoint's tag."""
         return read_pairs(self.roles, option="--role", form="role=tag")
 
     @property
-    def column_by_input(self) -> dict[str, str]:
-        """Our name → the column's name in the table."""
-        return read_pairs(self.columns, option="--columns", form="ours=theirs")
-
-    @property
-    def common_inputs(self) -> dict[str, str]:
-        """Name → value, for the inputs that every row has."""
-        return read_pairs(self.assignments, option="--set", form="name=value")
+    def of_rows(self) -> dict[str, Any]:
+        """Our name → the column's in the table, and name → value of what every row has."""
+        columns = read_pairs(self.columns, option="--columns", form="ours=theirs")
+        every = read_pairs(self.assignments, option="--set", form="name=value")
+        return {"columns": columns, "every": every}
 
     def load_settings(self) -> Settings:
         """See `settings_for_calls`."""
@@ -243,8 +235,7 @@ def batch(
     rows = BatchRows(
         pipeline,
         inputs,
-        columns=options.column_by_input,
-        every=options.common_inputs,
+        **options.of_rows,
         bad_rows=bad_rows,
         sample=options.sample,
         seed=options.seed,
@@ -259,7 +250,7 @@ def batch(
         output=output if shard is None else shard.path(output),
         max_failures=options.max_failures,
         max_parallel=options.max_parallel,
-        origin=options.origin,
+        origin=Origin(target=options.target, limits=options.limits),
     )
 
 
@@ -335,7 +326,7 @@ def evaluate(
     their turn (a limit, an outage, too many failures), 130 interrupted, 143 terminated.
     """
     settings = options.load_settings()
-    arguments |= {"columns": options.column_by_input, "every": options.common_inputs}
+    arguments |= options.of_rows
     # An option that is not given leaves the argument of the file's Evaluation.
     replaced = {name: value for name, value in arguments.items() if value}
     evaluation = _evaluation(options.target, prompt, replaced)
@@ -348,7 +339,7 @@ def evaluate(
         sample=options.sample,
         seed=options.seed,
         max_parallel=options.max_parallel,
-        origin=options.origin,
+        origin=Origin(target=options.target, limits=options.limits),
     )
 
 
@@ -411,7 +402,7 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
             say(_to_judge(plan), err=True)
         if asks:
             confirm_again(plan.again)
-    progress = Progress(Shown(stderr=True), [batch.node], node=batch.node)
+    progress = Progress(Shown(stderr=True), [batch.node])
     try:
         # A node's task that begins another one can break off the event loop by `sys.exit`.
         with progress, left_as_error():

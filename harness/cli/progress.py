@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -27,7 +27,7 @@ from harness.trace.records import joined, node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
-# The most loops that are shown.
+# The most loops, and in a line the most nodes, that are shown.
 _LOOPS = 4
 # Of more nodes, only the running and failed ones are shown.
 _MOST_NODES = 20
@@ -53,12 +53,11 @@ class Progress:
     """Draws a run's progress on a terminal; give `observe` to the run as an observer.
 
     If the console is no terminal, prints a line now and then: for programs how far all nodes are,
-    else how far the mapped `node` is, and nothing without one.
+    else how far the running ones are.
     """
 
-    def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
+    def __init__(self, console: Console, nodes: Iterable[str]) -> None:
         self._state = RunState(nodes)
-        self._node = node
         self._is_over = threading.Event()
         # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
@@ -124,10 +123,14 @@ class Progress:
             if isinstance(out, JsonLines):
                 out.flush()
                 out.emit("progress", state.figures)
-            elif self._node is not None:
-                node = state.nodes[self._node]
-                count = f"{self._node} {_count(node)}"
-                parts = [count, _details(node).plain, _pace(node), _calls_line(state)]
+            else:
+                # Without the nodes of nested pipelines: the line would be long.
+                columns = (
+                    (f"{name} {_count(node)}".strip(), _details(node).plain, _seconds(node))
+                    for name, node in state.nodes.items()
+                    if node.counts["running"] and "/" not in name
+                )
+                parts = [*chain.from_iterable(islice(columns, _LOOPS)), _calls_line(state)]
                 say("  ".join(filter(None, parts)), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -208,18 +211,12 @@ def _details(node: NodeState) -> Text:
 
 
 def _seconds(node: NodeState) -> str:
-    if node.seconds is None:
-        return ""
-    return "  ".join(filter(None, [f"{node.seconds:.1f} s", _pace(node)]))
-
-
-def _pace(node: NodeState) -> str:
-    """How quickly a mapped node's items end, and the time left; empty if unknown or over."""
-    if node.pace is None:
-        return ""
+    """How long it has run; then how quickly a mapped node's items end, and the time left."""
+    if node.seconds is None or node.pace is None:
+        return "" if node.seconds is None else f"{node.seconds:.1f} s"
     rate, left_s = node.pace
     pace = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
-    return f"{pace}, {timedelta(seconds=round(left_s))} left"
+    return f"{node.seconds:.1f} s  {pace}, {timedelta(seconds=round(left_s))} left"
 
 
 def _loop_line(loop: LoopState) -> str:

@@ -144,9 +144,9 @@ async def _call_in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the fun
         with suppress(InvalidStateError):
             try:
                 result.set_result(context.run(work.function, **work.arguments))
-            except StopIteration as error:
-                # A future takes no StopIteration. A coroutine that raises it raises RuntimeError.
-                result.set_exception(RuntimeError(str(error)))
+            except (StopIteration, GeneratorExit) as error:
+                # A future takes no StopIteration, and GeneratorExit closes all who await it.
+                result.set_exception(as_runtime_error(error))
             except BaseException as error:  # noqa: BLE001 - handed to the awaiting task
                 result.set_exception(error)
 
@@ -154,6 +154,13 @@ async def _call_in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the fun
     # long they hang.
     threading.Thread(target=run, name=f"node {work.label}", daemon=True).start()
     return await asyncio.wrap_future(result)
+
+
+def as_runtime_error(error: BaseException) -> RuntimeError:
+    """An error in the place of one that has a meaning to Python, such as StopIteration."""
+    stand_in = RuntimeError(f"it raised {describe(error)}").with_traceback(error.__traceback__)
+    stand_in.__cause__ = error
+    return stand_in
 
 
 _POLL_S = 0.1  # how often it is looked whether a person has answered

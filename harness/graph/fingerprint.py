@@ -173,8 +173,7 @@ class _FingerprintWriter:
                 # By the name in its code: a decorator gives a wrapper the name of what it wraps.
                 module_name = value.__globals__.get("__name__")
                 self._write(f"function {library_name(module_name, value.__code__.co_qualname)}")
-                # A library's decorator may wrap a function of the user's own.
-                self.add(getattr(value, "__wrapped__", None))
+                self._add_wrapped(value)
         elif isinstance(value, type):
             module = sys.modules.get(value.__module__)
             # A pipeline's file may have been loaded without a place among the modules.
@@ -269,7 +268,23 @@ class _FingerprintWriter:
             file = imported_file(name, package)
             if file is not None:
                 self._add_file(file)
-        self.add(getattr(function, "__wrapped__", None))
+        self._add_wrapped(function)
+
+    def _add_wrapped(self, function: FunctionType) -> None:
+        """Writes the function under a decorator, and the implementations of a `singledispatch`."""
+        wrapped = getattr(function, "__wrapped__", None)
+        self.add(wrapped)
+        registry = getattr(function, "registry", None)
+        # An implementation may lead back to the function: each registry is written once.
+        if not isinstance(registry, types.MappingProxyType) or id(registry) in self._lookups:
+            return
+        self._lookups[id(registry)] = (functools.partial(len, registry), len(registry))
+        is_own_all = _is_own_code(wrapped)
+        for cls, implementation in sorted(registry.items(), key=_sort_key):
+            self._lookups[id(registry), cls] = functools.partial(registry.get, cls), implementation
+            # Of a library's function, only the implementations that the user added.
+            if implementation is not wrapped and (is_own_all or _is_own_code(implementation)):
+                self.add((cls, implementation))
 
     def _follow(self, scope: Mapping[str, object], path: tuple[str, ...]) -> None:
         """Writes the value of a global name, with the attributes that are read from it."""
@@ -469,6 +484,8 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
             return Parts("property", (value.fget, value.fset, value.fdel))
         case functools.cached_property():
             return Parts("property", (value.func,))
+        case functools.singledispatchmethod():
+            return Parts("dispatch", (value.func, value.dispatcher))
         case types.BuiltinFunctionType():
             return Parts(f"function {library_name(value.__module__, value.__qualname__)}", ())
     if wrapped := inspect.getattr_static(value, "__wrapped__", None):
@@ -548,10 +565,15 @@ def parts_of_class(cls: type) -> Parts:
 def _is_generated(member: object) -> bool:
     """Whether Python or a library generated a method, as for dataclasses."""
     function = inspect.unwrap(getattr(member, "__func__", member))  # type: ignore[arg-type]
-    if not isinstance(function, types.FunctionType):
+    if not isinstance(function, FunctionType):
         return False
-    filename = function.__code__.co_filename
-    return filename == "<string>" or not is_own(filename)
+    return function.__code__.co_filename == "<string>" or not _is_own_code(function)
+
+
+def _is_own_code(value: typing.Any) -> bool:  # noqa: ANN401 - whatever is registered
+    """Whether a value is a function of the user's own, under any decorators."""
+    code = getattr(inspect.unwrap(value), "__code__", None)
+    return code is not None and is_own(code.co_filename)
 
 
 def _annotations(cls: type) -> tuple[object, ...]:

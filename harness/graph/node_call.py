@@ -21,7 +21,7 @@ from harness.errors import (
     NodeFailed,
     message_of,
 )
-from harness.graph.executor import InProcess, Pulse, Work, end, this_task, timed
+from harness.graph.executor import InProcess, Pulse, Work, as_runtime_error, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import (
@@ -460,8 +460,14 @@ class NodeCall:
                 value_of_work = timed(value_of_work, limits, pulse=self.pulse, label=self.label)
             try:
                 value = await value_of_work
-            except Exception as error:
-                span.set(traceback=tracer.excerpt(_traceback(error)))
+            except BaseException as error:
+                # Closing this coroutine raises GeneratorExit here, the node's own code below here.
+                is_below = error.__traceback__ is not None and error.__traceback__.tb_next
+                is_exit = is_below and isinstance(_leaves(error)[0], GeneratorExit)
+                if is_exit or isinstance(error, Exception):
+                    span.set(traceback=tracer.excerpt(_traceback(error)))
+                if is_exit:
+                    raise as_runtime_error(error) from error
                 raise
             finally:
                 if self._nesting:
@@ -563,7 +569,7 @@ def _take_waits_ns(call: StepCall, *, until_ns: int) -> dict[str, int]:
     return waits_ns
 
 
-def _traceback(error: Exception) -> str:
+def _traceback(error: BaseException) -> str:
     """The traceback as text; without its beginning, if it is long."""
     text = "".join(traceback.format_exception(error))
     if len(text) <= _TRACEBACK_CHARS:

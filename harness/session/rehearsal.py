@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from harness.graph import Execution, Graph, NodeCall, Work, execute
@@ -128,7 +129,12 @@ async def rehearse(
         if earlier.outputs.has_more_room and last_output is not None and last_output.is_cut:
             unfinished.append(label)  # its replies are kept, and its loop goes on
         elif outermost.status in {"done", "reused"} and outermost.node in graph.nodes:
-            calls = [record for record in records if record.label not in reused]
+            # Nor is a call within a reused one made again, such as that of an agent's tool.
+            calls = [
+                record
+                for record in records
+                if reused.isdisjoint(accumulate(record.label.split("/"), "{}/{}".format))
+            ]
             reason = reasons.get(label, "what it takes is made again")
             again.append(_remake(label, calls, reason=reason))
         elif outermost.times:  # it was called at least once

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -168,6 +169,22 @@ def test_a_program_is_told_the_progress_also_while_nothing_ends(
             lines = (json.loads(line) for line in told)
             now = next(line for line in lines if line["held"])
             assert (now["in_flight"], now["calls"], next(lines)["event"]) == (1, 0, "progress")
+
+
+def test_without_a_terminal_a_line_tells_now_and_then_which_nodes_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(module._PERIOD_S, "text", 0.01)
+    out, into = os.pipe()
+    with os.fdopen(out) as told, os.fdopen(into, "w", buffering=1) as err:
+        monkeypatch.setattr("sys.stderr", err)
+        with Progress(Console(file=err), ["done", "slow"]) as progress:
+            progress.observe(SpanStarted(1, None, "node", 0, {"node": "done", "item": None}))
+            progress.observe(SpanEnded(1, 1))
+            progress.observe(SpanStarted(2, None, "node", 0, {"node": "slow", "item": None}))
+            progress.observe(SpanStarted(3, 2, "node", 0, {"node": "slow/x/in", "item": None}))
+            line = next(line for line in told if line.startswith("slow"))
+    assert re.fullmatch(r"slow  \d\.\d s  0 calls  tokens in 0, out 0\n", line)
 
 
 def test_what_nodes_print_stands_above_the_picture_in_whole_lines() -> None:

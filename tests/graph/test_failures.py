@@ -156,6 +156,67 @@ def test_a_failure_whose_message_cannot_be_read_is_one_as_any_other(graph):
     assert "Mute" in str(NodeFailed("fails", Mute()))
 
 
+@pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration, GeneratorExit])
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+def test_errors_that_end_iterators_and_generators_fail_the_node_by_name(graph, error, is_async):
+    if is_async:
+
+        async def node():
+            raise error("over")
+    else:
+
+        def node():
+            raise error("over")
+
+    graph.node(node)
+
+    (failure,) = watch(graph).ended.failures
+    message = str(NodeFailed("node", failure.error))
+    assert isinstance(failure.error, Exception)
+    assert error.__name__ in message
+    assert error in (type(failure.error), type(failure.error.__cause__))
+    if not (is_async and error is StopIteration):  # Python itself replaces this one
+        assert "test_failures.py:" in message
+
+
+def test_the_exit_of_a_group_is_the_failure_and_a_closed_call_is_just_closed(graph):
+    step(graph, "gathers", raises=group_of(GeneratorExit("over")))
+    assert watch(graph).failures == [("gathers", RuntimeError, 1)]
+
+    closed = []
+    calls = []
+
+    async def waits():
+        calls.append(asyncio.current_task())
+        try:
+            await asyncio.sleep(9)
+        finally:
+            closed.append("waits")
+
+    async def closes():
+        await asyncio.sleep(1)
+        # RuntimeError if it went on.
+        calls[0].get_coro().close()
+        calls[0].cancel()
+
+    graph = Graph("closed")
+    graph.node(waits)
+    graph.node(closes)
+    with pytest.raises(GeneratorExit):
+        watch(graph)
+    assert closed == ["waits"]
+
+
+def test_a_long_message_of_a_failure_is_cut_between_words(graph):
+    error = ValueError("word " * 400_000)
+
+    message = str(NodeFailed("reads", error))
+
+    assert len(message) < 5_000
+    assert "word … (1,996,000 more characters)" in message
+    assert str(NodeFailed("reads", ValueError("a " + "k" * 9_000))).count("k") == 0
+
+
 # --- what fails around a node --------------------------------------------------------------------
 
 

@@ -454,6 +454,56 @@ def made_with(prompt, number=1):
     return node
 
 
+DISPATCHED_OR = """
+import functools
+@functools.singledispatch
+def shown(value):
+    return «0|1»
+@shown.register
+def _(value: «int|bool»):
+    return value + «1|8»
+@shown.register(list)
+@functools.lru_cache
+def _(value):
+    return shown(value[0]) + other(«1|2»)
+@functools.singledispatch
+def other(value):
+    return shown(value)
+@other.register(str)
+def _(value):
+    return «shown|len»(value)
+class Printer:
+    @functools.singledispatchmethod
+    def show(self, value):
+        return «2|3»
+    @show.register
+    def _(self, value: int):
+        return «4|5»
+    @show.register
+    def _(self, value: str):
+        return «6|7»
+def node(x):
+    return shown(x), Printer().show(x)
+"""
+DISPATCHED = plain(DISPATCHED_OR)
+
+
+@pytest.mark.parametrize("changed", changes(DISPATCHED_OR))
+def test_implementations_for_a_type_count(digest_of, changed):
+    assert digest_of(DISPATCHED) == digest_of(DISPATCHED)
+    assert digest_of(changed) != digest_of(DISPATCHED)
+
+
+def test_a_further_implementation_gives_another_digest(tmp_path):
+    (tmp_path / "cells.py").write_text(DISPATCHED)
+    module = load(tmp_path / "cells.py")
+    digests = [code_digest(module.node)]
+    for number in (1, 2):
+        exec(f"@shown.register(set)\ndef _(value):\n    return {number}", vars(module))
+        digests.append(code_digest(module.node))
+    assert len(set(digests)) == 3
+
+
 def test_closures_over_one_code_differ_by_what_they_hold():
     assert code_digest(made_with("a")) == code_digest(made_with("a"))
     assert code_digest(made_with("a")) != code_digest(made_with("b"))

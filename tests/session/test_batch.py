@@ -194,6 +194,24 @@ def test_a_changed_node_is_called_again_and_those_before_it_are_not(tmp_path):
     assert outputs(tmp_path / "out.jsonl") == {"one": "ONE!", "two": "TWO!", "three": "THREE!"}
 
 
+def test_calls_within_a_call_that_is_kept_are_not_foreseen(tmp_path):
+    def outer(ending):
+        pipeline = Pipeline("outer")
+
+        @pipeline.node
+        async def inner(run: Run, task: str) -> str:
+            return (await run.call(words_pipeline(Calls()), task=task)).result
+
+        pipeline.node(lambda inner: inner + ending, name="last")
+        return pipeline
+
+    batch(outer(""), ROWS, tmp_path)
+    foreseen = foreseen_of(outer("!"), tmp_path)
+
+    assert dict(foreseen.nodes) == {"outer/last": 3}
+    assert [again.calls for again in foreseen.again] == [0, 0, 0]
+
+
 def test_what_a_row_took_is_what_it_took_the_last_time(tmp_path):
     took = []
     for prompt in ("{task} or so", "{task}", "{task}, if not the word before it", "{task}?"):
