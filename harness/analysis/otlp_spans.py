@@ -75,8 +75,8 @@ message, with the roles of its parts in the text."""
 # Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be the
 # seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing.
 QUOTING = frozenset(
-    {"about", "answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed"}
-    | {"section", "text", "title", "traceback", "where"}
+    {"about", "answer", "detail", "digest", "findings", "hits", "metadata", "query"}
+    | {"row_ids", "section", "seed", "text", "title", "traceback", "where"}
 )
 
 

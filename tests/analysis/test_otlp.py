@@ -366,7 +366,7 @@ def test_every_attribute_that_may_quote_a_text_is_known_to_the_export():
     quoting = {n for text in sources for n in re.findall(r"(\w+)=(?:[\w.]+\.)?excerpt\(", text)}
 
     # The titles of `hits` are excerpts in a list.
-    assert quoting | {"hits"} == QUOTING
+    assert quoting | {"hits", "row_ids"} == QUOTING
 
 
 def test_a_verdict_is_with_the_span_that_wrote_the_draft(journal):
