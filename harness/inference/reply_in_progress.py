@@ -127,8 +127,7 @@ class ReplyInProgress:
             finish_reason = "tool_calls"  # Ollama says "stop" here, and vLLM for required calls
         done_ns = self._clock() if self._ended_ns is None else self._ended_ns
         first_token_ns = self._token_ns[0] if self._token_ns else None
-        if reported is not None:
-            reported = reported.within(done_ns - self._sent_ns)
+        reported = reported and reported.within(done_ns - self._sent_ns)
         phases = call_phases(
             sent_ns=self._sent_ns,
             first_token_ns=first_token_ns,
@@ -208,9 +207,8 @@ def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
         return None
     is_whole = isinstance(value, float) and value.is_integer()
     is_text = isinstance(value, str) and value.isdecimal() and len(value) < 20
-    if is_whole or is_text or type(value) is int:
-        return int(value)
-    return -1  # `possible` leaves it out; an error would lose the reply
+    # `possible` leaves -1 out; an error would lose the reply.
+    return int(value) if is_whole or is_text or type(value) is int else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,15 +249,13 @@ def call_phases(
     """
     times = reported or ServerTimings()
     decoding: PhaseSource = "measured"
-    if first_token_ns is not None:
-        first_ns = first_token_ns
-    elif came_whole and times.decode_ns is not None:
+    first_ns = done_ns if first_token_ns is None else first_token_ns
+    is_unseen = first_token_ns is None and came_whole
+    if is_unseen and times.decode_ns is not None:
         first_ns, decoding = max(sent_ns, done_ns - times.decode_ns), "reported"
-    elif came_whole:
+    elif is_unseen:
         before_ns = (times.queue_ns or 0) + (times.load_ns or 0) + (times.prefill_ns or 0)
         first_ns, decoding = min(done_ns, sent_ns + before_ns), "derived"
-    else:
-        first_ns = done_ns
     phases = (
         *_before_first_token(sent_ns, first_ns, times),
         Phase(name="decode", start_ns=first_ns, end_ns=done_ns, source=decoding),
