@@ -53,7 +53,6 @@ class ReplyInProgress:
         self._token_ns: list[int] = []
         self._ended_ns: int | None = None
         self._came_whole = False
-        self._has_own_reasoning = False  # whether the server sends reasoning apart from the text
         self._sent_ns = clock()  # unless `sent` is called
 
     @property
@@ -85,13 +84,10 @@ class ReplyInProgress:
                 self.request.on_piece()
         self._calls.extend(calls)
         if reasoning:
-            if not self._has_own_reasoning:
-                # From now on a tag in the answer is one that the answer speaks of.
-                self._has_own_reasoning = True
-                self._append(*self._splitter.rest())
+            self._splitter.apart.append(reasoning)
             self._reasoning.append(reasoning)
         if text:
-            self._append(*(("", text) if self._has_own_reasoning else self._splitter.feed(text)))
+            self._append(*self._splitter.feed(text))
 
     def end(self) -> None:
         """Notes that generation is over."""
@@ -109,17 +105,16 @@ class ReplyInProgress:
         extra: Mapping[str, object] | None = None,
     ) -> Completion:
         """The completion, now that the reply has ended as it should."""
-        if not self._has_own_reasoning:
-            self._append(*self._splitter.rest())
+        self._append(*self._splitter.rest())
         self._tell(self.stops.held_back)
         finish_reason = "stop" if self.stops.has_ended else finish_reason
         tools = self.request.tools
         # What no piece could show: reasoning and calls that the whole text tells from the answer.
-        text, late_reasoning, calls_text = "".join(self._text), "", self._splitter.calls
+        text, reasoning = "".join(self._text), "".join(self._reasoning)
+        calls_text = self._splitter.calls
         if not calls_text:
-            late_reasoning, text, calls_text = split_whole(
-                text, has_reasoning=bool(self._reasoning), tools=tools
-            )
+            thought, text, calls_text = split_whole(text, reasoning=reasoning, tools=tools)
+            reasoning = reasoning or thought
         if calls_text and not self._calls:
             self._calls = [CallPiece(None, "", *call) for call in calls_in(calls_text, tools)]
         calls = tool_calls(self._calls, self.request.messages, tools)
@@ -140,7 +135,7 @@ class ReplyInProgress:
             first_token_ns = max(self._sent_ns, done_ns - reported.decode_ns)
         return Completion(
             text=_repaired(text),
-            reasoning=_repaired("".join(self._reasoning) + late_reasoning),
+            reasoning=_repaired(reasoning),
             finish_reason=finish_reason,
             tool_calls=calls,
             tools="native" if tools else None,

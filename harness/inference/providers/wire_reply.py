@@ -174,8 +174,8 @@ def proper_end(word: str) -> FinishReason:
 
 # --- parts of replies --------------------------------------------------------------------------
 
-# Fields with reasoning: of vLLM; of llama-server and most others; of OpenRouter, in parts.
-_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
+# Of vLLM; of llama-server and most others; of OpenRouter, in parts; of gateways, the last two.
+_REASONING = ("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_content")
 _REASONING_TYPE = re.compile("think|thought|reason")  # in the type of a part
 # Fields of a part that may have its text, or parts again.
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")

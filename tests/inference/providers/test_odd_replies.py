@@ -147,16 +147,22 @@ def test_an_error_of_whoever_listens_to_the_last_piece_stays_theirs():
         ask(Reply(steps=(last, DONE)), request=request)
 
 
+SUMMARY = {"type": "summary_text", "text": "Hm."}
 THOUGHTS = {
     "Mistral's part": (delta(content=[{"type": "thinking", "thinking": [{"text": "Hm."}]}]),),
-    "a part with a summary": (
-        delta(
-            content=[{"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}]
-        ),
-    ),
+    "a part with a summary": (delta(content=[{"type": "reasoning", "summary": [SUMMARY]}]),),
     "reasoning in parts": (delta(reasoning_content=[{"type": "text", "text": "Hm."}]),),
     "details alone": (delta(reasoning_details=[{"type": "reasoning.text", "text": "Hm."}]),),
     "details beside it": (delta(reasoning="Hm.", reasoning_details=[{"text": "Hm."}]),),
+    "Ollama's field": (delta(thinking="Hm."),),
+    "again in the text": (delta(content="<think>\nHm.\n</think>", reasoning_content="Hm."),),
+    "again, in pieces": (
+        *(delta(content="<think>Hm", reasoning="Hm"), delta(content=".</think>", reasoning=".")),
+    ),
+    "again, by a prompt's mark": (delta(content="Hm.</think>\n\n", reasoning="Hm."),),
+    "blank in the text": (delta(reasoning="Hm."), delta(content="<think>\n\n</think>\n\n")),
+    "a mark alone in the text": (delta(reasoning="Hm."), delta(content="</think>\n\n")),
+    "a second one in the text": (delta(reasoning="Hm"), delta(content="<think>.</think>\n\n")),
 }
 
 
