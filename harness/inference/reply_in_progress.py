@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -286,19 +287,19 @@ def _before_first_token(sent_ns: int, first_ns: int, times: ServerTimings) -> It
 # Servers number, name and repeat the pieces in many ways. Those handled here stand in public
 # reports of streams from Ollama's cloud, Nebius, Cerebras, Gemini's proxies, vLLM and others.
 
+# A tool's name, with what models write around it: blanks, a namespace, a number, marks.
+_NAME = re.compile(r"\A\s*(?:[\w-]+[.:])*?([\w-]+)(?::\d+)?\s*(?:<[|\uff5c].*)?\Z", re.DOTALL)
+
 
 def tool_calls(
     pieces: Iterable[CallPiece], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
 ) -> tuple[ToolCall, ...]:
     """The calls that these pieces make up, with ids that are new to the conversation."""
+    offered = {tool.name for tool in tools}
     calls: list[CallPiece] = []  # each is joined from all its pieces so far
     for piece in pieces:
-        number = _continued_call(calls, piece)
-        if number is None:
-            calls.append(piece)
-        else:
-            calls[number] = _joined(calls[number], piece)
-    offered = {tool.name for tool in tools}
+        n = _place(calls, piece, offered)
+        calls[n : n + 1] = [_joined(calls[n], piece) if n < len(calls) else piece]
     used_ids = {*called_names(messages)}
     # Mistral's servers take nine letters and digits alone.
     new_ids = (new for new in map("call{:05}".format, count(1)) if new not in used_ids)
@@ -306,46 +307,48 @@ def tool_calls(
     for call in calls:
         id_ = call.id if call.id and call.id not in used_ids else next(new_ids)
         used_ids.add(id_)
-        # Some models write blanks or a namespace before the name of a tool.
-        bare_name = call.name.strip().rpartition(".")[2]
+        bare_name = _NAME.sub(r"\1", call.name)
         name = bare_name if call.name not in offered and bare_name in offered else call.name
         complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
     return tuple(complete)
 
 
-def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
-    """The position in `calls` of the call that a piece continues; None if it begins a call."""
+def _place(calls: Sequence[CallPiece], piece: CallPiece, offered: Set[str]) -> int:
+    """The position in `calls` of the call that a piece continues; their number if it begins one."""
     latest_first = range(len(calls) - 1, -1, -1)
-    same_index = next((n for n in latest_first if piece.index in {None, calls[n].index}), None)
+    same_index = (n for n in latest_first if piece.index in {None, calls[n].index})
     if not piece.name:
         # A call has a name, so this piece continues one, whatever its index says: some servers
         # count the pieces there, others give index 0 to all calls, but not to their last pieces.
-        same_id = (n for n in latest_first if piece.id and piece.id == calls[n].id)
-        return next(same_id, next(iter(latest_first), None) if same_index is None else same_index)
-    if same_index is None:
-        return None
-    call = calls[same_index]
-    if piece.id or not call.name:
-        continues = piece.id in {"", call.id} or not call.id
-    elif piece.index is None or piece.name != call.name:
-        continues = False
-    else:
-        # Some servers repeat the name with each piece, others send a further call of the same tool
-        # under the same index. Only the latter begins an object where one is complete.
-        begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
-        continues = not (begins and parsed(call.arguments) is not None)
-    return same_index if continues else None
+        likely = [*same_index, *latest_first]
+        same_id = [n for n in likely if piece.id and piece.id == calls[n].id]
+        return next(iter(same_id or likely), len(calls))
+    n = next(same_index, len(calls))
+    if n == len(calls) or (piece.id and calls[n].id not in {"", piece.id}):
+        return len(calls)
+    call = calls[n]
+    # Some servers send a name in pieces.
+    name = _NAME.sub(r"\1", call.name + piece.name)
+    is_in_pieces = not call.arguments and any(tool.startswith(name) for tool in offered)
+    if not call.name or (is_in_pieces and piece.name not in offered):
+        return n
+    if piece.name != call.name or (piece.index is None and not piece.id):
+        return len(calls)
+    # Some servers repeat the name with each piece, others send a further call of the same tool
+    # under the same index or id. Only the latter begins an object where one is complete.
+    begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
+    is_empty = bool(piece.id) and call.arguments == "{}"  # it stands for no arguments yet
+    return len(calls) if begins and not is_empty and parsed(call.arguments) is not None else n
 
 
 def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:
-    # JSON never continues with its own beginning, so such a piece repeats all arguments so far.
-    is_repeated = call.arguments.startswith("{") and piece.arguments.startswith(call.arguments)
-    # An empty object stands for no arguments yet.
-    is_first = call.arguments == "{}" and piece.arguments.startswith("{")
+    # JSON never continues with its own beginning. An empty object stands for no arguments yet.
+    is_again = call.arguments == "{}" or piece.arguments.startswith(call.arguments)
+    is_all = is_again and piece.arguments.startswith("{")
     return replace(
         call,
         id=call.id or piece.id,
-        name=call.name or piece.name,
-        arguments=piece.arguments if is_repeated or is_first else call.arguments + piece.arguments,
+        name=call.name if piece.name == call.name else call.name + piece.name,
+        arguments=piece.arguments if is_all else call.arguments + piece.arguments,
         extra={**call.extra, **piece.extra},
     )

@@ -347,20 +347,16 @@ SEVEN, EIGHT = '{"item":"7","n":3}', '{"item":"8","n":4}'
 
 def piece(index=0, id_=None, name=None, arguments=None):
     """A delta with a piece of a call; fields that are None are left out, but for the index."""
-    function = {"name": name, "arguments": arguments}
-    call = {
-        "index": index,
-        **({} if id_ is None else {"id": id_}),
-        "function": {field: value for field, value in function.items() if value is not None},
-    }
-    return delta(tool_calls=[call])
+    named = {"name": name, "arguments": arguments}
+    function = {field: value for field, value in named.items() if value is not None}
+    fields = {} if id_ is None else {"id": id_}
+    return delta(tool_calls=[{"index": index, **fields, "function": function}])
 
 
 HEAD = piece(0, "a", "look", SEVEN[:6])
 PIECES = {
     "the second call is numbered 0 at first, then 1": (
-        piece(0, "a", "look", SEVEN),
-        piece(0, "b", "look", EIGHT[:9]),
+        *(piece(0, "a", "look", SEVEN), piece(0, "b", "look", EIGHT[:9])),
         piece(1, arguments=EIGHT[9:]),
     ),
     "the pieces are counted": (
@@ -382,21 +378,25 @@ PIECES = {
     "an id for each piece": (HEAD, piece(0, "a2", arguments=SEVEN[6:])),
     "empty ids and names": (HEAD, piece(0, "", "", SEVEN[6:])),
     "the same id twice": (piece(0, "a", "look", SEVEN), piece(1, "a", "look", EIGHT)),
-    "the arguments again": (
-        piece(0, "a", "look", ""),
-        *(piece(0, arguments=SEVEN), piece(0, arguments=SEVEN)),
+    "the same id twice, unnumbered": tuple(piece(None, "a", "look", s) for s in (SEVEN, EIGHT)),
+    "the same id twice, in turn": (
+        *(HEAD, piece(1, "a", "look", EIGHT[:6])),
+        *(piece(0, "a", arguments=SEVEN[6:]), piece(1, "a", arguments=EIGHT[6:])),
     ),
+    "an id for the second alone": (piece(0, "", "look", SEVEN), piece(0, "b", "look", EIGHT)),
+    "the arguments again": (piece(0, "a", "look", ""), *[piece(0, arguments=SEVEN)] * 2),
     "the call again": (piece(0, "a", "look", SEVEN), piece(0, "a", "look", SEVEN)),
     "all so far in each": (HEAD, piece(0, "a", "look", SEVEN[:12]), piece(0, "a", "look", SEVEN)),
     "an empty object at first": (piece(0, "a", "look", "{}"), piece(0, arguments=SEVEN)),
     "an object": (piece(0, "a", "look", {"item": "7", "n": 3}),),
-    "the name after the id": (
-        *(piece(0, "a"), piece(0, name="look")),
-        *(piece(0, arguments=SEVEN), piece(0, arguments="")),
-    ),
+    "the name after the id": (piece(0, "a"), piece(0, name="look"), piece(0, arguments=SEVEN)),
     "numbers as text": (piece("0", "a", "look", SEVEN[:6]), piece("0", arguments=SEVEN[6:])),
     "a name with its namespace": (piece(0, "a", "functions.look", SEVEN),),
     "a name with blanks": (piece(0, "a", " look\n", SEVEN),),
+    "a name with a channel": (piece(0, "a", "look<|channel|>commentary", SEVEN),),
+    "a name with a number": (piece(0, "a", "functions.look:0", SEVEN),),
+    "a name in pieces": (piece(0, None, "lo", ""), piece(0, None, "ok", SEVEN)),
+    "a name in pieces by id": (piece(0, "a", "lo"), piece(0, "a", "ok"), piece(0, "a", "", SEVEN)),
     "the older form": (
         delta(function_call={"name": "look", "arguments": SEVEN[:6]}),
         delta(function_call={"arguments": SEVEN[6:]}),
