@@ -50,7 +50,10 @@ class WireReply:
         # Kimi puts the usage into the reply, Groq into a field of its own.
         places = (chunk, *choices, chunk.get("x_groq"))
         usages = (_mapping(at(place, "usage")) for place in places)
-        self.usage = next(filter(None, usages), self.usage)
+        if usage := next(filter(None, usages), None):
+            # Some servers end with zeros: they take back nothing that was counted.
+            counted = {name: count for name, count in usage.items() if count}
+            self.usage = {**usage, **(self.usage or {}), **counted}
         self.timings = _mapping(chunk.get("timings")) or self.timings
         self.metrics = _mapping(chunk.get("metrics")) or self.metrics
         if not choices:
@@ -79,9 +82,8 @@ class WireReply:
         self._progress.add(
             text + refusal, reasoning=reasoning, calls=calls, is_whole=self.came_whole
         )
-        if extra := extra_of(part):
-            self._extra = joined(self._extra, extra)
-        self.finish_word = finish_word or self.finish_word
+        self._extra = joined(self._extra, extra_of(part))
+        self.finish_word = later_end(self.finish_word, finish_word)
         return self.came_whole
 
     def _check_alone(self, replies: int) -> None:
@@ -162,6 +164,13 @@ _REASONS = {word: reason for reason, words in _FINISH_WORDS.items() for word in 
 def finish_reason(word: str) -> FinishReason | None:
     """The finish reason of a server's word for it; None if the word is not known."""
     return _REASONS.get(word.lower())
+
+
+def later_end(word: str | None, later: str | None) -> str | None:
+    """The word for a reply's end: a cut reply stays cut, though some servers then send `stop`."""
+    is_cut = finish_reason(word or "") in {"length", "content_filter"}
+    is_whole = finish_reason(later or "") in {"stop", "tool_calls"}
+    return word if is_cut and is_whole else later or word
 
 
 def proper_end(word: str) -> FinishReason:

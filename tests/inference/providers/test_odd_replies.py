@@ -18,6 +18,8 @@ from harness.inference import ChatRequest, Message, ToolSpec
 HELLO = delta(role="assistant", content="Hello.")
 STOP, COUNT = delta(finish_reason="stop"), chunk(choices=[], usage=usage())
 REST = (STOP, COUNT, DONE)
+ZEROS = usage(prompt_tokens=0, completion_tokens=0)
+END = {"delta": {}, "finish_reason": "stop"}
 MESSAGE = {"role": "assistant", "content": "Hello."}
 WHOLE = {"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}], "usage": usage()}
 WHOLE_JSON = json.dumps({"object": "chat.completion", "model": "served-name", **WHOLE}).encode()
@@ -60,23 +62,17 @@ FRAMES = {
     "a whole reply, indented": (json.dumps(WHOLE, indent=2).encode(),),
     "a whole reply in an event": (event(WHOLE), DONE),
     "choices that are null": (HELLO, STOP, chunk(choices=None, usage=usage()), DONE),
-    "a delta that is null": (
-        HELLO,
-        chunk(choices=[{"delta": None, "finish_reason": "stop"}]),
-        COUNT,
-    ),
+    "a delta that is null": (HELLO, chunk(choices=[{**END, "delta": None}]), COUNT),
     "an empty finish reason": (delta(content="Hel", finish_reason=""), delta(content="lo."), *REST),
     "usage in the first chunk": (chunk(choices=[], usage=usage()), HELLO, STOP, DONE),
+    "zeros in the last usage": (HELLO, STOP, COUNT, chunk(choices=[], usage=ZEROS), DONE),
     "usage in each chunk": (
-        chunk(choices=[{"delta": {"content": "Hello."}}], usage=usage(completion_tokens=1)),
-        chunk(choices=[{"delta": {}, "finish_reason": "stop"}], usage=usage()),
-        DONE,
+        chunk(choices=[{"delta": MESSAGE}], usage=usage(completion_tokens=1)),
+        *(chunk(choices=[END], usage=usage()), DONE),
     ),
     "counts that are null": (
-        HELLO,
-        STOP,
+        *(HELLO, STOP),
         chunk(choices=[], usage=usage(prompt_tokens_details=None, completion_tokens_details=None)),
-        DONE,
     ),
     "a model that is a number": (chunk(choices=[{"delta": MESSAGE}], model=7), *REST),
     "calls that are null": (delta(content="Hello.", tool_calls=None, function_call=None), *REST),
@@ -120,7 +116,6 @@ def test_what_a_body_is_called_makes_no_difference(kind, steps):
     assert completion.text == "Hello."
 
 
-END = {"delta": {}, "finish_reason": "stop"}
 USAGES = (
     chunk(choices=[{**END, "usage": usage()}]),
     chunk(choices=[END], x_groq={"usage": usage()}),
@@ -171,6 +166,14 @@ def test_reasoning_in_parts_is_reasoning(steps):
     completion, _ = ask(Reply(steps=(*steps, HELLO, *REST)))
 
     assert (completion.text, completion.reasoning) == ("Hello.", "Hm.")
+
+
+@pytest.mark.parametrize("backend", ["vllm", "litellm"])
+def test_a_cut_reply_stays_cut(backend):
+    steps = (HELLO, delta(finish_reason="length"), *REST)
+    completion, _ = ask(Reply(steps=steps), backend=backend, model_id="openai/m", api_key="sk-1")
+
+    assert completion.finish_reason == "length"
 
 
 def test_a_refusal_is_no_answer():
