@@ -100,7 +100,8 @@ class MarkSplitter:
     def __init__(self, close: str = "") -> None:
         self.calls = ""  # as text, marks included; set by `rest`
         self._buffer = ""  # text that may become a mark, until the rest of the mark is here
-        self._close = close  # the mark that ends the reasoning, which the reply may begin with
+        self._open, self._close = "", close  # the marks of a thought that the text begins with
+        self.apart: list[str] = []  # pieces of reasoning that the server sent beside the text
         self._state: Literal["begin", "between", "reasoning", "answer", "calls"]
         self._state = "reasoning" if close else "begin"
 
@@ -111,10 +112,15 @@ class MarkSplitter:
         while self._state in {"begin", "between", "reasoning"}:
             if self._state == "reasoning":
                 inside, close, behind = self._buffer.partition(self._close)
-                if not close:
-                    reasoning += self._without_possible_mark((self._close,))
+                if not (behind.strip() if self.apart else close):
+                    # Beside reasoning that came apart, what stands behind the thought decides.
+                    reasoning += "" if self.apart else self._without_possible_mark((self._close,))
                     break
-                reasoning += inside
+                thought = self._thought(inside, close, behind)
+                if thought is None:
+                    self._buffer, self._state = self._open + self._buffer, "answer"
+                    break
+                reasoning += thought
                 self._buffer, self._state = behind, "between"
             if not self._read_mark():
                 break
@@ -128,11 +134,25 @@ class MarkSplitter:
             self.calls = text
             return "", ""
         if self._state == "reasoning":
-            return text, ""
+            thought = self._thought(*text.partition(self._close))
+            if thought is not None:
+                return thought, ""
+            text = self._open + text
         # There may be several marks, one behind the other.
         while end := next((mark for mark in _end_marks() if text.rstrip().endswith(mark)), ""):
             text = text.rstrip().removesuffix(end)
         return "", text
+
+    def _thought(self, inside: str, close: str, behind: str) -> str | None:
+        """What a thought adds to the reasoning; None if the answer speaks of its marks."""
+        if not self.apart:
+            return inside
+        # Some servers send a thought beside the text and in it, or a blank one in it.
+        if "".join(self.apart).rstrip("\r\n").endswith(inside.strip("\r\n")) and (close or inside):
+            return ""
+        # Others send a second thought. A prompt may ask for other tags, or for tags behind it.
+        is_second = close and self._open == "<think>"
+        return inside if is_second and re.match(r"\s*\Z|[\r\n]\s*[^\s<]", behind) else None
 
     def _without_possible_mark(self, marks: Sequence[str]) -> str:
         """Takes the text out of the buffer up to where one of these marks may begin."""
@@ -142,7 +162,7 @@ class MarkSplitter:
 
     def _read_mark(self) -> bool:
         """Sets the state by the mark that the buffer begins with; False if it is too short yet."""
-        marks = (*_thought_marks(), *_call_marks())
+        marks = (*_thought_marks(), *(() if self.apart else _call_marks()))
         start = self._buffer.lstrip()
         if any(mark != start and mark.startswith(start) for mark in marks):
             return False  # it may become a longer mark
@@ -152,7 +172,7 @@ class MarkSplitter:
                 self._buffer = start  # blank lines behind a thought do not belong to the answer
             self._state = "answer"
         elif mark in _thought_marks():
-            self._buffer = start.removeprefix(mark)
+            self._buffer, self._open = start.removeprefix(mark), mark if self.apart else ""
             self._close = _thought_marks()[mark]
             self._state = "reasoning" if self._close else "between"
         else:
@@ -160,16 +180,17 @@ class MarkSplitter:
         return True
 
 
-def split_whole(
-    answer: str, *, has_reasoning: bool, tools: Sequence[ToolSpec]
-) -> tuple[str, str, str]:
+def split_whole(answer: str, *, reasoning: str, tools: Sequence[ToolSpec]) -> tuple[str, str, str]:
     """Reasoning, answer and calls of a whole text that does not begin with a mark."""
     # Blanks in place of quoted text keep the positions of all other characters.
     unquoted = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), answer)
-    # 1. A thought that ends without having begun. A reply whose reasoning came apart has none. Only
-    #    the whole text shows it, so a listener to the pieces has heard the thought as answer.
-    for row in () if has_reasoning else _table():
-        if _ends_thought(row, unquoted):
+    # 1. A thought that ends without having begun: if the reasoning came apart, only that again, or
+    #    none. Only the whole text shows it, so a listener to the pieces has heard it as answer.
+    for row in _table():
+        before, _, behind = answer.partition(row["think_close"] or "\0")
+        is_stray = not before.strip() and behind[:1] in {"\r", "\n"}
+        may_end = is_stray or reasoning.strip() in {"", before.strip()}
+        if may_end and _ends_thought(row, unquoted):
             splitter = MarkSplitter(row["think_close"])
             thought, reply = splitter.feed(answer.lstrip().removeprefix(row["think_open"]))
             thought_end, reply_end = splitter.rest()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -53,7 +54,6 @@ class ReplyInProgress:
         self._token_ns: list[int] = []
         self._ended_ns: int | None = None
         self._came_whole = False
-        self._has_own_reasoning = False  # whether the server sends reasoning apart from the text
         self._sent_ns = clock()  # unless `sent` is called
 
     @property
@@ -85,13 +85,10 @@ class ReplyInProgress:
                 self.request.on_piece()
         self._calls.extend(calls)
         if reasoning:
-            if not self._has_own_reasoning:
-                # From now on a tag in the answer is one that the answer speaks of.
-                self._has_own_reasoning = True
-                self._append(*self._splitter.rest())
+            self._splitter.apart.append(reasoning)
             self._reasoning.append(reasoning)
         if text:
-            self._append(*(("", text) if self._has_own_reasoning else self._splitter.feed(text)))
+            self._append(*self._splitter.feed(text))
 
     def end(self) -> None:
         """Notes that generation is over."""
@@ -109,17 +106,16 @@ class ReplyInProgress:
         extra: Mapping[str, object] | None = None,
     ) -> Completion:
         """The completion, now that the reply has ended as it should."""
-        if not self._has_own_reasoning:
-            self._append(*self._splitter.rest())
+        self._append(*self._splitter.rest())
         self._tell(self.stops.held_back)
         finish_reason = "stop" if self.stops.has_ended else finish_reason
         tools = self.request.tools
         # What no piece could show: reasoning and calls that the whole text tells from the answer.
-        text, late_reasoning, calls_text = "".join(self._text), "", self._splitter.calls
+        text, reasoning = "".join(self._text), "".join(self._reasoning)
+        calls_text = self._splitter.calls
         if not calls_text:
-            late_reasoning, text, calls_text = split_whole(
-                text, has_reasoning=bool(self._reasoning), tools=tools
-            )
+            thought, text, calls_text = split_whole(text, reasoning=reasoning, tools=tools)
+            reasoning = reasoning or thought
         if calls_text and not self._calls:
             self._calls = [CallPiece(None, "", *call) for call in calls_in(calls_text, tools)]
         calls = tool_calls(self._calls, self.request.messages, tools)
@@ -127,8 +123,7 @@ class ReplyInProgress:
             finish_reason = "tool_calls"  # Ollama says "stop" here, and vLLM for required calls
         done_ns = self._clock() if self._ended_ns is None else self._ended_ns
         first_token_ns = self._token_ns[0] if self._token_ns else None
-        if reported is not None:
-            reported = reported.within(done_ns - self._sent_ns)
+        reported = reported and reported.within(done_ns - self._sent_ns)
         phases = call_phases(
             sent_ns=self._sent_ns,
             first_token_ns=first_token_ns,
@@ -141,7 +136,7 @@ class ReplyInProgress:
             first_token_ns = max(self._sent_ns, done_ns - reported.decode_ns)
         return Completion(
             text=_repaired(text),
-            reasoning=_repaired("".join(self._reasoning) + late_reasoning),
+            reasoning=_repaired(reasoning),
             finish_reason=finish_reason,
             tool_calls=calls,
             tools="native" if tools else None,
@@ -208,9 +203,8 @@ def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
         return None
     is_whole = isinstance(value, float) and value.is_integer()
     is_text = isinstance(value, str) and value.isdecimal() and len(value) < 20
-    if is_whole or is_text or type(value) is int:
-        return int(value)
-    return -1  # `possible` leaves it out; an error would lose the reply
+    # `possible` leaves -1 out; an error would lose the reply.
+    return int(value) if is_whole or is_text or type(value) is int else -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,15 +245,13 @@ def call_phases(
     """
     times = reported or ServerTimings()
     decoding: PhaseSource = "measured"
-    if first_token_ns is not None:
-        first_ns = first_token_ns
-    elif came_whole and times.decode_ns is not None:
+    first_ns = done_ns if first_token_ns is None else first_token_ns
+    is_unseen = first_token_ns is None and came_whole
+    if is_unseen and times.decode_ns is not None:
         first_ns, decoding = max(sent_ns, done_ns - times.decode_ns), "reported"
-    elif came_whole:
+    elif is_unseen:
         before_ns = (times.queue_ns or 0) + (times.load_ns or 0) + (times.prefill_ns or 0)
         first_ns, decoding = min(done_ns, sent_ns + before_ns), "derived"
-    else:
-        first_ns = done_ns
     phases = (
         *_before_first_token(sent_ns, first_ns, times),
         Phase(name="decode", start_ns=first_ns, end_ns=done_ns, source=decoding),
@@ -295,19 +287,19 @@ def _before_first_token(sent_ns: int, first_ns: int, times: ServerTimings) -> It
 # Servers number, name and repeat the pieces in many ways. Those handled here stand in public
 # reports of streams from Ollama's cloud, Nebius, Cerebras, Gemini's proxies, vLLM and others.
 
+# A tool's name, with what models write around it: blanks, a namespace, a number, marks.
+_NAME = re.compile(r"\A\s*(?:[\w-]+[.:])*?([\w-]+)(?::\d+)?\s*(?:<[|\uff5c].*)?\Z", re.DOTALL)
+
 
 def tool_calls(
     pieces: Iterable[CallPiece], messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
 ) -> tuple[ToolCall, ...]:
     """The calls that these pieces make up, with ids that are new to the conversation."""
+    offered = {tool.name for tool in tools}
     calls: list[CallPiece] = []  # each is joined from all its pieces so far
     for piece in pieces:
-        number = _continued_call(calls, piece)
-        if number is None:
-            calls.append(piece)
-        else:
-            calls[number] = _joined(calls[number], piece)
-    offered = {tool.name for tool in tools}
+        n = _place(calls, piece, offered)
+        calls[n : n + 1] = [_joined(calls[n], piece) if n < len(calls) else piece]
     used_ids = {*called_names(messages)}
     # Mistral's servers take nine letters and digits alone.
     new_ids = (new for new in map("call{:05}".format, count(1)) if new not in used_ids)
@@ -315,46 +307,48 @@ def tool_calls(
     for call in calls:
         id_ = call.id if call.id and call.id not in used_ids else next(new_ids)
         used_ids.add(id_)
-        # Some models write blanks or a namespace before the name of a tool.
-        bare_name = call.name.strip().rpartition(".")[2]
+        bare_name = _NAME.sub(r"\1", call.name)
         name = bare_name if call.name not in offered and bare_name in offered else call.name
         complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
     return tuple(complete)
 
 
-def _continued_call(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
-    """The position in `calls` of the call that a piece continues; None if it begins a call."""
+def _place(calls: Sequence[CallPiece], piece: CallPiece, offered: Set[str]) -> int:
+    """The position in `calls` of the call that a piece continues; their number if it begins one."""
     latest_first = range(len(calls) - 1, -1, -1)
-    same_index = next((n for n in latest_first if piece.index in {None, calls[n].index}), None)
+    same_index = (n for n in latest_first if piece.index in {None, calls[n].index})
     if not piece.name:
         # A call has a name, so this piece continues one, whatever its index says: some servers
         # count the pieces there, others give index 0 to all calls, but not to their last pieces.
-        same_id = (n for n in latest_first if piece.id and piece.id == calls[n].id)
-        return next(same_id, next(iter(latest_first), None) if same_index is None else same_index)
-    if same_index is None:
-        return None
-    call = calls[same_index]
-    if piece.id or not call.name:
-        continues = piece.id in {"", call.id} or not call.id
-    elif piece.index is None or piece.name != call.name:
-        continues = False
-    else:
-        # Some servers repeat the name with each piece, others send a further call of the same tool
-        # under the same index. Only the latter begins an object where one is complete.
-        begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
-        continues = not (begins and parsed(call.arguments) is not None)
-    return same_index if continues else None
+        likely = [*same_index, *latest_first]
+        same_id = [n for n in likely if piece.id and piece.id == calls[n].id]
+        return next(iter(same_id or likely), len(calls))
+    n = next(same_index, len(calls))
+    if n == len(calls) or (piece.id and calls[n].id not in {"", piece.id}):
+        return len(calls)
+    call = calls[n]
+    # Some servers send a name in pieces.
+    name = _NAME.sub(r"\1", call.name + piece.name)
+    is_in_pieces = not call.arguments and any(tool.startswith(name) for tool in offered)
+    if not call.name or (is_in_pieces and piece.name not in offered):
+        return n
+    if piece.name != call.name or (piece.index is None and not piece.id):
+        return len(calls)
+    # Some servers repeat the name with each piece, others send a further call of the same tool
+    # under the same index or id. Only the latter begins an object where one is complete.
+    begins = piece.arguments.startswith("{") and piece.arguments != call.arguments
+    is_empty = bool(piece.id) and call.arguments == "{}"  # it stands for no arguments yet
+    return len(calls) if begins and not is_empty and parsed(call.arguments) is not None else n
 
 
 def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:
-    # JSON never continues with its own beginning, so such a piece repeats all arguments so far.
-    is_repeated = call.arguments.startswith("{") and piece.arguments.startswith(call.arguments)
-    # An empty object stands for no arguments yet.
-    is_first = call.arguments == "{}" and piece.arguments.startswith("{")
+    # JSON never continues with its own beginning. An empty object stands for no arguments yet.
+    is_again = call.arguments == "{}" or piece.arguments.startswith(call.arguments)
+    is_all = is_again and piece.arguments.startswith("{")
     return replace(
         call,
         id=call.id or piece.id,
-        name=call.name or piece.name,
-        arguments=piece.arguments if is_repeated or is_first else call.arguments + piece.arguments,
+        name=call.name if piece.name == call.name else call.name + piece.name,
+        arguments=piece.arguments if is_all else call.arguments + piece.arguments,
         extra={**call.extra, **piece.extra},
     )

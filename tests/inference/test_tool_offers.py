@@ -291,47 +291,44 @@ def piece(index=None, id="", name="", arguments=""):  # noqa: A002 - the field's
     return CallPiece(index, id, name, arguments)
 
 
-@pytest.mark.parametrize(
-    ("pieces", "calls"),
-    [
-        pytest.param(
-            [
-                *(piece(0, "a", "f"), piece(0, "", "", '{"x":'), piece(0, "", "", "1}")),
-                *(piece(1, "b", "g"), piece(1, "", "", "{}")),
-            ],
-            [("a", "f", '{"x":1}'), ("b", "g", "{}")],
-            id="numbered, in pieces",
-        ),
-        pytest.param(
-            [piece(None, "", "f", "{}"), piece(None, "", "f", '{"x":1}')],
-            [("call00002", "f", "{}"), ("call00003", "f", '{"x":1}')],
-            id="whole, with neither number nor id",
-        ),
-        pytest.param(
-            [piece(0, "a", "f", "{}"), piece(0, "b", "f", "{}")],
-            [("a", "f", "{}"), ("b", "f", "{}")],
-            id="all numbered 0",
-        ),
-        pytest.param(
-            [piece(0, "", "f", "{}"), piece(0, "", "g", "{}")],
-            [("call00002", "f", "{}"), ("call00003", "g", "{}")],
-            id="all numbered 0, without ids",
-        ),
-        pytest.param(
-            [
-                *(piece(0, "", "f", '{"x"'), piece(0, "", "f", ":1}"), piece(0, "", "f")),
-                *(piece(0, "", "f", '{"x":2}'), piece(0, "", "f", '{"x":2}')),
-            ],
-            [("call00002", "f", '{"x":1}'), ("call00003", "f", '{"x":2}')],
-            id="all numbered 0 and named, of one tool",
-        ),
-        pytest.param(
-            [piece(0, "a", "f", "{"), piece(0, "a", "f", "}")], [("a", "f", "{}")], id="all again"
-        ),
-        pytest.param([piece(0, "", "f"), piece(0, "a")], [("a", "f", "{}")], id="a late id"),
-        pytest.param([piece(0, "call00001", "f")], [("call00002", "f", "{}")], id="a used id"),
-    ],
-)
+GATHERED = {
+    "numbered, in pieces": (
+        [
+            *(piece(0, "a", "f"), piece(0, "", "", '{"x":'), piece(0, "", "", "1}")),
+            *(piece(1, "b", "g"), piece(1, "", "", "{}")),
+        ],
+        [("a", "f", '{"x":1}'), ("b", "g", "{}")],
+    ),
+    "whole, with neither number nor id": (
+        [piece(None, "", "f", "{}"), piece(None, "", "f", '{"x":1}')],
+        [("call00002", "f", "{}"), ("call00003", "f", '{"x":1}')],
+    ),
+    "all numbered 0": (
+        [piece(0, "a", "f", "{}"), piece(0, "b", "f", "{}")],
+        [("a", "f", "{}"), ("b", "f", "{}")],
+    ),
+    "all numbered 0, without ids": (
+        [piece(0, "", "f", "{}"), piece(0, "", "g", "{}")],
+        [("call00002", "f", "{}"), ("call00003", "g", "{}")],
+    ),
+    "all numbered 0 and named, of one tool": (
+        [
+            *(piece(0, "", "f", '{"x"'), piece(0, "", "f", ":1}"), piece(0, "", "f")),
+            *(piece(0, "", "f", '{"x":2}'), piece(0, "", "f", '{"x":2}')),
+        ],
+        [("call00002", "f", '{"x":1}'), ("call00003", "f", '{"x":2}')],
+    ),
+    "one id and number for all": (
+        [piece(0, "a", "f"), piece(0, "a", "g"), piece(0, "a", "f", '{"x":1}')],
+        [("a", "f", "{}"), ("call00002", "g", "{}"), ("call00003", "f", '{"x":1}')],
+    ),
+    "all again": ([piece(0, "a", "f", "{"), piece(0, "a", "f", "}")], [("a", "f", "{}")]),
+    "a late id": ([piece(0, "", "f"), piece(0, "a")], [("a", "f", "{}")]),
+    "a used id": ([piece(0, "call00001", "f")], [("call00002", "f", "{}")]),
+}
+
+
+@pytest.mark.parametrize(("pieces", "calls"), GATHERED.values(), ids=GATHERED)
 def test_pieces_are_gathered_into_calls(pieces, calls):
     before = (Message("assistant", "", tool_calls=(ToolCall("call00001", "f", "{}"),)),)
     assert [(one.id, one.name, one.arguments) for one in tool_calls(pieces, before)] == calls

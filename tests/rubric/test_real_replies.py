@@ -62,7 +62,7 @@ def answer_in(text: str) -> str:
     answer = splitter.feed(text)[1] + splitter.rest()[1]
     if splitter.calls:  # of a tool that was not offered: its arguments are taken for the answer
         return calls_in(splitter.calls, ())[0][1]
-    return split_whole(answer, has_reasoning=False, tools=())[1]
+    return split_whole(answer, reasoning="", tools=())[1]
 
 
 def parsed() -> Iterator[tuple[int | str, Scale, dict[str, float]]]:

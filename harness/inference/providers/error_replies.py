@@ -63,6 +63,8 @@ _TAKES_NO_IMAGES = re.compile(
 # Statuses of mistakes in a request, and 200 of a stream, which says nothing about the kind. With
 # any other, "not found" may be about a library that the server's model needs.
 _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
+# The codes of MiniMax's `base_resp`, which comes with status 200, as statuses.
+_MINIMAX = {1000: 500, 1001: 504, 1002: 429, 1004: 401, 1008: 402, 1013: 500, 1039: 429}
 
 
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error
@@ -72,7 +74,8 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     layers = [*_layers(parsed(body))]
     if status == 200:
         # The error came inside a stream that had begun, and may name a status of its own.
-        codes = (layer.get(name) for layer in layers for name in ("code", "http_status_code"))
+        codes = [layer.get(name) for layer in layers for name in ("code", "http_status_code")]
+        codes += [_MINIMAX.get(whole(layer.get("status_code")) or 0) for layer in layers]
         status = next((code for code in map(as_count, codes) if code and 400 <= code < 600), 200)
     text = _message(layers, body) or f"HTTP {status} without a message"
     kinds = (layer.get(name) or "" for layer in layers for name in ("type", "code", "error_type"))
@@ -152,7 +155,7 @@ def context_overflow(
     )
 
 
-_MESSAGES = ("message", "detail", "msg", "error_message", "error_msg", "raw", "error")
+_MESSAGES = ("message", "detail", "msg", "error_message", "error_msg", "status_msg", "raw", "error")
 # Fields that may quote the prompt or an answer, or are about another server.
 _NOT_THE_ERROR = {"input", "messages", "content", "choices", "request", "previous_errors"}
 _NOT_THE_ERROR |= {"failed_generation"}

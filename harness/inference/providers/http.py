@@ -430,7 +430,8 @@ class HttpBackend(ABC):
         if not (is_broken or isinstance(value, Mapping | list)):
             return None
         # The status was sent with the first output, before the error.
-        if at(value, "error") is not None or _is_flat_error(value):
+        is_error = at(value, "base_resp", "status_code") and not at(value, "choices")  # MiniMax's
+        if is_error or at(value, "error") is not None or _is_flat_error(value):
             raise self._connection.refusal(value)
         if not isinstance(value, Mapping):
             raise self._connection.unexpected(value)
@@ -446,9 +447,8 @@ def _is_flat_error(value: object) -> bool:
     if not isinstance(value, Mapping) or "choices" in value:
         return False
     # A message in a reply is an object: Ollama's.
-    is_told = isinstance(value.get("message"), str)
     names = {"error_message", "error_msg", "msg", "errors", "detail"}
-    return is_told or not value.keys().isdisjoint(names)
+    return isinstance(value.get("message"), str) or not value.keys().isdisjoint(names)
 
 
 async def read_to_end(values: AsyncIterator[object]) -> None:

@@ -155,9 +155,7 @@ class LiteLLMBackend:
         if call.tells_end:
             # The provider's own word. For other formats, litellm's translation stands.
             reply.finish_word = call.finish_word
-        cost_usd = saved_usd = None
-        if reply.usage:
-            cost_usd, saved_usd = self._costs(with_usage)
+        cost_usd, saved_usd = self._costs(with_usage) if reply.usage else (None, None)
         return replace(
             reply.completion(),
             attempts=1 + call.exchange.requests - call.sent,

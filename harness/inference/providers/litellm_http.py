@@ -31,7 +31,7 @@ from harness.inference.providers.http import (
     trace_headers,
 )
 from harness.inference.providers.json_stream import is_end_mark, json_values
-from harness.inference.providers.wire_reply import divided, first_choices
+from harness.inference.providers.wire_reply import divided, first_choices, later_end
 
 _DONE = b"[DONE]"
 _BINARY_STREAM = "amazon.eventstream"  # a part of its content type
@@ -116,7 +116,7 @@ class HttpCall:
                 | {"type": "message_delta", "delta": {"stop_reason": str(word)}}
             ):
                 self.tells_end = True
-                self.finish_word = word or self.finish_word
+                self.finish_word = later_end(self.finish_word, word)
             case {"choices": [{}, *_]}:
                 self.tells_end = True
 

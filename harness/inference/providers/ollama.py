@@ -107,10 +107,8 @@ class OllamaWire(HttpBackend):
         """The completion of a reply with this last part."""
         input_tokens = as_count(last.get("prompt_eval_count"))
         output_tokens = as_count(last.get("eval_count"))
-        finish_word = last.get("done_reason") or ""
-        if not finish_word and output_tokens is not None:
-            # Before 0.1.40 there was no reason: a reply with counts had come to its end.
-            finish_word = "stop"
+        # Before 0.1.40 there was no reason: a reply with counts had come to its end.
+        finish_word = last.get("done_reason") or ("" if output_tokens is None else "stop")
         usage = None
         # Up to 0.30 the count is without the cached part, and sometimes missing.
         if input_tokens is not None:
@@ -207,10 +205,8 @@ async def _facts(pages: ServerPages) -> ServerFacts:
 def _entry(listed: object, model_id: str) -> Any:  # noqa: ANN401 - JSON
     """The model's entry in a list of pulled models (`/api/tags`) or of loaded ones (`/api/ps`)."""
     name = _normal_name(model_id)
-    for model in rows(at(listed, "models")):
-        if _normal_name(text_at(model, "name")) == name:
-            return model
-    return None
+    models = rows(at(listed, "models"))
+    return next((model for model in models if _normal_name(text_at(model, "name")) == name), None)
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:

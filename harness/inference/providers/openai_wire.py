@@ -142,8 +142,7 @@ class OpenAIWire(HttpBackend):
         Raises for an error in the chunk, and for a chunk of another form.
         """
         choices = first_choices(chunk)
-        error = at(choices[0], "error") if choices else None
-        if error:
+        if choices and (error := at(choices[0], "error")):
             raise self._connection.refusal(error)
         part = self._part(chunk)
         return part is not None and reply.add(part, choices)

@@ -41,35 +41,33 @@ class WireReply:
     @property
     def is_whole(self) -> bool:
         """Whether its usage and its finish reason have come, the last things that count."""
-        is_counted = self.usage is not None and self.usage.get("prompt_tokens") is not None
-        return is_counted and finish_reason(self.finish_word or "") is not None
+        return None not in (at(self.usage, "prompt_tokens"), finish_reason(self.finish_word or ""))
 
     def add(self, chunk: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> bool:
         """Adds a chunk with its `first_choices`; returns whether it was a whole reply."""
         # 1. The fields beside the text: the last value of each counts.
-        model = chunk.get("model")
-        if isinstance(model, str) and model:
-            self._model_id = model
+        self._model_id = text_at(chunk, "model") or self._model_id
         # Kimi puts the usage into the reply, Groq into a field of its own.
         places = (chunk, *choices, chunk.get("x_groq"))
         usages = (_mapping(at(place, "usage")) for place in places)
-        self.usage = next(filter(None, usages), self.usage)
+        if usage := next(filter(None, usages), None):
+            # Some servers end with zeros: they take back nothing that was counted.
+            counted = {name: count for name, count in usage.items() if count}
+            self.usage = {**usage, **(self.usage or {}), **counted}
         self.timings = _mapping(chunk.get("timings")) or self.timings
         self.metrics = _mapping(chunk.get("metrics")) or self.metrics
         if not choices:
             return False
         # 2. The text, the reasoning and the calls, wherever servers put them.
         choice = choices[0]
-        message = choice.get("message")
-        delta = _mapping(choice.get("delta"))
+        message, delta = choice.get("message"), _mapping(choice.get("delta"))
         # Some servers answer a call that asks for a stream with one document.
         self.came_whole = isinstance(message, dict) and not delta and not self.has_begun
         self.has_begun = True
         part = _mapping(message) if self.came_whole else delta
         text, reasoning = divided(part.get("content"))
         reasoning += next(filter(None, (text_in(part.get(name)) for name in _REASONING)), "")
-        refusal = text_in(part.get("refusal"))
-        calls = call_pieces(part)
+        refusal, calls = text_in(part.get("refusal")), call_pieces(part)
         # 3. The end.
         finish_word = text_at(choice, "finish_reason")
         if (text or reasoning or calls) and not self.came_whole:
@@ -84,9 +82,8 @@ class WireReply:
         self._progress.add(
             text + refusal, reasoning=reasoning, calls=calls, is_whole=self.came_whole
         )
-        if extra := extra_of(part):
-            self._extra = joined(self._extra, extra)
-        self.finish_word = finish_word or self.finish_word
+        self._extra = joined(self._extra, extra_of(part))
+        self.finish_word = later_end(self.finish_word, finish_word)
         return self.came_whole
 
     def _check_alone(self, replies: int) -> None:
@@ -169,6 +166,13 @@ def finish_reason(word: str) -> FinishReason | None:
     return _REASONS.get(word.lower())
 
 
+def later_end(word: str | None, later: str | None) -> str | None:
+    """The word for a reply's end: a cut reply stays cut, though some servers then send `stop`."""
+    is_cut = finish_reason(word or "") in {"length", "content_filter"}
+    is_whole = finish_reason(later or "") in {"stop", "tool_calls"}
+    return word if is_cut and is_whole else later or word
+
+
 def proper_end(word: str) -> FinishReason:
     """As `finish_reason`; raises `StreamCut` for a word that is not known to be a proper end."""
     reason = finish_reason(word)
@@ -179,8 +183,8 @@ def proper_end(word: str) -> FinishReason:
 
 # --- parts of replies --------------------------------------------------------------------------
 
-# Fields with reasoning: of vLLM; of llama-server and most others; of OpenRouter, in parts.
-_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
+# Of vLLM; of llama-server and most others; of OpenRouter, in parts; of gateways, the last two.
+_REASONING = ("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_content")
 _REASONING_TYPE = re.compile("think|thought|reason")  # in the type of a part
 # Fields of a part that may have its text, or parts again.
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
@@ -188,28 +192,20 @@ _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
 
 def text_in(content: object) -> str:
     """The text of a content: a text, a part, or parts; "" for parts of any other kind."""
-    match content:
-        case str():
-            return content
-        case list():
-            return "".join(map(text_in, content))
-        case dict():
-            return next(filter(None, (text_in(content.get(name)) for name in _TEXTS)), "")
-    return ""
+    if isinstance(content, list):
+        return "".join(map(text_in, content))
+    if isinstance(content, dict):
+        return next(filter(None, (text_in(content.get(name)) for name in _TEXTS)), "")
+    return content if isinstance(content, str) else ""
 
 
 def divided(content: object) -> tuple[str, str]:
     """The answer and the reasoning of a content. Mistral and Databricks put both into parts."""
     if isinstance(content, str):
         return content, ""
-    answer: list[object] = []
-    reasoning: list[object] = []
-    for part in content if isinstance(content, list) else [content]:
-        if _REASONING_TYPE.search(str(at(part, "type"))):
-            reasoning.append(part)
-        else:
-            answer.append(part)
-    return text_in(answer), text_in(reasoning)
+    parts = content if isinstance(content, list) else [content]
+    thoughts = [part for part in parts if _REASONING_TYPE.search(str(at(part, "type")))]
+    return text_in([part for part in parts if part not in thoughts]), text_in(thoughts)
 
 
 def call_pieces(part: object) -> list[CallPiece]:
@@ -221,12 +217,10 @@ def call_pieces(part: object) -> list[CallPiece]:
         calls = [{"index": 0, "function": older_call}]
     for call in calls:
         arguments = at(call, "function", "arguments") or ""
-        if not isinstance(arguments, str):
-            # Some servers send an object in place of its text.
-            arguments = orjson.dumps(arguments).decode()
-        call_id = text_in(at(call, "id"))
-        name = text_in(at(call, "function", "name"))
-        pieces.append(CallPiece(whole(at(call, "index")), call_id, name, arguments, extra_of(call)))
+        # Some servers send an object in place of its text.
+        text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+        call_id, name = text_in(at(call, "id")), text_in(at(call, "function", "name"))
+        pieces.append(CallPiece(whole(at(call, "index")), call_id, name, text, extra_of(call)))
     return pieces
 
 
@@ -261,11 +255,9 @@ def joined(field: Any, piece: Any, name: str = "") -> Any:  # noqa: ANN401 - JSO
     if isinstance(field, list) and isinstance(piece, list):
         items = [*field]
         for item in piece:
-            continued = [n for n, earlier in enumerate(items) if _continues(item, earlier)]
-            if continued:
-                items[continued[0]] = joined(items[continued[0]], item)
-            else:
-                items.append(item)
+            continued = (n for n, earlier in enumerate(items) if _continues(item, earlier))
+            n = next(continued, len(items))
+            items[n : n + 1] = [joined(items[n], item) if n < len(items) else item]
         return items
     if isinstance(field, str) and isinstance(piece, str) and name not in _NAMING:
         return field + piece
@@ -280,11 +272,8 @@ def _continues(item: Any, earlier: Any) -> bool:  # noqa: ANN401 - JSON
     """Whether an item of a list is a further piece of an earlier one: of reasoning, mostly."""
     if not (isinstance(earlier, dict) and isinstance(item, dict)):
         return False
-    if earlier.get("type") != item.get("type"):
-        return False
-    # OpenRouter numbers its items.
-    if "index" in item or "index" in earlier:
-        return bool(earlier.get("index") == item.get("index"))
-    # litellm does not number them; an item ends with its signature.
+    # OpenRouter numbers its items; litellm does not, and an item ends with its signature.
     is_over = earlier.get("signature") or "data" in earlier or "thinking" not in earlier
-    return not is_over
+    is_numbered = "index" in item or "index" in earlier
+    continues = earlier.get("index") == item.get("index") if is_numbered else not is_over
+    return bool(continues and earlier.get("type") == item.get("type"))

@@ -231,6 +231,8 @@ def test_a_generation_that_the_server_breaks_off_is_no_reply(word):
 
 ASIDE = "Close it with </think>\nand write on."
 GREETING = llama_server_stream("Hello")
+MENTIONS = """<think> opens it.|<think> and </think> are marks.|</think> closes it.|<think>
+|<think>a</think>\n<answer>b</answer>|<reasoning>a</reasoning>\nb""".replace("\n|", "|").split("|")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +244,10 @@ GREETING = llama_server_stream("Hello")
         ((delta(reasoning_content="Which?"), *llama_server_stream(ASIDE)), "vllm", "Which?", ASIDE),
         (llama_server_stream("<think>Which?</think>", ASIDE), "openai", "Which?", ASIDE),
         ((*GREETING, delta(content="!"), BOOM), "openai", "", "Hello"),
+        *(
+            ((delta(reasoning="So"), *llama_server_stream(*mention)), "openai", "So", mention)
+            for mention in MENTIONS
+        ),
     ],
 )
 def test_what_is_said_is_told_apart_from_all_else(stream, backend, reasoning, text):

@@ -148,8 +148,8 @@ def test_how_a_reply_was_cut_makes_no_difference(text, data):
     ],
 )
 def test_a_closing_tag_alone_ends_what_the_prompt_has_opened(text, reasoning, answer):
-    assert split_whole(text, has_reasoning=False, tools=()) == (reasoning, answer, "")
-    assert split_whole(text, has_reasoning=True, tools=()) == ("", text, "")
+    assert split_whole(text, reasoning="", tools=()) == (reasoning, answer, "")
+    assert split_whole(text, reasoning="Hm.", tools=()) == ("", text, "")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_words_and_tags_without_end_take_no_time(head, words):
     text = head + "".join(words.format(number) for number in range(20_000))
     began = time.perf_counter()
     calls_in(text, TOOLS)
-    split_whole(text, has_reasoning=False, tools=TOOLS)
+    split_whole(text, reasoning="", tools=TOOLS)
     assert time.perf_counter() - began < 2
 
 

@@ -52,13 +52,16 @@ INNER = json.dumps(TOO_LONG)
         (500, {"error": "model runner crashed: libcuda.so not found"}, ServerError, "libcuda"),
         # Of a rate and not of a context.
         (429, {"error": "Your input and max_tokens exceed the tokens"}, RateLimited, "exceed"),
+        (429, [{"error": {"message": "spent"}}], RateLimited, "spent"),
         (429, {"error": {"code": "insufficient_quota"}}, AuthenticationFailed, "nothing left"),
         (402, {"error": {"message": "Insufficient credits"}}, AuthenticationFailed, "top it up"),
         (503, LOADING, Overloaded, "Loading model"),
         (529, nested("Overloaded"), Overloaded, "Overloaded"),
-        # In a stream that had begun, the body alone tells.
+        # In a stream that had begun, the body alone tells; MiniMax has codes of its own.
         (200, LOADING, Overloaded, "Loading model"),
         (200, {"error": "model 'x' not found"}, ModelNotFound, "'x'"),
+        (200, {"base_resp": {"status_code": 1002, "status_msg": "RPM"}}, RateLimited, "RPM"),
+        (200, {"base_resp": {"status_code": 1027, "status_msg": "no"}}, ServerError, "reply: no"),
         # Errors around a server's: OpenRouter, LiteLLM, TrueFoundry, Vercel, Cloudflare.
         (400, nested("Provider error", metadata={"raw": INNER}), ContextOverflow, "error: This"),
         (429, nested("Provider error", metadata={"raw": "busy"}), RateLimited, "error: busy"),
