@@ -164,11 +164,10 @@ class _Values:
         self._content: dict[Part, frozenset[str]] = {}
         self._factor: dict[Part, float] = {}  # multiplies the weight of a part's new content
         for section, section_contents in zip(sections, contents, strict=True):
-            last = len(section.parts) - 1
             for number, part in enumerate(section.parts):
                 content = frozenset(section_contents[number])
                 # The beginning and the end of a section count up to three times.
-                place = 1 + 0.5 / (1 + number) + 1.5 / (1 + last - number)
+                place = 1 + 0.5 / (1 + number) + 1.5 / (len(section.parts) - number)
                 # A part that shares words with the focus counts up to four times; the first words
                 # count most.
                 common = len(content & focus_words)
@@ -282,7 +281,6 @@ class SplitSection:
         body = ""
         for _, of_block in groupby(self.parts, key=lambda part: id(part.block)):
             texts = [kept.get(part, "") for part in of_block]
-            # One mark stands for a run of parts.
             is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)
             if any(texts):
                 text = _elided(texts)  # it begins with a mark if its first part is left out

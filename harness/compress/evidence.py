@@ -65,9 +65,7 @@ def condense_toward(
         return tuple(documents)
     by_document = [sections_of(document) for document in documents]
     document_of = [number for number, sections in enumerate(by_document) for _ in sections]
-    sections = split_sections(
-        [_in_pieces(section) for document in by_document for section in document]
-    )
+    sections = split_sections([_in_pieces(s) for document in by_document for s in document])
     kept: dict[Part, str] = {}
     shown_sections: set[int] = set()
     shown_documents: set[int] = set()
@@ -90,16 +88,14 @@ def condense_toward(
 
     # 1. Evidence.
     reserve = (1 - _NEAR_SHARE) * budget_chars
-    parts = [part for section in sections for part in section.parts]
-    for part, is_quoted in _evidence(draft, parts):
+    for part, is_quoted in _evidence(draft, [p for s in sections for p in s.parts]):
         part_chars = added_chars(part, part.text, kept)
         if take_room(part.section, part_chars, leaving=0 if is_quoted else reserve):
             kept[part] = part.text
 
     # 2. Headings of other sections, those of the same documents first.
     least_room = room * (1 - _OUTLINE_SHARE)
-    with_evidence = frozenset(shown_documents)
-    for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in with_evidence):
+    for index in sorted(range(len(sections)), key=lambda i: document_of[i] not in shown_documents):
         take_room(index, 0, leaving=least_room)
 
     # 3. The parts that add most, in the room that marks did not take.
@@ -107,8 +103,7 @@ def condense_toward(
     visible = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
     texts = [section.shown(kept) for section in visible]
     joined = [_joined(texts[span]) for span in spans]
-    joined_chars = sum(len(text) + frame_chars for text in joined if text)
-    gaps_chars = joined_chars - sum(map(len, texts))
+    gaps_chars = sum(len(text) + frame_chars for text in joined if text) - sum(map(len, texts))
     texts = filled(visible, kept, budget_chars=budget_chars - gaps_chars, focus=focus)
     # A section that ends with a mark needs no mark for the sections left out after it.
     joined = [_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans]
@@ -180,17 +175,23 @@ def _serving(
         for word in claim
         if word in parts_by_feature
     }
-    # A list, not a set: the order of the sums below must not differ between processes.
     quoted_runs = [run for run in _runs(claim, _RUN_WORDS) if run in parts_by_feature]
     lacks |= dict.fromkeys(quoted_runs, _QUOTED_WEIGHT)
     for turn in count():
         # Up to three parts for the claim's words, and as many as it takes for its quotations.
         if not lacks or (turn >= _NEAREST and not lacks.keys() & quoted_runs):
             return
-        weights: dict[int, float] = defaultdict(float)
-        for feature, weight in lacks.items():
+        # Rare features first, until a part has more than is left (MaxScore, Turtle and Flood 1995).
+        weights: dict[int, float] = {}
+        most, left = 0.0, sum(lacks.values()) + 1e-6  # more than sums are off by
+        for feature in sorted(lacks, key=lambda feature: len(parts_by_feature[feature])):
+            if most > left:
+                break
+            left -= lacks[feature]
             for number in parts_by_feature[feature]:
-                weights[number] += weight
+                if number not in weights:
+                    weights[number] = math.fsum(lacks[f] for f in lacks.keys() & features[number])
+                    most = max(most, weights[number])
         # Of equal parts, the first in the documents is taken: the result is always the same.
         best = min(weights, key=lambda n: (-weights[n], n))
         yield best, weights[best]

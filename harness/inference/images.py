@@ -86,8 +86,8 @@ class Image:
         head, _, body = url.partition(";base64,")
         with suppress(ValueError):  # for letters that are not ASCII, it is no `binascii.Error`
             if head.startswith("data:") and body:
-                letters = "".join(unquote(body).split()).translate(_URL_SAFE)
-                return cls.from_bytes(base64.b64decode(letters, validate=True))
+                body = "".join(unquote(body).split()).translate(_URL_SAFE).rstrip("=")
+                return cls.from_bytes(base64.b64decode(body + -len(body) % 4 * "=", validate=True))
         raise InvalidInput(
             f"the address of the image is {url!r:.80}; give one that begins with http://, https:// "
             "or data:image/…;base64, and has nothing but base64 behind that",

@@ -44,8 +44,10 @@ def test_an_image_says_itself_what_kind_it_is(data, kind, tmp_path):
         base64.encodebytes,
         base64.urlsafe_b64encode,
         lambda data: quote(base64.b64encode(data), safe="").encode(),
+        lambda data: base64.b64encode(data).rstrip(b"="),
+        lambda data: base64.b64encode(data) + b"==",
     ],
-    ids=["in lines", "for URLs", "escaped"],
+    ids=["in lines", "for URLs", "escaped", "without padding", "with too much of it"],
 )
 def test_a_data_address_has_the_bytes_however_they_are_spelled(respelled):
     data = PNG + bytes(range(256))
