@@ -116,21 +116,28 @@ def _loaded() -> WordLlamaInference:
 
 def normalized(vectors: Vectors) -> Vectors:
     """The vectors with unit length; zeros stay zeros."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    smallest = np.finfo(np.float32).tiny
+    # Scaled first, since squares may be beyond float32; by a power of 2, which rounds nothing.
+    largest = np.abs(vectors).max(axis=-1, keepdims=True)
+    scaled = np.ldexp(vectors, -np.frexp(largest)[1])
+    lengths = np.linalg.norm(scaled, axis=-1, keepdims=True)
     # With a type, since the stubs of numpy 2.3 and 2.4 infer different ones.
-    unit: Vectors = np.divide(vectors, np.maximum(lengths, smallest), dtype=np.float32)
+    unit: Vectors = np.divide(scaled, np.where(lengths, lengths, 1), dtype=np.float32)
     return unit
 
 
 def embed(embedder: Embedder, texts: Sequence[str]) -> Vectors:
     """The texts' vectors in unit length. Raises `InvalidInput` unless they are (n, d), finite."""
-    vectors = np.asarray(embedder.embed(texts), dtype=np.float32)
     expected = (len(texts), embedder.dimensions)
+    # Not asked about no texts, of which some make an array without columns.
+    reply = embedder.embed(texts) if texts else np.empty(expected)
+    with np.errstate(over="ignore"):  # a number that is too large becomes infinite
+        vectors = np.asarray(reply, dtype=np.float32)
     if vectors.shape != expected or not np.isfinite(vectors).all():
+        beyond = "nan or numbers beyond 3.4e38"
+        fault = beyond if vectors.shape == expected else f"shape {vectors.shape}"
         raise InvalidInput(
-            f"embedder '{embedder.name}' gave an array of shape {vectors.shape} for "
-            f"{len(texts)} texts; it must give {expected}, all finite",
+            f"embedder '{embedder.name}' gave an array with {fault} for {len(texts)} texts; it "
+            f"must give one of shape {expected}, all finite",
             code="embedder.wrong-vectors",
         )
     return normalized(vectors)
@@ -188,9 +195,8 @@ def unrelated_cosines(embedder: Embedder) -> UnrelatedCosines:
         InvalidInput: The embedder did not return vectors.
     """
     # Cosines of different embedders do not compare: some put unrelated texts at 0.1, others at 0.7.
-    # With `WordLlamaEmbedder` mean and limit are 0.02 and 0.16. They are the same between the
-    # questions of the Cranfield collection, which are about flight, and 7,710 passages of SQLite's
-    # documents.
+    # With `WordLlamaEmbedder` mean and limit are 0.02 and 0.16, as between Cranfield's questions,
+    # which are about flight, and 7,710 passages of SQLite's documents.
     vectors = embed(embedder, _TEXTS)
     cosines = (vectors @ vectors.T)[np.triu_indices(len(_TEXTS), k=1)].astype(np.float64)
     mean = min(_HIGHEST_LIMIT, float(cosines.mean()))

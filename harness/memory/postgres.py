@@ -413,12 +413,7 @@ _SHUTDOWNS = (psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown)
 
 
 # SQLite's type → PostgreSQL's.
-_TYPES = {
-    "INTEGER": "BIGINT",
-    "REAL": "DOUBLE PRECISION",
-    "BLOB": "BYTEA",
-    "WITHOUT ROWID": "",
-}
+_TYPES = {"INTEGER": "BIGINT", "REAL": "DOUBLE PRECISION", "BLOB": "BYTEA", "WITHOUT ROWID": ""}
 
 
 @cache

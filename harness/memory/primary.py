@@ -633,10 +633,7 @@ def _make_table(db: Statements, embedder: Embedder) -> str:
 
 
 def _put_vectors(
-    db: Statements,
-    embedder: Embedder,
-    sequences: Sequence[int] | Numbers,
-    vectors: Vectors,
+    db: Statements, embedder: Embedder, sequences: Sequence[int] | Numbers, vectors: Vectors
 ) -> None:
     """Stores the vectors of the passages that exist, in place of older ones."""
     db.executemany(

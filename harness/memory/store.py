@@ -36,16 +36,7 @@ from harness.memory.embedder import (
 from harness.memory.guard import Guard, refusal_of
 from harness.memory.lexical import LexicalIndex
 from harness.memory.minilm import MiniLmEmbedder
-from harness.memory.passage import (
-    Added,
-    Filter,
-    Hit,
-    Hits,
-    Passage,
-    Stats,
-    WantedTags,
-    wanted_tags,
-)
+from harness.memory.passage import Added, Filter, Hit, Hits, Passage, Stats, WantedTags, wanted_tags
 from harness.memory.primary import Numbers, PrimaryStore, Progress, judgement
 from harness.memory.ranking import Mode, fuse, is_relevant, novelty, recency, score
 from harness.memory.upkeep import Upkeep
@@ -355,7 +346,8 @@ class MemoryStore:
         #    passage may be among the best although many are more relevant.
         mean, unrelated = (0.0, 0.0) if cosines is None else self._unrelated
         fused = fuse(lexical_scores, cosines, least_cosine=mean)
-        count = _candidates_for(limit) if half_life_days is None else len(fused)
+        least = max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
+        count = least if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
         # With their texts, since a second question to a server would take longer than reading them.
         rows = self._primary.rows(best)
@@ -393,7 +385,7 @@ class MemoryStore:
         The first or second is None if that index was not asked, or is unavailable.
         """
         # Each index proposes more than are returned, since only what both propose can be fused.
-        depth = max(_candidates_for(limit), _PROPOSALS)
+        depth = max(_CANDIDATES_PER_HIT * limit, _PROPOSALS)
         # `until`, so that the search sees all that this store has written.
         search_words = partial(
             self._lexical.search, query, limit=depth, where=where, until=self._written
@@ -520,10 +512,6 @@ class MemoryStore:
 
     def _report(self, step: str, done: int, total: int) -> None:
         self._progress(step, done, total)  # looked up now, since `rebuild` may have set another
-
-
-def _candidates_for(limit: int) -> int:
-    return max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
 
 
 def _checked_limit(limit: object) -> int:

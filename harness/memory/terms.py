@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 LANGUAGES = (*stemmers(), "none")
 """Languages whose words can be stemmed (Snowball, in tantivy); `none` leaves words as they are."""
 
-_WITH_STOP_WORDS = frozenset(LANGUAGES) - {
-    *("arabic", "greek", "romanian", "tamil", "turkish", "none"),
-}
+_WITH_STOP_WORDS = set(LANGUAGES) - {"arabic", "greek", "romanian", "tamil", "turkish", "none"}
 
 # Part of the schema on disk: an index of another schema does not open, and is made again. So this
 # number has to be raised with every change to documents or words.
-_FORMAT = 8
+_FORMAT = 9
 
 K1, B = 1.2, 0.75  # BM25's parameters, which tantivy fixes
 
@@ -244,8 +242,6 @@ class LexicalSchema:
 
 def _count(phrase: tuple[str, ...], words: Sequence[str]) -> int:
     """How often a phrase is in a text of these words."""
-    if len(phrase) == 1:
-        return words.count(phrase[0])
     runs = zip(*(words[start:] for start in range(len(phrase))), strict=False)
     return sum(run == phrase for run in runs)
 
@@ -313,8 +309,21 @@ _PLUS_PLUS = re.compile(r"\b([^\W\d_]\w*)\+\+")
 _SHARP = re.compile(r"\b([A-Za-z])[#♯](?!\w)")
 
 
+# Parts of names in camelCase stand before the name: `getUserById`, `HTTPServer`, not `PDFs`. Longer
+# words are encoded data. Hyphen compounds are not joined: Cranfield is found no better.
+_LATIN = "A-Za-z0-9À-ɏ"
+_CAMEL = re.compile(
+    rf"(?<![{_LATIN}])(?![{_LATIN}]{{65}})(?:[A-Z]{{2,}}[a-z]{{2}}|"
+    rf"[A-ZÀ-Þ]*[a-z0-9ß-ɏ]++(?:(?<!\d)[A-ZÀ-Þ]|(?<=\d)[A-Z][a-z]))[{_LATIN}]*"
+)
+_PART = re.compile(r"(?<=[a-zß-ɏ])(?=[A-ZÀ-Þ])|(?<=\d)(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+_THOUSANDS = re.compile(r"[1-9](?<![\w.,].)\d{0,2}(?:,\d{3})+(?!\w|,\d)")
+
+
 def spaced(text: str) -> str:
     """The text as an analyzer needs it: folded, with blanks where words may end."""
+    text = _CAMEL.sub(lambda name: f"{_PART.sub(' ', name[0])} {name[0]}", text)
+    text = _THOUSANDS.sub(lambda number: f"{number[0]} {number[0].replace(',', '')}", text)
     words = in_twos(folded(text).translate(_UNMARKED))
     if any(sign in words for sign in ("++", "#", "♯")):  # few texts have one
         words = _SHARP.sub(r"\1 \1sharp ", _PLUS_PLUS.sub(r"\1 \1plusplus ", words))

@@ -13,7 +13,7 @@ from typing import Self
 
 import numpy as np
 
-from harness.memory.embedder import Embedder, Vectors, embed
+from harness.memory.embedder import Embedder, Vectors, embed, normalized
 from harness.memory.primary import Numbers, PrimaryStore, Progress
 
 _READ_AT_A_TIME = 4_000
@@ -133,7 +133,12 @@ class VectorIndex:
             matrix = matrix.with_room(len(self._primary))
         for start in range(position, last, _READ_AT_A_TIME):
             end = min(start + _READ_AT_A_TIME, last)
-            matrix = matrix.with_more(*self._primary.vectors_between(self._embedder, start, end))
+            numbers, vectors = self._primary.vectors_between(self._embedder, start, end)
+            # An earlier harness stored vectors of any length, and damaged ones may be infinite.
+            with np.errstate(over="ignore", invalid="ignore"):
+                is_unit = np.isclose(np.vecdot(vectors, vectors), 1, atol=1e-3)
+                vectors[~is_unit] = normalized(vectors[~is_unit])
+            matrix = matrix.with_more(numbers, vectors)
         return matrix.with_axes(), max(position, last)
 
     def _update_missing(self, position: int, last: int) -> None:

@@ -73,6 +73,7 @@ WRONG = {
     "a row short": np.ones((1, 3)),
     "a column short": np.ones((2, 2)),
     "not numbers": np.full((2, 3), np.nan),
+    "beyond float32": np.full((2, 3), 1e300),
 }
 
 
@@ -85,9 +86,21 @@ def test_an_embedder_that_breaks_its_promise_is_named(reply):
         unrelated_cosines(broken)
 
 
-def test_vectors_of_any_length_are_compared_by_their_direction():
-    long = SimpleNamespace(name="long", dimensions=2, embed=lambda _: [[3, 4], [0, 0.1], [0, 0]])
-    assert embed(long, ["one", "two", ""]) == pytest.approx(np.array([[0.6, 0.8], [0, 1], [0, 0]]))
+DIRECTIONS = {
+    "longer": ([3, 4], [0.6, 0.8]),
+    "shorter": ([0, 0.1], [0, 1]),
+    "squares too large": ([3e30, 4e30], [0.6, 0.8]),
+    "squares too small": ([3e-30, 4e-30], [0.6, 0.8]),
+    "the smallest": ([1e-44, 0], [1, 0]),
+    "no content": ([0, 0], [0, 0]),
+}
+
+
+@pytest.mark.parametrize(("vector", "unit"), DIRECTIONS.values(), ids=DIRECTIONS)
+def test_vectors_of_any_length_are_compared_by_their_direction(vector, unit):
+    plain = SimpleNamespace(name="plain", dimensions=2, embed=lambda texts: [vector for _ in texts])
+    assert embed(plain, ["one"])[0] == pytest.approx(np.array(unit))
+    assert embed(plain, []).shape == (0, 2)
 
 
 OFFLINE = """

@@ -49,6 +49,24 @@ WORDS = {
         "C++17, notepad++; c\uff03 a#b 1++",
         ["c", "cplusplus", "17", "notepad", "notepadplusplus", "c", "csharp", "a", "b", "1"],
     ),
+    "parts of names": (
+        "getUserById HTTPServer",
+        ["get", "user", "by", "id", "getuserbyid", "http", "server", "httpserver"],
+    ),
+    "parts in other letters": (
+        "使用getÜber utf8Map",
+        ["使用", "get", "uber", "getuber", "utf8", "map", "utf8map"],
+    ),
+    "names without parts": (
+        f"PDFs APIs A1B2C3 snake_case 東京Tokyo {'aB' * 40}",
+        ["pdfs", "apis", "a1b2c3", "snake", "case", "東京", "tokyo", "ab" * 40],
+    ),
+    "a name that ends in signs": ("fooBar++", ["foo", "bar", "foobar", "foobarplusplus"]),
+    "thousands": ("$1,000. 0,500 1,00", ["1", "000", "1000", "0", "500", "1", "00"]),
+    "many thousands": (
+        "1,234,567 and 24,2025",
+        ["1", "234", "567", "1234567", "and", "24", "2025"],
+    ),
     "digests, but nothing encoded": (f"{SHA_1} {SHA_256} {'QUJD' * 100}", [SHA_1, SHA_256]),
     # Normalised as a whole, this one would take minutes: accents are put in order.
     "nothing but accents": ("a" + "\u0301\u0327" * 100_000, ["a"]),

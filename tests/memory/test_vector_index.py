@@ -57,6 +57,15 @@ def test_it_catches_up_from_where_it_was(primary, open_index):
     assert index.matrix.search(X, limit=4, within=np.array([2, 4])) == {4: 1.0, 2: 0.0}
 
 
+def test_stored_vectors_are_compared_by_their_direction(primary, open_index):
+    # An earlier harness stored them as they came. The last is damaged.
+    long, damaged = np.float32([9, 1, 0]), np.float32([np.inf, 0, 0])
+    add(primary, [long, Y, 1e30 * X, damaged], FLAT)
+
+    assert nearest(open_index(), Y, limit=3) == [2, 1, 3]
+    assert open_index().matrix.search(X, limit=1) == {3: 1.0}
+
+
 def test_what_is_deleted_is_not_found_any_more(primary, open_index):
     add(primary, [X, Y, Z], FLAT)
     index = open_index()
