@@ -18,6 +18,7 @@ from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
 from harness.trace.journal_reader import Journal
+from harness.wiggum import loops_in
 
 
 def diagnose(journal: Journal) -> Diagnosis:
@@ -69,6 +70,15 @@ def _remarks(observed: Observed) -> Iterator[Notice]:
             code="diagnosis.from-cache",
             message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
             "from the cache.",
+        )
+    loops = [loop.rounds for loop in loops_in(observed.recorded) if loop.rounds]
+    failed = [rounds for rounds in loops if not any(r.passed for r in rounds)]
+    if failed:
+        scores = ", ".join(f"{r.composite:.3g}" for r in failed[0])
+        yield Notice(
+            code="diagnosis.loops-not-passed",
+            message=f"{len(failed)} of {counted(len(loops), 'loop')} had no draft that "
+            f"passed; of the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
         )
     # Each part of a resumed run takes the outputs of all parts before it.
     if reused := {(reuse.node, reuse.item): None for reuse in observed.recorded[events.Reuse]}:

@@ -22,7 +22,14 @@ from harness.files import write_whole, writing
 from harness.graph.values import plain_json
 from harness.rows import Row, RowFile, check_output, replace_rows, rows_saved, write_rows
 from harness.rubric import Scored
-from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, Shard, epoch_of, failure_of
+from harness.session.batch_rows import (
+    BatchRows,
+    DraftRows,
+    RowFailure,
+    Shard,
+    epoch_of,
+    failure_of,
+)
 from harness.session.result import RunResult
 from harness.text.value_text import text_of
 from harness.trace import (

@@ -359,7 +359,9 @@ def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> 
     return {call.id: usd for call in calls if (usd := usd_of(call)) is not None}
 
 
-def pricing(endpoints: Iterable[EndpointEvent]) -> Callable[[Request | ReplyAgain], float | None]:
+def pricing(
+    endpoints: Iterable[EndpointEvent],
+) -> Callable[[Request | ReplyAgain], float | None]:
     """A function for what a call cost by its tokens, in dollars; None if its price is unknown."""
     prices = {price.model: price for price in endpoints}
 

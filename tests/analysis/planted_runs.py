@@ -53,6 +53,9 @@ class PlantedRun:
     def instant(self, name: str, *, span: int | None = None, **said: Any) -> None:
         self._instant(name, 0, span, **said)
 
+    def round(self, loop: int, **said: Any) -> None:
+        self._instant("round", 0, loop, **said)
+
     def endpoint(self, tag: str, **settings: Any) -> None:
         self._instant("endpoint", 0, None, model=tag, **settings)
 

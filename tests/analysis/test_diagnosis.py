@@ -445,6 +445,20 @@ def test_outputs_that_were_reused_are_told(tmp_path: Path) -> None:
     assert "2 calls of 'plan' and 'text'" in str(remark)
 
 
+def test_a_loop_without_a_draft_that_passed_is_told(tmp_path: Path) -> None:
+    run = PlantedRun()
+    # The second loop was killed in its first round, and resumed.
+    for key, passes in (("a#1", (False, False)), ("b#1", (False,)), ("b#1", (False, True))):
+        loop = run.span("wiggum", 0, 9, run.root, key=key)
+        for number, passed in enumerate(passes):
+            run.round(loop, composite=5.0 + number, passed=passed)
+
+    (remark,) = diagnose(run.journal(tmp_path)).remarks
+    assert remark.code == "diagnosis.loops-not-passed"
+    assert "1 of 2 loops" in str(remark)
+    assert "scored 5, 6 points" in str(remark)
+
+
 # --- runs that did not end well --------------------------------------------------------------
 
 
