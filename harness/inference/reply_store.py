@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import json
 import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
-from itertools import count
 from pathlib import Path
 
 import orjson
@@ -118,8 +118,8 @@ class KeptReplies:
         self._identities: dict[str, str] = {}
         self._is_finished = False
         self._trace = trace
-        # Node call → the label and the key of a call → the numbers of equal calls.
-        self._taken = defaultdict[str, defaultdict[str, set[int]]](lambda: defaultdict(set))
+        # Node call → the label and the key of a call → numbers that equal calls leave free, a heap.
+        self._free = defaultdict[str, dict[str, list[int]]](dict)
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(
@@ -137,9 +137,10 @@ class KeptReplies:
         call = f"{label}\n{call_key(request, identity=self._identity(request.model))}"
         # 1. Number it among equal calls, before anything is awaited: calls that are made together
         #    differ only by their order, and each has its own reply.
-        used = self._taken[label.partition(VARIATION)[0]][call]
-        number = next(candidate for candidate in count(1) if candidate not in used)
-        used.add(number)
+        free = self._free[label.partition(VARIATION)[0]].setdefault(call, [1])
+        number = heapq.heappop(free)
+        if not free:  # none had it or a higher number
+            free.append(number + 1)
         key = hashlib.sha256(f"{call}\n{number}".encode()).hexdigest()
         # 2. Find the stored reply.
         slot.stored = await self._stored_reply(key, request)
@@ -147,14 +148,14 @@ class KeptReplies:
         try:
             yield slot
         except BaseException:
-            used.remove(number)  # for the call that repeats this one
+            heapq.heappush(free, number)  # for the call that repeats this one
             raise
         if slot.reply is not None:
             self._keep(key, slot.reply)
 
     def give_again(self, label: str) -> None:
         """Gives a node call, which begins again, the replies that it got before."""
-        self._taken.pop(label, None)
+        self._free.pop(label, None)
 
     def drop(self) -> None:
         """Notes that there is nothing left to resume, so that `close` deletes the file."""
@@ -168,8 +169,7 @@ class KeptReplies:
 
     async def _stored_reply(self, key: str, request: ChatRequest) -> Completion | None:
         asked_ns = self._trace.now_ns()
-        stored = _read_completion(await self._log.find(key))
-        if stored is None:
+        if (stored := _read_completion(await self._log.find(key))) is None:
             return None
         # The key has the settings of the requested endpoint, and not of a fallback that answered.
         fallback = stored.endpoint
