@@ -64,7 +64,8 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
             case _ if _is_allowed(name, value):
                 result[name] = value
             case _ if name not in _HANDLED and value is not None:
-                text = json.dumps(value, default=str, separators=(",", ":"), ensure_ascii=False)
+                plain = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+                text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
                 notes.append(f"{name}: {text}")
     if "properties" in result:
         result.setdefault("type", "object")

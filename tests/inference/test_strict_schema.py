@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -208,6 +209,9 @@ def test_keywords_that_strict_mode_lacks_are_told_in_the_description():
     label = strict_schema(ReplyType(Box[int]).schema)["properties"]["label"]
 
     assert label["anyOf"][0]["description"] == 'A label. (default: "none"; minLength: 2)'
+    assert (
+        strict_schema({"type": "number", "default": math.nan})["description"] == "(default: null)"
+    )
 
 
 def test_a_refused_schema_is_told_in_words_from_then_on_and_no_other_is():
