@@ -59,12 +59,12 @@ def harness_recording(request: pytest.FixtureRequest) -> object:
         name = name[: _MOST_BYTES - len(checksum)] if checksum else name
         return request.path.parent / "recordings" / f"{name}{checksum}.jsonl"
 
-    records = request.config.getoption("--harness-record")
     test = request.node.nodeid.partition("::")[2]
     # Without a checksum, `test[C]` and `test[C++]` would have one file.
     is_plain = re.fullmatch(r"[\w:]+(\[[\w.-]*[\w.]\])?", test) and len(test) <= _MOST_BYTES
     path = place(test, "" if is_plain else f".{crc32(test.encode()):08x}")
     older = place(request.node.name)  # before names had a class and a checksum
-    if not records and not path.exists() and older.exists():
-        path = older
-    return Recording(path, record=records)
+    recording = Recording(path, record=request.config.getoption("--harness-record"))
+    if not recording._record and not path.exists() and older.exists():  # noqa: SLF001 - knows the variable
+        return Recording(older)
+    return recording

@@ -100,9 +100,7 @@ class Recording:
                 replies.setdefault(line["key"], []).append(line["reply"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ScriptMismatch(
-                f"is no recording ({error}); {_REMEDY}",
-                path=self._path,
-                code="script.no-recording",
+                f"is no recording ({error}); {_REMEDY}", path=self._path, code="script.no-recording"
             ) from error
         self._lines, self._replies = [head, *lines], replies
         return head

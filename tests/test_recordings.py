@@ -205,6 +205,9 @@ def test_each_test_has_a_recording_of_its_own(pytester, monkeypatch) -> None:
     older = pytester.mkdir("recordings") / "test_a.test_it.jsonl"
     older.touch()
     assert re.findall(r"test_a\S+jsonl", pytest_says(pytester, "-s", "-k", "Tea")) == [older.name]
+    # Recorded into it, one test's replies would be those of all three.
+    monkeypatch.setenv("HARNESS_RECORD", "1")
+    assert older.name not in pytest_says(pytester, "-s")
 
 
 def test_the_plugin_costs_a_project_without_pipelines_nothing() -> None:
