@@ -49,10 +49,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 def _failure_limit(text: str) -> float:
     """An int if the limit is a number of failures, such as `20`; a share for `50%` and `0.5`."""
-    is_percentage = text.endswith("%")
     with suppress(ValueError):
-        number = float(text.removesuffix("%")) / (100 if is_percentage else 1)
-        is_share = is_percentage or 0 < number < 1
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        is_share = text.endswith("%") or 0 < number < 1
         if 0 <= number <= 1 if is_share else number >= 0 and number.is_integer():
             return number if is_share else int(number)
     raise ValueError(f"'{text}' is neither a number of rows nor a share, such as 50%")

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
@@ -147,8 +148,7 @@ def is_attended() -> bool:
 
 def results() -> Console:
     """A console on standard output."""
-    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Shown(width=None if has_width else _PIPED_WIDTH)
+    return Shown(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH)
 
 
 def show(
@@ -282,6 +282,16 @@ class Command(click.Command):
     """
 
     arguments_are_journals = False
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command.parse_args`; refuses NaN, which click takes for any range."""
+        rest = super().parse_args(ctx, args)
+        for option in self.params:
+            if isinstance(amount := ctx.params.get(option.name or ""), float) and not isfinite(
+                amount
+            ):
+                raise click.BadParameter(f"{amount} is not a finite number", ctx, option)
+        return rest
 
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""

@@ -37,9 +37,8 @@ class Defaults:
     def of(self, path: Path | None) -> dict[str, Any]:
         """Name → value, for the passages of a file, or of standard input."""
         file = "" if path is None else str(path)
-        source = file if self.source is None else self.source
         values = {"title": self.title, "quality": self.quality, "metadata": self.metadata}
-        return {**values, "source": source}
+        return {**values, "source": file if self.source is None else self.source}
 
 
 class _Line(BaseModel):

@@ -198,13 +198,9 @@ def _count(node: NodeState) -> str:
 
 
 def _details(node: NodeState) -> Text:
-    text = ", ".join(
-        f"{node.counts[status]:,} {words}"
-        for status, words in _DETAILS.items()
-        if node.counts[status]
-    )
-    style = "red" if node.counts["failed"] else "dim"
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    counts = ((node.counts[status], words) for status, words in _DETAILS.items())
+    text = ", ".join(f"{count:,} {words}" for count, words in counts if count)
+    return Text(text, "red" if node.counts["failed"] else "dim", no_wrap=True, overflow="ellipsis")
 
 
 def _seconds(node: NodeState) -> str:
@@ -305,8 +301,7 @@ class NodeState:
         """From the first call's start to now, or to the last call's end; None before."""
         if self._began_s is None:
             return None
-        until_s = time.monotonic() if self.counts["running"] else self._changed_s
-        return until_s - self._began_s
+        return (time.monotonic() if self.counts["running"] else self._changed_s) - self._began_s
 
 
 @dataclass

@@ -134,8 +134,7 @@ def load_evaluated(target: str) -> Evaluation | Pipeline:
 
 def _load(target: str, *kinds: type[Loaded]) -> Loaded:
     file, _, name = target.partition(":")
-    path = _find_file(file)
-    values = vars(_import_file(path))
+    values = vars(_import_file(path := _find_file(file)))
     objects: dict[str, Loaded] = {}
     noun = ""
     # Of the first kind that the file has; with a name, of the first that has this name.

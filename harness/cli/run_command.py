@@ -80,9 +80,7 @@ run_options = together(
         help="Store of passages for later runs, in place of [memory] path.",
     ),
     click.option("--max-tokens", type=_COUNT, help="Limit on tokens of all calls, in and out."),
-    click.option(
-        "--max-cost-usd", type=_AMOUNT, help=("Limit on the cost of all calls with a known price.")
-    ),
+    click.option("--max-cost-usd", type=_AMOUNT, help="Limit on the cost of all priced calls."),
     click.option("--max-seconds", type=_AMOUNT, help="Limit on seconds, and 1 s to wrap up."),
     click.option("--max-calls", type=_COUNT, help="Limit on calls to models."),
     click.option(

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, get_args
 
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic.types import PositiveFloat
+from pydantic.types import FiniteFloat, PositiveFloat
 
 from harness.errors import Mistake, did_you_mean
 from harness.hardware import CacheType, parse_bytes
@@ -226,11 +226,11 @@ class Endpoint(BaseModel):
     family: str | None = None
     """The family of models that this one descends from, such as `qwen`, where its name and its file
     do not tell. A model does not evaluate its own family's output."""
-    usd_per_hour: float | None = Field(default=None, ge=0)
+    usd_per_hour: FiniteFloat | None = Field(default=None, ge=0)
     """Dollars per hour of its machine, for the report; only one endpoint of a machine has it."""
-    usd_per_million_input_tokens: float | None = Field(default=None, ge=0)
+    usd_per_million_input_tokens: FiniteFloat | None = Field(default=None, ge=0)
     """The provider's price; litellm knows its providers' prices."""
-    usd_per_million_output_tokens: float | None = Field(default=None, ge=0)
+    usd_per_million_output_tokens: FiniteFloat | None = Field(default=None, ge=0)
     """The provider's price."""
 
     @model_validator(mode="before")

@@ -90,9 +90,9 @@ class Limits:
                     f"{name} is {limit!r:.80}; give a number, or leave it out",
                     code="loop.limit-wrong-type",
                 )
-            if limit is not None and not limit > 0:
+            if limit is not None and not 0 < limit < float("inf"):
                 raise InvalidInput(
-                    f"{name} is {limit:g}; it must be more than 0, or left out",
+                    f"{name} is {limit:g}; it must be more than 0 and finite, or left out",
                     code="loop.limit-not-positive",
                 )
 
@@ -105,9 +105,8 @@ class Limits:
 
     def said(self, limit: LimitName) -> str:
         """A limit as messages show it: `max_tokens = 4000`."""
-        name = FIELD_OF[limit]
-        value = getattr(self, name)
-        return f"{name} = {value if isinstance(value, int) else format(value, '.10g')}"
+        value = getattr(self, FIELD_OF[limit])
+        return f"{FIELD_OF[limit]} = {value if isinstance(value, int) else format(value, '.10g')}"
 
 
 def merged(*limits: Limits | None) -> Limits:

@@ -188,10 +188,7 @@ async def open(  # noqa: A001 - harness.open
     with warnings_heard_by(tracer.warned):
         async with setup.opened(tracer, required=required) as models:
             meter = Meter(
-                limits=limits or Limits(),
-                endpoints=endpoints,
-                tracer=tracer,
-                whose="session",
+                limits=limits or Limits(), endpoints=endpoints, tracer=tracer, whose="session"
             )
             # Passages are also embedded in the background, outside of any run: the session's limits
             # count these calls too.

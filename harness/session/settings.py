@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    FiniteFloat,
     InstanceOf,
     ValidationError,
     field_validator,
@@ -236,9 +237,9 @@ class LimitSettings(SettingsTable):
 
     max_tokens: int | None = Field(default=None, gt=0)
     """Of all calls together, in and out."""
-    max_cost_usd: float | None = Field(default=None, gt=0)
+    max_cost_usd: FiniteFloat | None = Field(default=None, gt=0)
     """Of all calls whose price is known."""
-    max_seconds: float | None = Field(default=None, gt=0)
+    max_seconds: FiniteFloat | None = Field(default=None, gt=0)
     """By the clock; a resumed run does not count the time in between."""
     max_calls: int | None = Field(default=None, gt=0)
     """Of models; replies from the cache do not count."""

@@ -132,7 +132,7 @@ def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project:
         ("llama9:70b",),
         ("8B", "--bandwidth", "100 GB", "--device", "l4"),
         ("8B", "--memory", "much"),
-        ("8B", "--rate", "0"),
+        ("8B", "--rate", "nan"),
         ("8B", "--device", "h10"),
         ("8B", "--device", "gpu7"),
         ("8B", "--quantization", "Q4"),

@@ -157,7 +157,7 @@ INVALID = {
     "[budget]\ncapacity = 'lots'\n": (2, "8 GiB"),
     "[budget]\n[budget.devices.machine]\ncapacity = '1 GiB'\n": (1, "[budget]"),
     RESERVE: (1, "nothing"),
-    "[limits]\n\nmax_cost_usd = nan\n": (3, "greater than 0"),
+    "[limits]\n\nmax_cost_usd = inf\n": (3, "finite number"),
     "[roles]\nevaluator = [1]\n": (2, "roles.evaluator"),
     "[separation]\nsame_family = 'maybe'\n": (2, "allow, refuse"),
     "[endpoints.a]\npath = 'm.gguf'\ndevice = 'gpux'\n": (3, "'auto'"),

@@ -28,7 +28,7 @@ from harness.wiggum import LoopPolicy
     ("kind", "limits", "code"),
     [
         (Limits, {"max_tokens": 0}, "loop.limit-not-positive"),
-        (Limits, {"max_cost_usd": -1.5}, "loop.limit-not-positive"),
+        (Limits, {"max_cost_usd": math.inf}, "loop.limit-not-positive"),
         (Limits, {"max_seconds": math.nan}, "loop.limit-not-positive"),
         (LoopPolicy, {"max_rounds": 0}, "loop.number-not-positive"),
         (LoopPolicy, {"revise_from": "first"}, "loop.choice-unknown"),
