@@ -177,9 +177,7 @@ def is_undecided(
         name, floor = dimension.name, dimension.floor
         if floor is None or name not in verdict.vector:
             continue
-        scores = [
-            [rubric.shared(name, v.vector[name]) for v in of_judge] for of_judge in judgements
-        ]
+        scores = [[rubric.shared(name, v.vector[name]) for v in judge] for judge in judgements]
         highest = rubric.shared(name, verdict.vector[name]) + _half_width(scores, near=near)
         # The draft fails by this floor, whatever its composite turns out to be.
         if round(highest - rubric.shared(name, floor), 9) < 0:

@@ -181,8 +181,7 @@ def _shape(rubric: Rubric, dimension: Dimension, *, explained: bool) -> str:
         '"issues": [{"section": "<heading>", "problem": "<sentence>"}]',
     )
     rules = (f'"{key}": <true or false>' for key in rule_keys(dimension))
-    fields = [*(reasons if explained else ()), *rules, f'"score": <{number}>']
-    return "{" + ", ".join(fields) + "}"
+    return "{" + ", ".join([*(reasons if explained else ()), *rules, f'"score": <{number}>']) + "}"
 
 
 def _fenced(text: str, mark: str) -> str:
@@ -232,9 +231,9 @@ def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     sources_chars = min(framed_chars, round(_LEAST_SOURCES_SHARE * room_chars))
     # 2. The draft.
     focus = "\n".join((draft.task, *(d.judge for d in rubric.judged if d.judge)))
-    draft_chars = min(room_chars - sources_chars, limits.cap or room_chars)
+    most_chars = min(room_chars - sources_chars, limits.cap or room_chars)
     text = condense(
-        draft.text, budget_chars=limits.evaluate_over, cap_chars=draft_chars, focus=focus
+        draft.text, budget_chars=limits.evaluate_over, cap_chars=most_chars, focus=focus
     )
     # 3. The sources, in what the draft leaves.
     shown_sources = condense_toward(

@@ -240,15 +240,13 @@ def reach_verdict(
         )
     counted = [d for d in rubric.dimensions if d.name in by_name]
     composite = _composite(rubric, by_name.values())
-    below_floor = [
-        d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
-    ]
+    failed = [d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor]
     # Words of the loop fail a draft as a floor does, whatever its composite.
     echo = [ECHO] if ECHO in by_name else []
     gates = shut_gates(rubric, by_name.values())
     # Without the score of a required check, the composite is not of the whole rubric.
     missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
-    passed = composite >= rubric.pass_at and not below_floor and not echo
+    passed = composite >= rubric.pass_at and not failed and not echo
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
         # Each judgement that passes the draft has looked at the floors for itself.
         passed = judges.pass_share > 0.5
@@ -258,7 +256,7 @@ def reach_verdict(
         scores=tuple(by_name[name] for name in (*(d.name for d in counted), *echo)),
         composite=composite,
         passed=passed and not gates and not missing,
-        below_floor=(*below_floor, *echo),
+        below_floor=(*failed, *echo),
         gates=gates,
         unjudged=unjudged,
         unjudged_reasons=reasons,

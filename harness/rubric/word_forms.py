@@ -22,9 +22,7 @@ def phrases_in(
         matches |= {phrase for phrase in phrases if _stands_in_capitals(phrase, text)}
     if forms and language is not None:
         lemmas = _lemmas_of(text, language)
-        matches |= {
-            phrase for phrase in phrases if _stands_in(_lemmas_of(phrase, language), lemmas)
-        }
+        matches |= {p for p in phrases if _stands_in(_lemmas_of(p, language), lemmas)}
     return [phrase for phrase in phrases if phrase in matches]
 
 

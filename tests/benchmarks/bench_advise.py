@@ -45,10 +45,7 @@ from harness.session import Settings
 from harness.session.settings import demo_endpoint
 
 KEY = "BENCH_ADVISE_KEY"
-KNOWN = [
-    Burst(1, 48, 48),
-    Burst(1, 512, 64),
-]
+KNOWN = [Burst(1, 48, 48), Burst(1, 512, 64)]
 PREDICTED = [
     Burst(2, 48, 48),
     Burst(4, 256, 64),

@@ -122,9 +122,7 @@ def beside(rows: int) -> Iterator[Figure]:
     yield Figure("equal results, 1 if so", float(singles == batch), "aim 1")
 
 
-def timed(
-    work: Coroutine[Any, Any, dict[str, object]],
-) -> tuple[float, dict[str, object]]:
+def timed(work: Coroutine[Any, Any, dict[str, object]]) -> tuple[float, dict[str, object]]:
     begun = time.perf_counter()
     found = asyncio.run(work)
     return time.perf_counter() - begun, found
@@ -147,10 +145,7 @@ async def single_runs(rows: Rows, root: str, folder: Path) -> dict[str, object]:
 
 async def one_batch(rows: Rows, root: str, folder: Path) -> dict[str, object]:
     done = await five().batch(
-        rows,
-        output=folder / "out.jsonl",
-        max_parallel=PARALLEL,
-        settings=settings(root, folder),
+        rows, output=folder / "out.jsonl", max_parallel=PARALLEL, settings=settings(root, folder)
     )
     return dict(done.outputs)
 

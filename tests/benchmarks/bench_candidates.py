@@ -38,8 +38,7 @@ STARTED_NS = time.time_ns()
 """In every draft, so that a server that was asked before has not seen it either."""
 
 RUBRIC = Rubric(
-    title="Guide",
-    dimensions=(Dimension(name="clear", judge="Does every section say what to do?"),),
+    title="Guide", dimensions=(Dimension(name="clear", judge="Does every section say what to do?"),)
 )
 
 

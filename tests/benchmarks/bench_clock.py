@@ -97,11 +97,7 @@ def of_embedded(calls: int) -> Iterator[Row]:
     }
     command = [sys.executable, embedded_child.__file__]
     with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -116,11 +112,7 @@ def of_server(engine: str, url: str, model_id: str, backend: str, calls: int) ->
         with tempfile.TemporaryDirectory() as name:
             with proxied(url, Path(name) / "proxy.jsonl") as address:
                 endpoint = Endpoint(
-                    tag="small",
-                    url=address,
-                    model_id=model_id,
-                    backend=backend,
-                    drop=("seed",),
+                    tag="small", url=address, model_id=model_id, backend=backend, drop=("seed",)
                 )
                 run_id, made = asyncio.run(run(endpoint, Path(name), calls, beside))
             noted = {}

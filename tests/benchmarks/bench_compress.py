@@ -35,13 +35,7 @@ from pathlib import Path
 from figures import Figure, print_figures
 from markdown_it import MarkdownIt
 
-from harness.compress import (
-    Section,
-    condense,
-    condense_toward,
-    sections_of,
-    sentences_of,
-)
+from harness.compress import Section, condense, condense_toward, sections_of, sentences_of
 from harness.compress.markdown import blocks_of
 from harness.rubric import Draft, load_rubric
 from harness.rubric.checks import CHECKS, Check

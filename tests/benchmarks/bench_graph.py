@@ -299,8 +299,7 @@ def compared(shape: str, nodes: int, seconds: dict[str, float]) -> Iterator[Figu
         yield Figure(f"{shape}: pydantic-graph / ours", seconds[PYDANTIC] / ours)
     if LANGGRAPH_DURABLE in seconds:
         yield Figure(
-            f"{shape}: LangGraph with SQLite / ours with node",
-            seconds[LANGGRAPH_DURABLE] / durable,
+            f"{shape}: LangGraph with SQLite / ours with node", seconds[LANGGRAPH_DURABLE] / durable
         )
 
 

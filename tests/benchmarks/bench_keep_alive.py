@@ -175,9 +175,7 @@ async def embedded() -> AsyncIterator[Scene]:
 async def router() -> AsyncIterator[Scene]:
     """A llama-server router with two models."""
     server = LlamaRouter(
-        models={tag: Routed() for tag in (PRODUCER, CRITIC)},
-        load_s=LOAD_S,
-        reply_s=REPLY_S,
+        models={tag: Routed() for tag in (PRODUCER, CRITIC)}, load_s=LOAD_S, reply_s=REPLY_S
     )
     async with server:
         yield _served(server, "router", "llamacpp", server.url)
@@ -250,10 +248,7 @@ def _scene(host: str, backend: str, url: str) -> Scene:
         for tag in (PRODUCER, CRITIC)
     }
     return Scene(
-        host=host,
-        endpoints=endpoints,
-        capacity_bytes=int(1.5 * GIB),
-        server_loads=lambda: None,
+        host=host, endpoints=endpoints, capacity_bytes=int(1.5 * GIB), server_loads=lambda: None
     )
 
 

@@ -106,10 +106,7 @@ def quality(directory: Path) -> Iterator[Part]:
     collection = JudgedCollection.read(directory)
     embedder = WordLlamaEmbedder()
     figures: Figures = {}
-    with (
-        tempfile.TemporaryDirectory() as kept,
-        MemoryStore.open(kept, embedder=embedder) as store,
-    ):
+    with tempfile.TemporaryDirectory() as kept, MemoryStore.open(kept, embedder=embedder) as store:
         added = store.add(collection.passages)
         say(
             f"{directory.name}: {len(added.new):,} passages new, {len(added.merged)} merged, "

@@ -70,11 +70,7 @@ def main() -> None:
 def served(options: argparse.Namespace) -> list[Endpoint]:
     return [
         Endpoint(
-            tag=f"m{number}",
-            backend="llamacpp",
-            url=one,
-            device=options.device,
-            max_parallel=1,
+            tag=f"m{number}", backend="llamacpp", url=one, device=options.device, max_parallel=1
         )
         for number, one in enumerate(options.url, start=1)
     ]

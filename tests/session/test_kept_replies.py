@@ -225,10 +225,7 @@ def test_the_same_code_does_not_get_the_replies_again_that_failed_it(settings, t
     assert asked == ([(0, None), (0.3, 1), (0.3, 2)] if not temperature else [(1, None)] * 3)
 
 
-@pytest.mark.parametrize(
-    ("error", "asked"),
-    [(ValueError, ["Write."] * 3), (OSError, ["Write."])],
-)
+@pytest.mark.parametrize(("error", "asked"), [(ValueError, ["Write."] * 3), (OSError, ["Write."])])
 def test_of_a_group_of_errors_its_reason_decides_about_other_replies(settings, error, asked):
     async def said(run: Run) -> str:
         text = await run.chat("producer", "Write.", temperature=1.0)

@@ -245,11 +245,7 @@ def _shifts(
 
 
 def _preference(
-    pairs: Sequence[Pair],
-    rubrics: Rubrics,
-    *,
-    aim: RiskAim,
-    attempts: Attempts,
+    pairs: Sequence[Pair], rubrics: Rubrics, *, aim: RiskAim, attempts: Attempts
 ) -> Preference:
     def difference(first: Values, second: Values) -> Difference:
         estimate = resamples.estimate(second - first, confidence=aim.confidence)

@@ -213,11 +213,9 @@ def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float
     names_by_people = {name for draft in drafts for name in draft.people}
     if any(draft.accept for draft in drafts):
         # A draft on which nobody decided is left out, whatever its scores.
-        decisions = [
-            statistics.fmean(d.accept.values()) > 0.5 if d.accept else None for d in drafts
-        ]
+        accepts = [statistics.fmean(d.accept.values()) > 0.5 if d.accept else None for d in drafts]
     else:
-        decisions = [_is_accepted(d, rubric, names_by_people, accept_at) for d in drafts]
+        accepts = [_is_accepted(d, rubric, names_by_people, accept_at) for d in drafts]
     # Without any score of an optional dimension, there was no evaluator to ask.
     names = {name for draft in drafts for name in draft.scores}
     left_out = {d.name for d in rubric.judged if d.optional and d.name not in names}
@@ -226,7 +224,7 @@ def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float
         replace(rated, lacks="no label by people")
         if accept is None
         else replace(rated, accept=accept)
-        for rated, accept in zip(scored, decisions, strict=True)
+        for rated, accept in zip(scored, accepts, strict=True)
     ]
 
 
