@@ -3,10 +3,13 @@
 import asyncio
 import os
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
-from harness.inference.reply_store import ReplyLog
+from harness.inference import ChatRequest, Message
+from harness.inference.reply_store import KeptReplies, ReplyLog
 
 
 def found(path, *keys, kept=None):
@@ -100,3 +103,16 @@ def test_what_cannot_be_opened_is_told_once_by_searching_and_keeping(tmp_path):
     texts, told = found(tmp_path, "a", kept={"a": "first"})  # a directory
     assert texts == [None]
     assert len(told) == 1
+
+
+def test_equal_calls_are_numbered_in_a_moment_however_many_came_before(path):
+    async def call_often() -> None:
+        for _ in range(9_000):
+            async with replies.slot(call, label="n"):
+                pass
+
+    call = ChatRequest(model="m", messages=(Message("user", "a"),))
+    trace, began_s = SimpleNamespace(journal_path=path, now_ns=int), time.process_time()
+    replies = KeptReplies({}, is_wanted=False, trace=trace, warn=pytest.fail)
+    asyncio.run(call_often())
+    assert time.process_time() - began_s < 3
