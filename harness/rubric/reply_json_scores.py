@@ -51,12 +51,12 @@ _REVISED_KEY = re.compile(
     rf"(?:{CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{CHANGED})"
     r"|(?:total|overall)[\W_]*score"
 )
-# The end of a scale: `outOf`, `max_score`, `clear_max`, `bestRating`, `scale`.
+# The end of a scale: `scoreOutOf`, `max_score`, `clear_max`, `bestRating`, `scale`.
 _SCALE_KEY = re.compile(
     r"max(?:imum)?(?:possible)?(?:score|points?|value|rating|grade|mark)?s?$"
     r"|(?:full|best)(?:score|points?|value|rating|grade|mark)s?$"
     r"|(?:^|score|points?|rating|scale)(?:range|bounds)$"
-    r"|(?:scale|possible|denominator)$|^(?:out)?of(?:total)?$"
+    r"|(?:scale|possible|denominator)$|(?:^|out)of(?:total)?$"
 )
 # Any other unit may be one of the text: `3 modules`.
 _PERCENT_UNIT = re.compile(rf"\w*units? (?:in )?{reply_numbers.PERCENT}\W?", re.IGNORECASE)
