@@ -70,7 +70,10 @@ def read_reply(
         text = text.rstrip("0123456789./ \t")
     asked = AskedDimensions(rubric, dimensions)
     # 1. What the reply states: in JSON, and behind labels outside of it.
-    stated = _stated_in(_blanked(_with_widths(text), *_COPIES), asked, is_reply=True)
+    # `<target>8` is the element of a dimension of that name; the marks of our data have digits.
+    own_tag = rf"<({'|'.join(asked.scales)})>(?=\s*[<*_\d])"
+    text = re.sub(own_tag, r"<\1_score>", _with_widths(text), flags=re.IGNORECASE)
+    stated = _stated_in(_blanked(text, *_COPIES), asked, is_reply=True)
     statements = _on_scale(stated, asked)
     answers = stated.answers
     # 2. What the draft states too: the reply may copy it, unless it has no words beside its scores.
