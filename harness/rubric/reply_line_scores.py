@@ -12,17 +12,15 @@ from harness.rubric.reply_statements import SCORE_LABEL, AskedDimensions, Statem
 
 # What may stand before a label at the start of a line: list marks, ticks, stars.
 _OPENING = re.compile(
-    r"(?>(?:(?!\[result\])[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
+    r"(?i)(?>(?:(?!\[result\])[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
     r"|\(?(?:\d{1,2}|[a-z])[.)](?=[\s*]))*)"
     r"(?:(?:dimension|criterion|category|aspect|metric|name)[ \t]*+\d{0,2}[ \t:*_.-]*+"
     r"|on a scale (?:of|from) [01] ?(?:to|[-\u2013]) ?\d{1,3}[,:][ \t*]++"
-    r"|(?:score|rating)[ \t](?:for|of|on)[ \t]|(?:the|my)[ \t])?",
-    re.IGNORECASE,
+    r"|(?:score|rating)[ \t](?:for|of|on)[ \t]|(?:the|my)[ \t])?"
 )
 # What may stand before a label within a line.
 _BETWEEN = re.compile(
-    r"(?:[.!?,;|(<]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]{0,40}+(?=\w)|(?=\\boxed|\[result)",
-    re.IGNORECASE,
+    r"(?i)(?:[.!?,;|(<]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]{0,40}+(?=\w)|(?=\\boxed|\[result)"
 )
 _LIST_MARKS = (",", ";", "|", "(", "-", "\u2013", "\u2014")
 # An entry of a list with a score, on something that the rubric does not have.
@@ -30,10 +28,9 @@ _ENTRY = re.compile(rf"[\w-]{{1,40}}[ \t]?[:=][ \t]?{reply_numbers.DIGITS}")
 _HEADING = re.compile(r"[^\W\d][\w /&-]{0,40}?[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
 # Headings within the text about a dimension, which do not end it.
 _INNER_HEADING = re.compile(
-    rf"(?:{SCORE_LABEL}|reason|rationale|justif|expla|analy|issue|section|problem|eviden|note"
+    rf"(?i)(?:{SCORE_LABEL}|reason|rationale|justif|expla|analy|issue|section|problem|eviden|note"
     r"|comment|feedback|example|strength|weak|suggest|improve|area|missing|rule|draft|judge?ment"
-    r"|assess|edit|update|correct|revis|evaluation|verdict|answer|response|output|result|how)",
-    re.IGNORECASE,
+    r"|assess|edit|update|correct|revis|evaluation|verdict|answer|response|output|result|how)"
 )
 # What stands behind a name that opens the text about its dimension.
 _BEHIND_NAME = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
@@ -43,9 +40,8 @@ _CLAUSE = re.compile(
 )
 # The number is what the score should be, what it would take to get it, or how far it changed.
 _NO_STATEMENT = re.compile(
-    r"\b(?:should|must|ought|have|be|up|down)\b|\bto[ \t]+(?:get|become)|"
-    r"\b(?:goes|raised|lowered|changed)\b(?![ \t]+(?:from[ \t]+\d{1,3}[ \t]+)?to\b)",
-    re.IGNORECASE,
+    r"(?i)\b(?:should|must|ought|have|be|up|down)\b|\bto[ \t]+(?:get|become)|"
+    r"\b(?:goes|raised|lowered|changed)\b(?![ \t]+(?:from[ \t]+\d{1,3}[ \t]+)?to\b)"
 )
 _MARKS_ONLY = re.compile(r"[\s*_#:=-]{0,40}")
 # What is no part of a reason.
@@ -55,6 +51,10 @@ _MARKUP = re.compile(
 )
 # `<clear>`, which opens the text about a dimension, and its end.
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-z][\w-]*+)>", re.IGNORECASE)
+# The ends of elements before an arrow that changes the score in them.
+_REVISED_ENDS = re.compile(
+    rf"(?i)(?:\s{{0,8}}</[a-z][\w-]*+>[ \t]*+){{1,4}}(?={reply_numbers.REVISION})"
+)
 
 
 class LineScores:
@@ -63,6 +63,7 @@ class LineScores:
     def __init__(self, text: str, asked: AskedDimensions) -> None:
         self.statements: list[Statement] = []
         self._asked = asked
+        text = _REVISED_ENDS.sub(lambda ends: " " * len(ends[0]), text)
         self._text = _TAG.sub(self._heading, text)
         # The dimension that the line being read is about, and every position where that changes.
         self._subject = asked.single
@@ -169,13 +170,16 @@ class LineScores:
 
     def _with_reason(self, statement: Statement) -> Statement:
         """The statement with the text around its score, as far as that is about its dimension."""
-        start, end = statement.start, statement.end
-        change = bisect_right(self._subject_changes, end - 1)
+        start, end, changes = statement.start, statement.end, self._subject_changes
+        change = bisect_right(changes, end - 1)
         # Four times as much as the reason may have, since markup and blanks are removed.
-        reason_start = max(self._subject_changes[change - 1], start - 4 * REASON_CHARS)
-        reason_end = min(self._subject_changes[change], end + 4 * REASON_CHARS)
-        around = f"{self._text[reason_start:start]} {self._text[end:reason_end]}"
-        reason = " ".join(_MARKUP.sub(" ", around).split())
+        reason_start = max(changes[change - 1], start - 4 * REASON_CHARS)
+        reason_end = min(changes[change], end + 4 * REASON_CHARS)
+        behind = _MARKUP.sub(" ", self._text[end:reason_end])
+        # Of a single dimension, the text before its name says why if none behind it does.
+        if self._asked.single and bisect_left(changes, start) == 1 and not re.search(r"\w", behind):
+            reason_start = max(0, start - 4 * REASON_CHARS)
+        reason = " ".join(f"{_MARKUP.sub(' ', self._text[reason_start:start])} {behind}".split())
         reason = reason.lstrip(" -\u2013\u2014:;,./").rstrip(" -\u2013\u2014:;,/")
         return replace(statement, reason=reason[:REASON_CHARS])
 

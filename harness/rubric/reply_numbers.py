@@ -164,6 +164,13 @@ _FILLER = _any(
 )
 _FILLERS = rf"(?>{_FILLER}{{0,40}})"
 ARROW = r"(?:[-=\u2013\u2014]+>|\u2192)"
+# `-> now 9`, but not `-> a 10-line sample`. What counts (`-> 2 gaps`) surely revises nothing.
+_CHANGE = (
+    rf"{ARROW}{_FILLERS}(?:\d[\d.,]*+(?!-(?!ish|point|star)[a-z]|(?:st|nd|rd|th|x)\b)"
+    rf"|{_WORD_ALONE})"
+)
+_COUNTED = r"(?:[\d -]{0,6}|[ ]of[ ]\d{1,3})[ ](?!points|stars|seems|feels|is|as|th)[a-z]+s\b"
+REVISION = rf"(?!{ARROW}[ ]up[ ]to){_CHANGE}(?!{_COUNTED})"
 # What ends a score: a mark, a dash that begins no range, or a word that gives the reason.
 _SCORE_ENDS = _any(
     r"\Z",
@@ -176,8 +183,7 @@ _SCORE_ENDS = _any(
     # A comma ends no score in a list: `clear, useful: 7, 5`.
     r",(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))",
     r"[-\u2013\u2014](?![ \t]*\d|[-\u2013\u2014]*>)",
-    # `8 -> fine`, but not `8 -> raised to 9`.
-    rf"{ARROW}(?!{_FILLERS}(?:\d|{_WORD_ALONE}))",
+    rf"(?!{_CHANGE}){ARROW}",
     r"(?:because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:))\b",
 )
 _END_OF_SCORE = rf"(?=[ \t]*+{_SCORE_ENDS})"
@@ -192,7 +198,7 @@ _OF = (
 # Words may follow `8/10`, but not `8 out of 10`, of claims. `8/10 - 9` is a range.
 _RANGE = r"[ \t]*+[-\u2013\u2014][ \t]*+\d[\d.]*+[ \t]*+(?:[^ \t\w/]|\Z)"
 _BEHIND = (
-    rf"(?!\.?\d)(?:{_OF}(?(slash)(?!{_RANGE}|[ \t]*+/)|{_END_OF_SCORE})"
+    rf"(?!\.?\d)(?:{_OF}(?(slash)(?!{_RANGE}|[ \t]*+(?:/|{REVISION}))|{_END_OF_SCORE})"
     rf"|(?P<percent>%)?{_UNIT}?{_END_OF_SCORE})"
 )
 AT_FIRST = re.compile(rf"[\s*_`\[-]*+{_NO_LIST}(?!{_WORD}){_NUMBER}{_BEHIND}", re.IGNORECASE)

@@ -301,6 +301,8 @@ REASONS = {
 @pytest.mark.parametrize(("text", "reason"), REASONS.values(), ids=REASONS)
 def test_the_reason_of_a_score_in_lines_is_what_stands_around_it(text, reason):
     assert read_reply(text, RUBRIC, RUBRIC.judged, draft=NOTHING)[D].reason == reason
+    before = read_reply("No figures. <depth>7</depth>", RUBRIC, (DEPTH,), draft=NOTHING)
+    assert before[D].reason == "No figures."
 
 
 WORDS = [
