@@ -7,7 +7,14 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, Strict, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    Strict,
+    WrapSerializer,
+    model_validator,
+)
 
 from harness.errors import ConfigurationInvalid, ReplyInvalid
 from harness.inference import Completion, Usage
@@ -22,6 +29,11 @@ class Finding(BaseModel):
 class Tree(BaseModel):
     name: str
     branches: list["Tree"] = []
+
+
+class Percent(BaseModel):
+    share: Annotated[int, BeforeValidator(int), WrapSerializer(lambda value, write: write(value))]
+    rows: int
 
 
 @dataclass
@@ -97,6 +109,12 @@ def parse(python_type, text, **how):
             '{"answer": ["2026-11-20"]}',
             [date(2026, 11, 20)],
             id="strict types, strict as JSON is",
+        ),
+        pytest.param(
+            Percent,
+            '{"share": true, "rows": "1,000"}',
+            Percent(share=1, rows=1000),
+            id="a validator of the type's own, beside a number in a text",
         ),
     ],
 )
