@@ -83,15 +83,8 @@ class _WordsBehind(NamedTuple):
     """Patterns of words that may stand behind a number."""
 
     percent: re.Pattern[str]
-    powers: re.Pattern[str]
-    """Powers of ten; the name of each group is `e` and the exponent: `e6`."""
-    units: re.Pattern[str]
-    """The name of each group is the unit in Latin letters."""
-
-    def exponent_at(self, line: str, start: int) -> int:
-        """The exponent of the power of ten that stands there; 0 for none."""
-        power = self.powers.match(line, start)
-        return int(str(power.lastgroup).removeprefix("e")) if power else 0
+    powers: re.Pattern[str]  # of ten; the name of each group is `e` and the exponent: `e6`
+    units: re.Pattern[str]  # the name of each group is the unit in Latin letters
 
 
 @cache
@@ -175,7 +168,8 @@ def _exponent(match: re.Match[str], *, is_money: bool) -> int:
     # Without money, `5m` are meters.
     if letter and (is_money or letter[0].isupper()):
         return {"m": 6, "b": 9}[letter[0].lower()]
-    return _words_behind().exponent_at(line, end)
+    power = _words_behind().powers.match(line, end)
+    return int(str(power.lastgroup).removeprefix("e")) if power else 0
 
 
 def _dates(form: str) -> set[Value]:

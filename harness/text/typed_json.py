@@ -148,13 +148,8 @@ def _digits(value: object, info: ValidationInfo) -> object:
 
 
 def _no_truth(value: object) -> object:
-    # For pydantic, true is 1.
-    return _refused(value) if type(value) is bool else value
-
-
-def _refused(value: object) -> tuple[object]:
-    """The value in a tuple, which pydantic takes neither for a number, a choice nor a time."""
-    return (value,)
+    # For pydantic, true is 1. It takes a tuple neither for a number, nor a choice, nor a time.
+    return (value,) if type(value) is bool else value
 
 
 def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one of `_TIMES`
@@ -163,7 +158,7 @@ def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one
     def read(value: object) -> object:
         # For pydantic, a number is seconds since 1970.
         if isinstance(value, int | float) or _NUMBER.fullmatch(str(value)):
-            return _refused(value)
+            return (value,)  # as in `_no_truth`
         # The texts of JSON are read here, so that in a union a time goes before a text.
         if type(value) is str:
             with suppress(ValueError):
