@@ -147,7 +147,7 @@ def _with_units(
 
 
 def _unit(match: re.Match[str], sign_before: str, *, has_percent: bool) -> str:
-    """The unit of a number that no power of ten follows."""
+    """The unit of a number without a power of ten such as `million` behind it."""
     line, end = match.string, match.end()
     if sign_before in {"%", "٪"} or _words_behind().percent.match(line[end : end + 20].lstrip()):
         return "%"
@@ -190,7 +190,7 @@ def _date_parts(dates: Iterable[Value]) -> set[Value]:
 
 
 def _parts(form: str) -> set[Value]:
-    """The numbers between marks that may part several; empty without such a mark."""
+    """The numbers between marks that may separate numbers; empty without such a mark."""
     parts = re.split(f"[, {_GROUP_MARKS}]", form)
     return set[Value]().union(*map(_values, parts)) if parts[1:] else set()
 
@@ -214,7 +214,7 @@ def _values(form: str, decimal_mark: str = "") -> set[Value]:
     """The values that a number may have; without a `decimal_mark`, any mark may be the decimal one.
 
     `2,5` is a fraction, `1 200` a whole number, `1,200` either, and `1,024.5` has both marks. Empty
-    if the marks part several numbers.
+    if the marks separate several numbers.
     """
     groups, marks = re.split(r"\D", form), re.findall(r"\D", form)
     as_whole = Decimal("".join(groups))

@@ -50,12 +50,12 @@ class TypedJson:
         return self._read(lambda reader: reader.validate_json(text, context=numbers))
 
     def read_decoded(self, value: object, text: str) -> Any:  # noqa: ANN401 - of the type
-        """The value that the decoded value of a JSON text is; raises `ValidationError`."""
+        """The value of a JSON text that is decoded already; raises `ValidationError`."""
         numbers = self._fractions_in(text)
         return self._read(lambda reader: reader.validate_python(value, context=numbers))
 
     def read_value(self, value: object) -> Any:  # noqa: ANN401 - of the type
-        """The value that a value is, or that a text is, or is the JSON of, as a person types it."""
+        """The value of a Python value, or of a text as a person types it, as JSON or not."""
         text = value if isinstance(value, str) else ""
         try:
             return self.read_decoded(value, text)
@@ -189,7 +189,7 @@ def _lenient(part: dict[str, Any], exact: Any, parent: dict[str, Any] | None) ->
 
 
 def _or_null(schema: Any, absent: type[Exception] | None = None) -> Any:  # noqa: ANN401
-    """A schema that also takes null, or a word for it; for `absent`, as if it were not there."""
+    """A schema that also takes null or a word for it, as None, or raises `absent` for it."""
 
     def read(value: object, inner: Callable[[object], object]) -> object:
         try:
