@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from harness.advise import data_tables as tables
+from harness.advise import layouts
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
-from harness.advise.layout_table import ONLY, print_places, print_rows
-from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
+from harness.advise.layout_table import ONLY, print_placements, print_rows
+from harness.advise.layouts import Placement, ServingGoal, Workload
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
 from harness.advise.serving import command_of, endpoint_of, servings
@@ -113,15 +114,15 @@ def advise(
     if endpoint is not None:
         _measure(endpoint, goals[0], spec, settings, as_json=as_json)
         return
-    places = placements(goals, spec)
-    is_met = all(place.marked for place in places)
+    placements = layouts.placements_of(goals, spec)
+    is_met = all(placement.chosen for placement in placements)
     if as_json:
         document = {
             "device": spec,
-            "models": [_json_place(place, spec) for place in places],
+            "models": [_json_placement(placement, spec) for placement in placements],
             "enough": [
-                {"device": kind, "layouts": {spot.goal.role: spot.marked for spot in spots}}
-                for kind, spots in ([] if is_met else enough_devices(goals, spec))
+                {"device": kind, "layouts": {p.goal.role: p.chosen for p in on_kind}}
+                for kind, on_kind in ([] if is_met else layouts.enough_devices(goals, spec))
             ],
             "learned": {role: reached.model_dump() for role, reached in learned.items()},
         }
@@ -130,22 +131,22 @@ def advise(
         for role, reached in learned.items():
             source = f"{reached.model} with {reached.runtime} in run {reached.run_id}"
             print_line(f"{role}: as quick as {source}", results())
-        print_places(places, spec, results(), explain=explain)
+        print_placements(placements, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
 
 
-def _json_place(place: Place, device: DeviceSpec) -> dict[str, object]:
-    row, goal = place.marked, place.goal
-    by_backend = servings(place, row, device) if row else {}
+def _json_placement(placement: Placement, device: DeviceSpec) -> dict[str, object]:
+    layout, goal = placement.chosen, placement.goal
+    by_backend = servings(placement, layout, device) if layout else {}
     return {
         "role": goal.role,
         "title": goal.shape.title,
-        "load": goal.load,
-        "first_device": place.first,
-        "devices": place.count,
-        "layouts": place.layouts,
-        "chosen": row,
+        "load": goal.workload,
+        "first_device": placement.first,
+        "devices": placement.count,
+        "layouts": placement.layouts,
+        "chosen": layout,
         "commands": {
             name: " ".join(text for text, _ in command_of(name, serving))
             for name, serving in by_backend.items()
@@ -161,7 +162,7 @@ def _measure(
     if not device.memory_bytes_per_s:
         problem = f"what is measured is compared with the speed of '{device.name}', which is "
         raise InvalidInput(f"{problem}unknown; give --bandwidth too", code="advise.speed-unknown")
-    together = speed.Burst(goal.load.users, min(goal.load.prompt_tokens, _LONG_PROMPT))
+    together = speed.Burst(goal.workload.users, min(goal.workload.prompt_tokens, _LONG_PROMPT))
     # Two bursts of a single call: `learn` compares the shortest context with the longest.
     planned = [speed.Burst(1, _SHORT_PROMPT), together, speed.Burst(1, _LONG_PROMPT)]
     measuring = speed.measure_speed(
@@ -233,9 +234,9 @@ def _goals(
     config: Path | None,
     quantization: str | None,
     kv_bits: str,
-    **options: Any,  # noqa: ANN401 - fields of `Load`
+    **options: Any,  # noqa: ANN401 - fields of `Workload`
 ) -> list[ServingGoal]:
-    """A goal for each model of the command line and of the run; options override its load."""
+    """A goal for each model of the command line and of the run; options override its workload."""
     changes = {name: value for name, value in options.items() if value is not None}
     if "rate_per_s" in changes:
         changes["calls"] = None  # a rate that is asked for is a target, unlike the one of a run
@@ -244,8 +245,8 @@ def _goals(
     if run:
         settings = load_settings(config, environment=os.environ)
         calls = calls_of(Journal(find_journal(run, settings.traces)).spans())
-    loaded: dict[str, tuple[str, Load]] = {}  # role → its model and its load
-    for tag, (roles, load) in loads_of(calls).items():
+    loaded: dict[str, tuple[str, Workload]] = {}  # role → its model and its workload
+    for tag, (roles, workload) in layouts.workloads_of(calls).items():
         # Named by one of its roles, by its endpoint's tag, or alone and without a name (`ONLY`);
         # else it is the endpoint's own file.
         named_as = next((name for name in (*roles, tag) if name in named), ONLY)
@@ -256,8 +257,8 @@ def _goals(
             raise InvalidInput(problem, code="advise.size-unknown")
         # The endpoints of a pool have the same role, so their tags distinguish them.
         role = f"{roles[0]}-{tag}" if roles[0] in loaded else roles[0]
-        loaded[role] = model, replace(load, **changes)
-    loaded |= {role: (model, Load(**changes)) for role, model in named.items()}
+        loaded[role] = model, replace(workload, **changes)
+    loaded |= {role: (model, Workload(**changes)) for role, model in named.items()}
     if not loaded:
         raise InvalidInput(
             "there is no model; name a GGUF file, a folder, a size such as 8B, or --run latest",
@@ -269,11 +270,11 @@ def _goals(
             shape=_shape(model),
             # A server takes the folder of a configuration, not the file.
             model=str(Path(model).parent) if Path(model).name == "config.json" else model,
-            load=load,
+            workload=workload,
             quantization=tables.quantization_of(quantization).name if quantization else None,
             kv_bits=8 if kv_bits == "8" else 16,
         )
-        for role, (model, load) in loaded.items()
+        for role, (model, workload) in loaded.items()
     ]
 
 

@@ -12,7 +12,7 @@ from harness.advise.data_tables import DeviceSpec, rows
 from harness.advise.layouts import (
     Layout,
     Miss,
-    Place,
+    Placement,
     ServingGoal,
     counts_tried,
     enough_devices,
@@ -34,26 +34,26 @@ _USUAL_FLOOR: Final = 4  # the fewest bits of a precision for most roles
 _BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 
 
-def print_places(
-    places: Sequence[Place], device: DeviceSpec, console: Console, *, explain: bool
+def print_placements(
+    placements: Sequence[Placement], device: DeviceSpec, console: Console, *, explain: bool
 ) -> None:
     """Prints each model's table, how to serve its marked layout, remedies, notes and settings."""
     print_line(device_line(device, explain=explain), console)
     roles: list[str] = []
     endpoints: list[str] = []
-    for place in places:
-        row, role = place.marked, place.goal.role
-        print_line("\n" + load_line(place), console, "bold")
-        if len(places) > 1:
-            numbers = ", ".join(str(place.first + n) for n in range(place.count))
-            beside = ", beside the other models there" if place.models > 1 else ""
+    for placement in placements:
+        layout, role = placement.chosen, placement.goal.role
+        print_line("\n" + workload_line(placement), console, "bold")
+        if len(placements) > 1:
+            numbers = ", ".join(str(placement.first + n) for n in range(placement.count))
+            beside = ", beside the other models there" if placement.models > 1 else ""
             print_line(f"on device {numbers}{beside}", console)
-        _print_layouts(place, console, explain=explain)
-        if row is None:
-            print_line(missed_line(place, device), console, "bold")
+        _print_layouts(placement, console, explain=explain)
+        if layout is None:
+            print_line(missed_line(placement, device), console, "bold")
             continue
-        by_backend = servings(place, row, device)
-        _print_serving(place, row, by_backend, console, explain=explain)
+        by_backend = servings(placement, layout, device)
+        _print_serving(placement, layout, by_backend, console, explain=explain)
         key = role if _BARE_KEY.fullmatch(role) else toml(role)
         if by_backend and role != ONLY:
             roles.append(f"{key} = {toml(role)}")
@@ -61,36 +61,36 @@ def print_places(
         for backend, serving in [*by_backend.items()][:1]:
             table = f"[endpoints.{key}]  # {PROVIDERS[backend].title}"
             endpoints += ["", table, *endpoint_of(backend, serving)]
-    if not all(place.marked for place in places):
-        print_line("\n" + remedy_line(places, device), console, "bold")
+    if not all(placement.chosen for placement in placements):
+        print_line("\n" + remedy_line(placements, device), console, "bold")
     print_line("", console)
     # Several models may have the same note, which is printed once.
-    for note in dict.fromkeys(note for place in places for note in notes(place, device)):
+    for note in dict.fromkeys(note for p in placements for note in notes(p, device)):
         print_line(f"- {note}", console)
     if endpoints:
         head = ["", "[roles]", *roles] if roles else []
         print_line("\nharness.toml:" + "\n".join([*head, *endpoints]), console, "cyan")
 
 
-def _print_layouts(place: Place, console: Console, *, explain: bool) -> None:
-    visible = place.layouts if explain else place.layouts[:_SHOWN_ROWS]
-    lines = [("->" if row is place.marked else "", *cells(row)) for row in visible]
+def _print_layouts(placement: Placement, console: Console, *, explain: bool) -> None:
+    visible = placement.layouts if explain else placement.layouts[:_SHOWN_ROWS]
+    lines = [("->" if layout is placement.chosen else "", *cells(layout)) for layout in visible]
     print_rows([("", *columns()), *lines], console)
-    if len(visible) < len(place.layouts):
-        print_line(f"and {len(place.layouts) - len(visible)} more: --explain", console)
+    if len(visible) < len(placement.layouts):
+        print_line(f"and {len(placement.layouts) - len(visible)} more: --explain", console)
 
 
 def _print_serving(
-    place: Place, row: Layout, by_backend: Servings, console: Console, *, explain: bool
+    placement: Placement, layout: Layout, by_backend: Servings, console: Console, *, explain: bool
 ) -> None:
     """Prints what the marked layout costs, and the commands that start its servers."""
     doubt = ""
-    if row.itl_s is None:
+    if layout.itl_s is None:
         doubt = " as far as known: --bandwidth and --tflops would tell its speed"
-    elif row.ttft_s is None:
+    elif layout.ttft_s is None:
         doubt = "; TTFT unknown"
     print_line(f"-> meets all targets{doubt}.", console)
-    if cost := cost_line(place, row):
+    if cost := cost_line(placement, layout):
         print_line(cost, console)
     reasons = {title: formula for title, formula in columns().items() if formula}
     for backend, serving in by_backend.items():
@@ -119,15 +119,15 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
     return f"{count}{device.name}: {size}, {bandwidth}, {operations}{source}"
 
 
-def load_line(place: Place) -> str:
-    """A model with its load and its targets."""
-    load = place.goal.load
-    users = "1 user" if load.users == 1 else f"{load.users} users at once"
-    rate = f", {load.rate_per_s:.3g} requests/s" if load.rate_per_s else ""
+def workload_line(placement: Placement) -> str:
+    """A model with its workload and its targets."""
+    workload = placement.goal.workload
+    users = "1 user" if workload.users == 1 else f"{workload.users} users at once"
+    rate = f", {workload.rate_per_s:.3g} requests/s" if workload.rate_per_s else ""
     return (
-        f"{_prefix(place.goal.role, ': ')}{place.goal.shape.title}, {users}{rate}, "
-        f"{load.prompt_tokens:,} + {load.output_tokens:,} tokens each; targets: TTFT "
-        f"{load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms"
+        f"{_prefix(placement.goal.role, ': ')}{placement.goal.shape.title}, {users}{rate}, "
+        f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens each; targets: TTFT "
+        f"{workload.ttft_s:g} s, ITL {1000 * workload.itl_s:g} ms"
     )
 
 
@@ -148,32 +148,33 @@ def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
         print_line("  ".join(row).rstrip(), console)
 
 
-def cells(row: Layout) -> tuple[str, ...]:
+def cells(layout: Layout) -> tuple[str, ...]:
     """A layout's figures as texts, in the order of `columns`."""
-    at_least = ">= " if row.is_bound else ""
-    at_most = "<= " if row.is_bound else ""
-    division = _division(row)
+    at_least = ">= " if layout.is_bound else ""
+    at_most = "<= " if layout.is_bound else ""
+    division = _division(layout)
     return (
-        row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
-        f"{row.devices}: {division}" if division else f"{row.devices}",
-        format_bytes(row.weight_bytes),
-        format_bytes(row.sequence_bytes),
-        f"{row.sequences:,}",
-        "?" if row.decode_limit is None else digits(row.decode_limit),
-        "?" if row.prefill_limit is None else digits(row.prefill_limit),
-        "?" if row.ttft_s is None else at_least + _seconds(row.ttft_s),
-        "?" if row.itl_s is None else at_least + _seconds(row.itl_s),
-        "?" if row.tokens_per_s is None else at_most + digits(row.tokens_per_s),
-        "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
-        "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
+        layout.precision + ("" if layout.kv_bits == 16 else f" KV{layout.kv_bits}"),
+        f"{layout.devices}: {division}" if division else f"{layout.devices}",
+        format_bytes(layout.weight_bytes),
+        format_bytes(layout.sequence_bytes),
+        f"{layout.sequences:,}",
+        "?" if layout.decode_limit is None else digits(layout.decode_limit),
+        "?" if layout.prefill_limit is None else digits(layout.prefill_limit),
+        "?" if layout.ttft_s is None else at_least + _seconds(layout.ttft_s),
+        "?" if layout.itl_s is None else at_least + _seconds(layout.itl_s),
+        "?" if layout.tokens_per_s is None else at_most + digits(layout.tokens_per_s),
+        "?" if layout.usd_per_hour is None else f"{layout.usd_per_hour:.2f}",
+        "; ".join(map(missed, layout.misses))
+        or ("met" if layout.ttft_s is not None else "none missed"),
     )
 
 
-def _division(row: Layout) -> str:
+def _division(layout: Layout) -> str:
     """A layout's division of its devices, such as `TP 2 x 4 copies`; empty for one device."""
-    parts = [f"TP {row.tensor_parallel}"] if row.tensor_parallel > 1 else []
-    parts += [f"PP {row.stages}"] if row.stages > 1 else []
-    parts += [f"{row.copies} copies"] if row.copies > 1 else []
+    parts = [f"TP {layout.tensor_parallel}"] if layout.tensor_parallel > 1 else []
+    parts += [f"PP {layout.stages}"] if layout.stages > 1 else []
+    parts += [f"{layout.copies} copies"] if layout.copies > 1 else []
     return " x ".join(parts)
 
 
@@ -188,32 +189,32 @@ def missed(miss: Miss) -> str:
     return f"{miss.target} {value} of {limit}" if value != limit else f"{miss.target} above {limit}"
 
 
-def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
+def notes(placement: Placement, device: DeviceSpec) -> Iterator[str]:
     """The notes on a model's table, in one line each."""
-    goal, layouts, model = place.goal, place.layouts, place.goal.shape.title
-    load, factors = goal.load, goal.factors
-    if any(row.ttft_s is not None for row in layouts):
-        if load.users > 1 and load.rate_per_s is None:
+    goal, layouts, model = placement.goal, placement.layouts, placement.goal.shape.title
+    workload, factors = goal.workload, goal.factors
+    if any(layout.ttft_s is not None for layout in layouts):
+        if workload.users > 1 and workload.rate_per_s is None:
             yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
         if goal.measured is None:
             shares = f"{factors.bandwidth:.0%} of the bandwidth and {factors.compute:.0%} of the "
             experts = " (many small experts)" if factors == USUAL_OF_EXPERTS else ""
             yield f"times are at {shares}operations{experts}, until --measure has found better"
-    elif any(row.itl_s for row in layouts):
+    elif any(layout.itl_s for layout in layouts):
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
-    if any(row.tensor_parallel > 1 for row in layouts):
+    if any(layout.tensor_parallel > 1 for layout in layouts):
         sent = "is in no figure: TP wants NVLink"
         if device.link_bytes_per_s:
             sent = f"counts at {device.link_bytes_per_s / 1e9:,.0f} GB/s, its delay does not"
         yield f"what GPUs of TP send each other {sent}"
         if any(cache.heads == 1 for cache in goal.shape.caches):
             yield f"the KV cache of {model} is one head (MLA, MQA): each GPU of TP has all of it"
-    if place.models > 1:
+    if placement.models > 1:
         yield "models on one device: times are while the others are idle"
-    if any(row.is_bound for row in layouts):
+    if any(layout.is_bound for layout in layouts):
         short = f"{1000 * short_s(goal.shape):g} ms a layer"
         yield f">= and <=: steps under {short} take longer, for starting kernels and sending"
-    if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
+    if not device.fp8_flops_per_s and any(layout.precision == "FP8" for layout in layouts):
         yield "FP8 is of the weights alone: this device multiplies in 16 bits"
     yield from _model_notes(goal, layouts)
 
@@ -221,24 +222,24 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
 def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
     shape, model = goal.shape, goal.shape.title
     floor = role_floor(goal.role)
-    if any(row.precision == "MXFP4" for row in layouts):
+    if any(layout.precision == "MXFP4" for layout in layouts):
         yield "servers may pad the experts of MXFP4: up to 9 % more weights, and fewer sequences"
     if shape.expert_share < 1:
         share = f"{shape.expert_share:.1%}"
         yield f"all experts are in memory; a token reads {share} of them, several sequences more"
-    if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
+    if any(layout.precision not in {shape.quantization, "F16"} for layout in layouts):
         yield f"sizes in another precision than {shape.quantization} are estimates"
     if floor > _USUAL_FLOOR and goal.quantization is None:
         yield f"for {goal.role} no precision under {floor:g} bits is considered"
     # `bits` are computed from rounded bytes, and may be a little under those of the precision.
-    if any(row.bits < floor - 0.1 for row in layouts):
+    if any(layout.bits < floor - 0.1 for layout in layouts):
         yield f"fewer than {floor:g} bits are too coarse for {goal.role}"
     if not shape.is_local and "/" not in goal.model:
         yield f"{model} in a command stands for your own file or folder, or a hub's name"
     if shape.family and not shape.exact_caches:
         yield f"the KV cache of {model} is at most so large: not all of its layers are known here"
-    if shape.context_limit and shape.context_limit < goal.load.context_tokens:
-        context = f"{shape.context_limit} tokens, fewer than {goal.load.context_tokens}"
+    if shape.context_limit and shape.context_limit < goal.workload.context_tokens:
+        context = f"{shape.context_limit} tokens, fewer than {goal.workload.context_tokens}"
         yield f"{model} was trained for {context}"
 
 
@@ -251,13 +252,13 @@ def _seconds(value: float) -> str:
     return f"{digits(ms)} ms" if ms < 10 else f"{round(ms)} ms"
 
 
-def missed_line(place: Place, device: DeviceSpec) -> str:
+def missed_line(placement: Placement, device: DeviceSpec) -> str:
     """Says that no layout of a model meets the targets, or why none fits."""
-    goal = place.goal
+    goal = placement.goal
     name = goal.shape.title if goal.role == ONLY else goal.role
-    if place.layouts:
+    if placement.layouts:
         return f"No layout of {name} meets the targets."
-    if place.models > 1:
+    if placement.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
     smallest = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
@@ -266,16 +267,16 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
     return f"{name} does not fit with one sequence: in {size}, and there is room for {room}."
 
 
-def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
+def remedy_line(placements: Sequence[Placement], device: DeviceSpec) -> str:
     """Says which devices of the table would meet all targets."""
-    goals = [place.goal for place in places]
+    goals = [placement.goal for placement in placements]
     remedies: list[str] = []
-    for kind, spots in enough_devices(goals, device)[:_SHOWN_REMEDIES]:
+    for kind, on_kind in enough_devices(goals, device)[:_SHOWN_REMEDIES]:
         parts: list[str] = []
-        for place in spots:
-            if row := place.marked:
-                division = f", {_division(row)}" if row.devices > 1 else ""
-                parts.append(f"{_prefix(place.goal.role, ' ')}{row.precision}{division}")
+        for placement in on_kind:
+            if layout := placement.chosen:
+                division = f", {_division(layout)}" if layout.devices > 1 else ""
+                parts.append(f"{_prefix(placement.goal.role, ' ')}{layout.precision}{division}")
         cost = f", ${kind.usd_per_hour * kind.count:.2f}/h" if kind.usd_per_hour else ""
         remedies.append(f"{kind.count} x {kind.name} ({'; '.join(parts)}{cost})")
     *smaller, largest = counts_tried(goals)
@@ -290,17 +291,17 @@ def _prefix(role: str, after: str) -> str:
     return "" if role == ONLY else f"{role}{after}"
 
 
-def cost_line(place: Place, row: Layout) -> str | None:
-    """Says what a million tokens cost at the load; None if the rent or the speed is unknown."""
-    load, speed = place.goal.load, row.tokens_per_s
-    if row.usd_per_hour is None or not speed:
+def cost_line(placement: Placement, layout: Layout) -> str | None:
+    """Says what a million tokens cost at the workload; None if the rent or the speed is unknown."""
+    workload, speed = placement.goal.workload, layout.tokens_per_s
+    if layout.usd_per_hour is None or not speed:
         return None
-    hour = row.usd_per_hour / place.models  # models that share devices share their rent
-    busy = 1.0
-    if load.rate_per_s:
-        busy = min(load.rate_per_s * load.output_tokens / speed, 1.0)
+    hour = layout.usd_per_hour / placement.models  # models that share devices share their rent
+    busy, when = 1.0, "always as busy as this"
+    if workload.rate_per_s:
+        busy = min(workload.rate_per_s * workload.output_tokens / speed, 1.0)
+        when = f"{busy:.0%} busy, idle time included"
     cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
-    bound = "at least " if row.is_bound and busy == 1 else ""
-    when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
-    share = "" if place.models == 1 else f", its part of {place.models},"
+    bound = "at least " if layout.is_bound and busy == 1 else ""
+    share = "" if placement.models == 1 else f", its part of {placement.models},"
     return f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."

@@ -39,15 +39,15 @@ _PORTS_APART: Final = 100  # since each copy of a model has a port of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """The load that a model has to serve."""
+class Workload:
+    """The workload that a model has to serve."""
 
     users: int = 1
     prompt_tokens: int = 2000
     output_tokens: int = 500
     rate_per_s: float | None = None  # requests that come at random; None: all users ask at once
     cached_tokens: int = 0  # the tokens of a prompt that a prefix cache has
-    calls: int | None = None  # the calls of the run that the load is from
+    calls: int | None = None  # how many calls of a run it was read from
     ttft_s: float = 2.0
     itl_s: float = 0.05
 
@@ -69,7 +69,7 @@ class ServingGoal:
     role: str
     shape: ModelShape
     model: str  # the model's file, folder or name, as a server takes it
-    load: Load
+    workload: Workload
     quantization: str | None = None  # the only precision to consider; None for all of `precisions`
     kv_bits: KvBits = 16
     measured: Factors | None = None  # the factors of its device; None for the usual ones
@@ -82,7 +82,7 @@ class ServingGoal:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A target that a layout misses, in users with a place, seconds, or requests a second."""
+    """A target that a layout misses, in users with a slot, seconds, or requests a second."""
 
     target: Target
     value: float
@@ -102,7 +102,7 @@ class Layout:
     copies: int
     weight_bytes: int  # the bytes of one copy's weights
     sequence_bytes: int  # the bytes of one sequence's KV cache, on all devices of its copy
-    device_bytes: int  # the bytes on each device, with the sequences of the load that have a place
+    device_bytes: int  # the bytes on each device, with the sequences that have a slot
     sequences: int
     decode_limit: float | None
     prefill_limit: float | None  # tokens of a prompt that a copy reads in a second, at best
@@ -121,38 +121,38 @@ class Layout:
 
 def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """The layouts that fit beside `taken_bytes` of other models on each device, the best first."""
-    rows: list[Layout] = []
+    fitting: list[Layout] = []
     for shape in precisions(goal, device):
         for ranks, stages in divisions(shape, device.count):
             rates = Rates(shape, device, goal.kv_bits, ranks, stages, goal.factors)
             with suppress(InvalidInput):  # heads too narrow for a packed cache
-                if row := _least_copies(goal.load, rates, taken_bytes):
-                    rows.append(row)
-    return sorted(rows, key=_preference)
+                if layout := _least_copies(goal.workload, rates, taken_bytes):
+                    fitting.append(layout)
+    return sorted(fitting, key=_preference)
 
 
-def _preference(row: Layout) -> tuple[float, ...]:
+def _preference(layout: Layout) -> tuple[float, ...]:
     """Sorts by most targets met, then highest precision, then least cost, then speed."""
-    cost = (row.devices, row.stages)
-    return (len(row.misses), -row.bits, *cost, row.ttft_s or 0, row.itl_s or 0)
+    cost = (layout.devices, layout.stages)
+    return (len(layout.misses), -layout.bits, *cost, layout.ttft_s or 0, layout.itl_s or 0)
 
 
-def _least_copies(load: Load, rates: Rates, taken_bytes: int) -> Layout | None:
+def _least_copies(workload: Workload, rates: Rates, taken_bytes: int) -> Layout | None:
     """The layout with the fewest copies that meet all targets, else with the most copies."""
-    row = None
+    layout = None
     for copies in range(1, rates.device.count // (rates.tensor_parallel * rates.stages) + 1):
-        row = _layout(load, rates, taken_bytes, copies)
-        if row is None or not row.misses:
+        layout = _layout(workload, rates, taken_bytes, copies)
+        if layout is None or not layout.misses:
             break
-    return row
+    return layout
 
 
 def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
     """The model as it comes, and if that is 16 bits, also quantized, down to its role's floor."""
     shape = goal.shape
     if goal.quantization:
-        row = quantization_of(goal.quantization)
-        return [shape if shape.quantization == row.name else shape.quantized(row)]
+        only = quantization_of(goal.quantization)
+        return [shape if shape.quantization == only.name else shape.quantized(only)]
     if 8 * shape.weight_bytes / shape.parameters < WHOLE_BITS:
         return [shape]
     packings: set[Packing] = {shape.packing}
@@ -162,10 +162,10 @@ def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
         packings = {"safetensors"} if device.is_gpu else {"gguf"}
         packings |= {"gguf"} if device.count == 1 else set()
     coarser = [
-        shape.quantized(row)
-        for row in quantizations().values()
-        if row.packing in packings and role_floor(goal.role) <= row.nominal_bits < WHOLE_BITS
-        if row.name != "MXFP4"  # which is published for some models, and made for no others
+        shape.quantized(lower)
+        for lower in quantizations().values()
+        if lower.packing in packings and role_floor(goal.role) <= lower.nominal_bits < WHOLE_BITS
+        if lower.name != "MXFP4"  # which is published for some models, and made for no others
     ]
     whole = shape if shape.packing in packings else shape.quantized(quantization_of("F16"))
     return [whole, *coarser]
@@ -182,8 +182,8 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
 
-def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """Tag of each model → its roles, the strictest first, and the load that its calls show."""
+def workloads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Workload]]:
+    """Tag of each model → its roles, the strictest first, and the workload that its calls show."""
     loads = {}
     for model, group in answered_by_model(calls).items():
         read = [call.input_tokens or 0 for call in group]
@@ -191,7 +191,7 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
         cached_share = sum(call.cached_tokens or 0 for call in group) / max(sum(read), 1)
         prompt_tokens = _most_tokens(read)
         took_ns = max(call.end_ns for call in group) - min(call.start_ns for call in group)
-        load = Load(
+        workload = Workload(
             users=max(most_at_once(group), 1),  # those that wait included
             prompt_tokens=prompt_tokens,
             output_tokens=_most_tokens(written),
@@ -200,7 +200,7 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
             calls=len(group),
         )
         roles = {call.role or model for call in group}
-        loads[model] = tuple(sorted(roles, key=lambda role: (-role_floor(role), role))), load
+        loads[model] = tuple(sorted(roles, key=lambda role: (-role_floor(role), role))), workload
     return loads
 
 
@@ -213,20 +213,17 @@ def _most_tokens(counts: list[int]) -> int:
 class _Needs(NamedTuple):
     """The memory of one copy of a model."""
 
-    fixed_bytes: int
-    """On the fullest device, with no sequence."""
-    device_sequence_bytes: int
-    """Of each sequence on that device."""
-    sequence_bytes: int
-    """Of each sequence on all devices."""
+    fixed_bytes: int  # on the fullest device, with no sequence
+    device_sequence_bytes: int  # of each sequence on that device
+    sequence_bytes: int  # of each sequence on all devices
 
 
-def _needs(rates: Rates, load: Load) -> _Needs:
+def _needs(rates: Rates, workload: Workload) -> _Needs:
     shape = rates.model
     batch = PROMPT_TOKENS_AT_ONCE[shape.packing]
     # The cache of a layer with a window also has room for a batch.
     rank_kv_bytes = rates.on_rank.sequence_kv_bytes(
-        load.context_tokens, rates.kv_bits, beside=batch
+        workload.context_tokens, rates.kv_bits, beside=batch
     )
     # The fullest stage has its number of layers rounded up.
     share = math.ceil(shape.layers / rates.stages) / shape.layers
@@ -239,24 +236,23 @@ def _needs(rates: Rates, load: Load) -> _Needs:
     )
 
 
-def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
+def _layout(workload: Workload, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
     """The layout with so many copies; None if not a single sequence fits."""
     shape, device = rates.model, rates.device
-    needs = _needs(rates, load)
-    places = (device.room - taken_bytes - needs.fixed_bytes) // needs.device_sequence_bytes
-    if places < 1:
+    needs = _needs(rates, workload)
+    slots = (device.room - taken_bytes - needs.fixed_bytes) // needs.device_sequence_bytes
+    if slots < 1:
         return None
     # The busiest copy has its share of the users rounded up.
-    rate_per_s = load.rate_per_s and load.rate_per_s / copies
-    copy_load = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
-    at_once = min(copy_load.users, places)
+    rate_per_s = workload.rate_per_s and workload.rate_per_s / copies
+    copy_workload = replace(workload, users=-(-workload.users // copies), rate_per_s=rate_per_s)
+    at_once = min(copy_workload.users, slots)
     # `decode_limit` and `prefill_limit` are upper bounds, whatever was measured.
     limits = replace(rates, factors=CEILING)
-    decode_limit = ttft_s = itl_s = requests_per_s = None
+    decode_limit, speeds = None, _Speeds()
     if device.memory_bytes_per_s:
-        decode_limit = 1 / limits.step_s(tokens=load.middle_tokens)
-        ttft_s, itl_s, of_copy_per_s = _speeds(rates, copy_load, at_once)
-        requests_per_s = of_copy_per_s * copies
+        decode_limit = 1 / limits.step_s(tokens=workload.middle_tokens)
+        speeds = _speeds(rates, copy_workload, sequences=at_once, copies=copies)
     devices = rates.tensor_parallel * rates.stages * copies
     return Layout(
         precision=shape.quantization or "as it is",
@@ -269,32 +265,38 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         weight_bytes=shape.weight_bytes,
         sequence_bytes=needs.sequence_bytes,
         device_bytes=needs.fixed_bytes + at_once * needs.device_sequence_bytes,
-        sequences=places * copies,
+        sequences=slots * copies,
         decode_limit=decode_limit,
-        prefill_limit=limits.prefill_tokens_per_s(load.prompt_tokens),
-        ttft_s=ttft_s,
-        itl_s=itl_s,
-        tokens_per_s=requests_per_s and requests_per_s * load.output_tokens,
-        is_bound=itl_s is not None and itl_s < short_s(shape) * shape.layers,
+        prefill_limit=limits.prefill_tokens_per_s(workload.prompt_tokens),
+        ttft_s=speeds.ttft_s,
+        itl_s=speeds.itl_s,
+        tokens_per_s=speeds.requests_per_s and speeds.requests_per_s * workload.output_tokens,
+        is_bound=speeds.itl_s is not None and speeds.itl_s < short_s(shape) * shape.layers,
         usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
-        misses=tuple(_misses(load, places * copies, ttft_s, itl_s, requests_per_s)),
+        misses=tuple(_misses(workload, slots * copies, speeds)),
     )
 
 
-def _misses(
-    load: Load, places: int, ttft_s: float | None, itl_s: float | None, requests_per_s: float | None
-) -> Iterator[Miss]:
-    """The targets that figures miss. A figure that is None, since it is unknown, misses none."""
-    if places < load.users:
-        yield Miss("places", places, load.users)
-    if ttft_s and ttft_s > load.ttft_s:
-        yield Miss("TTFT", ttft_s, load.ttft_s)
-    if itl_s and itl_s > load.itl_s:
-        yield Miss("ITL", itl_s, load.itl_s)
+class _Speeds(NamedTuple):
+    """The speeds of a layout; None where the device's are unknown."""
+
+    ttft_s: float | None = None
+    itl_s: float | None = None
+    requests_per_s: float | None = None  # of all copies
+
+
+def _misses(workload: Workload, slots: int, speeds: _Speeds) -> Iterator[Miss]:
+    """The targets that a layout with so many slots misses. An unknown speed misses none."""
+    if slots < workload.users:
+        yield Miss("places", slots, workload.users)
+    if speeds.ttft_s and speeds.ttft_s > workload.ttft_s:
+        yield Miss("TTFT", speeds.ttft_s, workload.ttft_s)
+    if speeds.itl_s and speeds.itl_s > workload.itl_s:
+        yield Miss("ITL", speeds.itl_s, workload.itl_s)
     # The rate of a run is no target, since a run asks no faster than it is answered.
-    rate = load.rate_per_s if load.calls is None else None
-    if rate and requests_per_s and rate > requests_per_s:
-        yield Miss("rate", requests_per_s, rate)
+    rate = workload.rate_per_s if workload.calls is None else None
+    if rate and speeds.requests_per_s and rate > speeds.requests_per_s:
+        yield Miss("rate", speeds.requests_per_s, rate)
 
 
 def short_s(shape: ModelShape) -> float:
@@ -302,30 +304,30 @@ def short_s(shape: ModelShape) -> float:
     return _SHORT_OF_EXPERTS_S if has_small_experts(shape) else _SHORT_S
 
 
-def _speeds(rates: Rates, load: Load, sequences: int) -> tuple[float | None, float, float]:
-    """TTFT, ITL and requests a second of one copy, for its load, with so many sequences at once."""
-    prefill_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
+def _speeds(rates: Rates, workload: Workload, *, sequences: int, copies: int) -> _Speeds:
+    """The speeds of copies that each have this workload, and so many sequences at once."""
+    prefill_s = rates.prefill_s(workload.prompt_tokens, cached=workload.cached_tokens)
     # From one prompt to the next takes less than a prompt, if stages read several prompts at once.
     between_s = (prefill_s or 0.0) / rates.stages_at_once
-    step_s = rates.step_s(tokens=load.middle_tokens, sequences=sequences)
-    counts = {"sequences": sequences, "output_tokens": load.output_tokens}
+    step_s = rates.step_s(tokens=workload.middle_tokens, sequences=sequences)
+    counts = {"sequences": sequences, "output_tokens": workload.output_tokens}
     itl_s = formulas.mixed_itl_s(step_s, between_s, **counts)
-    requests = formulas.requests_per_s(step_s, between_s, **counts)
+    requests_per_s = formulas.requests_per_s(step_s, between_s, **counts) * copies
     if prefill_s is None:  # the processor's speed is unknown
-        return None, itl_s, requests
-    if load.rate_per_s is not None:
-        waiting_s = formulas.mean_queue(load.rate_per_s, between_s) * between_s
+        return _Speeds(None, itl_s, requests_per_s)
+    if workload.rate_per_s is not None:
+        waiting_s = formulas.mean_queue(workload.rate_per_s, between_s) * between_s
     else:
-        # With too few places the last user waits for whole rounds of replies, and then in any case
+        # With too few slots the last user waits for whole rounds of replies, and then in any case
         # for the prompts before its own.
-        rounds, prompts_before = divmod(load.users - 1, sequences)
-        round_s = sequences * between_s + load.output_tokens * step_s
+        rounds, prompts_before = divmod(workload.users - 1, sequences)
+        round_s = sequences * between_s + workload.output_tokens * step_s
         waiting_s = rounds * round_s + prompts_before * between_s
-    return waiting_s + prefill_s + step_s, itl_s, requests
+    return _Speeds(waiting_s + prefill_s + step_s, itl_s, requests_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Placement:
     """The devices that a model gets, and its layouts on them."""
 
     goal: ServingGoal
@@ -336,19 +338,19 @@ class Place:
     layouts: tuple[Layout, ...]  # the result of `layouts`; empty if the model does not fit there
 
     @property
-    def marked(self) -> Layout | None:
+    def chosen(self) -> Layout | None:
         """The first layout that meets all targets; None if none does."""
-        return next((row for row in self.layouts if not row.misses), None)
+        return next((layout for layout in self.layouts if not layout.misses), None)
 
 
-def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
-    """The place of each model, in the order of `goals`, if all stay in memory at once.
+def placements_of(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Placement]:
+    """The placement of each model, in the order of `goals`, if all stay in memory at once.
 
     Models with the highest floor (judges) choose first. With enough devices each model has some of
     its own, and the last model all that are left; with fewer, the last device is shared.
     """
     waiting = sorted(goals, key=lambda goal: -role_floor(goal.role))
-    places: list[Place] = []
+    placements: list[Placement] = []
     first = 0
     while waiting:
         free = device.count - first
@@ -362,27 +364,27 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
         sizes = _least_bytes(group, part)
         for index, goal in enumerate(group):
             # Models before this one take the bytes of their layouts; models after it, their least.
-            rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[index]))
-            if rows:
-                sizes[index] = rows[0].device_bytes
+            fitting = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[index]))
+            if fitting:
+                sizes[index] = fitting[0].device_bytes
             port = _FIRST_PORT + _PORTS_APART * goals.index(goal) if len(goals) > 1 else None
-            place = Place(
-                goal=goal, first=first, count=count, models=len(group), port=port, layouts=rows
+            placement = Placement(
+                goal=goal, first=first, count=count, models=len(group), port=port, layouts=fitting
             )
-            places.append(place)
+            placements.append(placement)
         first += count
         waiting = waiting[len(group) :]
-    return sorted(places, key=lambda place: goals.index(place.goal))
+    return sorted(placements, key=lambda placement: goals.index(placement.goal))
 
 
 def _enough(goal: ServingGoal, device: DeviceSpec, most: int) -> int:
     """The fewest devices on which a model meets its targets, or else fits; `most` if on none."""
     fewest = None
     for count in range(1, most + 1):
-        rows = layouts(goal, replace(device, count=count))
-        if rows and not rows[0].misses:
+        fitting = layouts(goal, replace(device, count=count))
+        if fitting and not fitting[0].misses:
             return count
-        fewest = fewest or (count if rows else None)
+        fewest = fewest or (count if fitting else None)
     return fewest or most
 
 
@@ -392,21 +394,26 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
     With all users of each model; while there is no room for them, with half of the users.
     """
     sizes: list[int] = []
-    for halvings in range(max(goal.load.users for goal in group).bit_length()):
+    for halvings in range(max(goal.workload.users for goal in group).bit_length()):
         sizes = []
         for goal in group:
-            users = max(goal.load.users >> halvings, 1)
+            users = max(goal.workload.users >> halvings, 1)
             rates = [Rates(shape, device, goal.kv_bits) for shape in precisions(goal, device)]
-            needs = [_needs(rate, goal.load) for rate in rates]
+            needs = [_needs(rate, goal.workload) for rate in rates]
             sizes.append(min(n.fixed_bytes + users * n.device_sequence_bytes for n in needs))
         if sum(sizes) <= device.room:
             break
     return sizes
 
 
-def enough_devices(
-    goals: Sequence[ServingGoal], device: DeviceSpec
-) -> list[tuple[DeviceSpec, list[Place]]]:
+class Remedy(NamedTuple):
+    """Devices that meet all targets, with the models on them."""
+
+    device: DeviceSpec
+    placements: list[Placement]
+
+
+def enough_devices(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Remedy]:
     """The least number of each kind of device that meets all targets: this kind, then by cost."""
     remedies = []
     # Factors were measured on this device, and say nothing of another.
@@ -414,14 +421,14 @@ def enough_devices(
     for name, spec in known_devices().items():
         kind, models = (device, goals) if name == device.name else (spec, unmeasured)
         for count in counts_tried(goals):
-            places = placements(models, replace(kind, count=count))
-            ends = [place.first + place.marked.devices for place in places if place.marked]
-            if len(ends) == len(places):
-                remedies.append((replace(kind, count=max(ends)), places))
+            placements = placements_of(models, replace(kind, count=count))
+            ends = [p.first + p.chosen.devices for p in placements if p.chosen]
+            if len(ends) == len(placements):
+                remedies.append(Remedy(replace(kind, count=max(ends)), placements))
                 break
 
-    def rank(remedy: tuple[DeviceSpec, list[Place]]) -> tuple[bool, float, int]:
-        kind, _ = remedy
+    def rank(remedy: Remedy) -> tuple[bool, float, int]:
+        kind = remedy.device
         return kind.name != device.name, (kind.usd_per_hour or math.inf) * kind.count, kind.count
 
     return sorted(remedies, key=rank)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from harness.advise.data_tables import DeviceSpec, this_gpu, this_machine
 from harness.advise.layout_table import cells, columns, print_rows
-from harness.advise.layouts import Layout, Load, ServingGoal, layouts
+from harness.advise.layouts import Layout, ServingGoal, Workload, layouts
 from harness.advise.model_shape import read_model_shape
 from harness.cli.arguments import config_option, json_option, read_pairs, role_option
 from harness.cli.consoles import Command, Shown, show
@@ -192,13 +192,13 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
     spec = replace(spec, count=len(names), room_bytes=room, usd_per_hour=None)
-    output = -(-endpoint.context_tokens // 5)  # a fifth, as of the usual load of `Load`
+    output = -(-endpoint.context_tokens // 5)  # a fifth, as of the usual `Workload`
     prompt = max(endpoint.context_tokens - output, 1)
-    load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
+    workload = Workload(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(
-        role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load, kv_bits=kv_bits
+        role=endpoint.tag, shape=shape, model=str(endpoint.path), workload=workload, kv_bits=kv_bits
     )
     # The endpoint loads the file in its own precision, a part of the layers on each device.
-    rows = (row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes)
-    return next((row for row in rows if row.stages == len(names)), None)
+    fitting = (found for found in layouts(goal, spec) if found.weight_bytes == shape.weight_bytes)
+    return next((layout for layout in fitting if layout.stages == len(names)), None)

@@ -11,7 +11,8 @@ from pathlib import PurePath
 from typing import get_args
 
 from harness.advise.data_tables import DeviceSpec, rows
-from harness.advise.layouts import WHOLE_BITS, Layout, Place
+from harness.advise.layouts import WHOLE_BITS, Layout, Placement, ServingGoal
+from harness.advise.model_shape import ModelShape
 from harness.hardware.quantization import CACHE_TYPES, KvBits
 from harness.inference.endpoint import BackendName
 
@@ -49,73 +50,74 @@ def servers() -> dict[BackendName, dict[str, str]]:
     }
 
 
-def servings(place: Place, row: Layout, device: DeviceSpec) -> Servings:
+def servings(placement: Placement, layout: Layout, device: DeviceSpec) -> Servings:
     """Backend → the settings of its server, for servers that can serve the layout."""
-    load = place.goal.load
+    goal, workload = placement.goal, placement.goal.workload
     share = None
-    if place.models > 1:
+    if placement.models > 1:
         # A hundredth more than needed: rounded down, the server would not start.
-        share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
+        share = round(layout.device_bytes / device.memory_bytes + 0.01, 2)
+    names_gpus = device.count > layout.devices or layout.copies > 1
+    packed_as = "fp8" if layout.precision == "FP8" and _must_be_made(goal.shape, layout) else None
     by_backend: Servings = {}
     for backend, server in servers().items():
-        if not _can_serve(server, place, row, device):
+        if not _can_serve(server, goal.shape, layout, device):
             continue
-        model, online = _weights(server, place, row)
         by_backend[backend] = Serving(
-            model=model,
-            context_tokens=load.context_tokens,
-            sequences=min(-(-load.users // row.copies), row.sequences // row.copies),
-            kv_bits=row.kv_bits,
-            quantization=online,
+            model=_model_to_load(server, goal, layout),
+            context_tokens=workload.context_tokens,
+            sequences=min(-(-workload.users // layout.copies), layout.sequences // layout.copies),
+            kv_bits=layout.kv_bits,
+            quantization=packed_as if server["packing"] == "safetensors" else None,
             on_gpu=device.is_gpu,
-            tensor_parallel=row.tensor_parallel,
-            stages=row.stages,
-            copies=row.copies,
+            tensor_parallel=layout.tensor_parallel,
+            stages=layout.stages,
+            copies=layout.copies,
             gpu_share=share,
-            port=place.port,
-            first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
+            port=placement.port,
+            first_gpu=placement.first if names_gpus else None,
         )
     return by_backend
 
 
-def _can_serve(server: Mapping[str, str], place: Place, row: Layout, device: DeviceSpec) -> bool:
-    """Whether a server, a column of `servers`, can serve the layout on the device."""
-    shape = place.goal.shape
+def _can_serve(
+    server: Mapping[str, str], shape: ModelShape, layout: Layout, device: DeviceSpec
+) -> bool:
+    """Whether a server, a column of `servers`, can serve the model's layout on the device."""
     if server["packing"] == "safetensors" and not device.is_gpu:
         return False
     # A model without a file is published in both packings; no server of GGUF divides a layer.
-    is_in_both = not shape.is_local and _is_published(row) and row.tensor_parallel == 1
-    if server["packing"] != row.packing and not is_in_both:
+    is_in_both = not shape.is_local and _is_published(layout) and layout.tensor_parallel == 1
+    if server["packing"] != layout.packing and not is_in_both:
         return False
-    if server["packs_loaded"] and _must_be_made(place, row):
+    if server["packs_loaded"] and _must_be_made(shape, layout):
         # It loads all 16-bit weights first, and quantizes no experts without units for FP8.
-        has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
+        has_room = shape.weight_bytes / (layout.tensor_parallel * layout.stages) < device.room
         return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
     return True
 
 
-def _weights(server: Mapping[str, str], place: Place, row: Layout) -> tuple[str, str | None]:
-    """The model to load, and the format that the server makes of its weights; None for none."""
-    model, shape = place.goal.model, place.goal.shape
+def _model_to_load(server: Mapping[str, str], goal: ServingGoal, layout: Layout) -> str:
+    """The model as the server takes it, or the name of the file or folder to make of it."""
+    model, shape = goal.model, goal.shape
     if server["packing"] == "gguf":
-        if shape.is_local and row.precision == shape.quantization:
-            return model, None
+        if shape.is_local and layout.precision == shape.quantization:
+            return model
         # A file of the user: `8B-Q6_K.gguf` beside `8B.gguf`, or without the owner's name on a hub.
         name = model if shape.is_local else model.rpartition("/")[2]
-        return f"{name.removesuffix('.gguf')}-{row.precision}.gguf", None
-    if not _must_be_made(place, row):
-        return model, None
+        return f"{name.removesuffix('.gguf')}-{layout.precision}.gguf"
     # Servers make FP8 while they load 16-bit weights. Any other format must be made by the user.
-    return (model, "fp8") if row.precision == "FP8" else (f"{model}-{row.precision}", None)
+    is_made_by_user = layout.precision != "FP8" and _must_be_made(shape, layout)
+    return f"{model}-{layout.precision}" if is_made_by_user else model
 
 
-def _must_be_made(place: Place, row: Layout) -> bool:
+def _must_be_made(shape: ModelShape, layout: Layout) -> bool:
     # Weights are published in 16 bits or MXFP4, or are this very file. Others must be made first.
-    return not (_is_published(row) or row.precision == place.goal.shape.quantization)
+    return not (_is_published(layout) or layout.precision == shape.quantization)
 
 
-def _is_published(row: Layout) -> bool:
-    return row.bits > WHOLE_BITS or row.precision == "MXFP4"
+def _is_published(layout: Layout) -> bool:
+    return layout.bits > WHOLE_BITS or layout.precision == "MXFP4"
 
 
 def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:

@@ -183,7 +183,7 @@ class _Values:
         return (new + _NOTHING_NEW) * self._factor[part]
 
     def note_kept(self, part: Part) -> None:
-        """From now on, parts of the section gain nothing by the content of this one."""
+        """From now on, the content of this part adds no value to other parts of its section."""
         for word in self._content[part]:
             self._new_weights[part.section].pop(word, None)
 
@@ -191,7 +191,7 @@ class _Values:
 def _weights(
     contents: Sequence[Sequence[Sequence[str]]], focus_words: Set[str]
 ) -> list[dict[str, float]]:
-    """The weights of the words of each section, of which `contents` has those of each part."""
+    """The weights of each section's words; `contents` has the words by section and part."""
     all_parts = list(chain.from_iterable(contents))
     parts_with = Counter(chain.from_iterable(map(set, all_parts)))
     weights = []
@@ -226,7 +226,7 @@ def _content_of(part: Part) -> list[str]:
 
 
 def words_in(text: str) -> list[str]:
-    """The words of three letters and more, such pairs, and the numbers, case-folded."""
+    """Case-folded words of three letters or more, pairs of a script without blanks, and numbers."""
     return _WORD.findall(in_twos(text.casefold()))
 
 
@@ -320,7 +320,7 @@ def split_sections(sections: Sequence[Section]) -> list[SplitSection]:
 
 
 def _tail_of(part: Part, cut: int) -> str:
-    """The part; of a sentence what is behind offset `cut`, of code the lines from there on."""
+    """The part from offset `cut` on: words of a sentence, lines of code, else all of it."""
     head = part.text[: max(cut - part.start, 0)]
     if part.block.kind == "paragraph":
         word = max(head.rfind(" "), head.rfind("\n")) + 1

@@ -29,7 +29,7 @@ _MATTER = re.compile(rf"\w{{4,}}|{PAIR}")
 
 
 def matter_of(text: str) -> frozenset[str]:
-    """The words of a text that matter: four letters and more, or such pairs, case-folded."""
+    """Case-folded words of at least four letters, and pairs of a script without blanks."""
     return frozenset(_MATTER.findall(in_twos(text.casefold())))
 
 
@@ -185,7 +185,7 @@ def _parser(*, inline: bool) -> MarkdownIt:
 
 
 def without_marks(block: str) -> str:
-    """A block that is no code without what only the tools of a site or of notes read."""
+    """A block, which must not be code, without what only tools of sites or notes read."""
     return "" if _MODULE.match(block) else _UNSEEN.sub("", block)
 
 

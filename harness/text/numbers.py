@@ -10,7 +10,7 @@ powers such as `10^2` and numerals such as 一千二百 are not read.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from functools import cache
@@ -28,12 +28,12 @@ _DECIMAL_MARKS = ".,\u066b"
 _GROUP_MARKS = "'\u2019\u066c\u00a0\u2009\u202f"
 _NUMBER = re.compile(
     # A minus, unless something is before it that a range, a name or a date may end with.
-    rf"(?P<minus>(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=[{NO_WIDTH}]*\d))"
+    rf"(?:(?P<minus>(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=[{NO_WIDTH}]*\d))[{NO_WIDTH}]*)?"
     # A year or a date.
-    rf"|(?<!\d)(?:\d{{4}}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{{4}})"
+    r"(?P<form>(?<!\d)(?:\d{4}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{4})"
     # Digits with marks or single blanks between them, and a power of ten.
     rf"|(?:\d+|(?<![\w.,])\.\d+)(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
-    r"(?:[eE][-+]?\d{1,3}\b)?"
+    r"(?:[eE][-+]?\d{1,3}\b)?)"
 )
 # `1.` names an item of a list if a text follows, `[1]` and `[^1]` another text.
 _REFERENCE = re.compile(r"(?m)^[^\S\n]*\d+[.)][^\S\n]|\[\^?\d+\]")
@@ -83,15 +83,8 @@ class _WordsBehind(NamedTuple):
     """Patterns of words that may stand behind a number."""
 
     percent: re.Pattern[str]
-    powers: re.Pattern[str]
-    """Powers of ten; the name of each group is `e` and the exponent: `e6`."""
-    units: re.Pattern[str]
-    """The name of each group is the unit in Latin letters."""
-
-    def exponent_at(self, line: str, start: int) -> int:
-        """The exponent of the power of ten that stands there; 0 for none."""
-        power = self.powers.match(line, start)
-        return int(str(power.lastgroup).removeprefix("e")) if power else 0
+    powers: re.Pattern[str]  # of ten; the name of each group is `e` and the exponent: `e6`
+    units: re.Pattern[str]  # the name of each group is the unit in Latin letters
 
 
 @cache
@@ -110,24 +103,18 @@ def numbers(text: str, language: str | None = None) -> list[Number]:
     lines = filter(re.compile(r"\d").search, _TIME_OF_DAY.sub(r"\1\2:\3", text).split("\n"))
     # A line with a digit has a match of `_NUMBER`.
     matches_by_line = [list(_NUMBER.finditer(line)) for line in lines]
-    forms = [match[0] for matches in matches_by_line for match in matches]
+    forms = [match["form"] for matches in matches_by_line for match in matches]
     decimal_mark = _decimal_mark(forms, language)
-    return [number for line in matches_by_line for number in _line_numbers(line, decimal_mark)]
+    read: list[Number] = []
+    for matches in matches_by_line:
+        # In `5 to 10 percent`, the word behind the 5 does not stand for a unit.
+        has_percent = bool(_words_behind().percent.search(matches[0].string))
+        read += [_number(match, decimal_mark, has_percent=has_percent) for match in matches]
+    return read
 
 
-def _line_numbers(matches: Sequence[re.Match[str]], decimal_mark: str) -> Iterator[Number]:
-    """The numbers of a line that has a match; a minus is a match of its own, before its number."""
-    # In `5 to 10 percent`, the word behind the 5 does not stand for a unit.
-    has_percent = bool(_words_behind().percent.search(matches[0].string))
-    minus = ""
-    for match in matches:
-        if not match["minus"]:
-            yield _number(match, minus, decimal_mark, has_percent=has_percent)
-        minus = match["minus"] or ""
-
-
-def _number(match: re.Match[str], minus: str, decimal_mark: str, *, has_percent: bool) -> Number:
-    ascii_form = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
+def _number(match: re.Match[str], decimal_mark: str, *, has_percent: bool) -> Number:
+    ascii_form = "".join(str(int(c)) if c.isdecimal() else c for c in match["form"])
     form, _, power = ascii_form.lower().partition("e")
     if dates := _dates(form):
         values, parts = dates, _date_parts(dates)
@@ -138,17 +125,19 @@ def _number(match: re.Match[str], minus: str, decimal_mark: str, *, has_percent:
         parts = _parts(form) if " " in form or not values else set()
     if not values and not parts:  # marks in an order that no place writes
         values = {form}
+    minus = match["minus"] or ""
     if minus:
         values = {v.copy_negate() if isinstance(v, Decimal) else v for v in values}
     readings = _with_units(values, match, has_percent=has_percent)
-    return Number(minus + match[0], frozenset(readings), frozenset(parts))
+    return Number(minus + match["form"], frozenset(readings), frozenset(parts))
 
 
 def _with_units(
     values: Collection[Value], match: re.Match[str], *, has_percent: bool
 ) -> set[NumberReading]:
     """Each value with its unit, by the signs and words around the number."""
-    sign_before = match.string[max(0, match.start() - 2) : match.start()].strip()[-1:]
+    start = match.start("form")
+    sign_before = match.string[max(0, start - 2) : start].strip()[-1:]
     if exponent := _exponent(match, is_money=sign_before in _CURRENCIES):
         large = {v.scaleb(exponent, _EXACT) for v in values if isinstance(v, Decimal)}
         # `3 million` is 3,000,000, and also a three before a word.
@@ -158,7 +147,7 @@ def _with_units(
 
 
 def _unit(match: re.Match[str], sign_before: str, *, has_percent: bool) -> str:
-    """The unit of a number that no power of ten follows."""
+    """The unit of a number without a power of ten such as `million` behind it."""
     line, end = match.string, match.end()
     if sign_before in {"%", "٪"} or _words_behind().percent.match(line[end : end + 20].lstrip()):
         return "%"
@@ -179,7 +168,8 @@ def _exponent(match: re.Match[str], *, is_money: bool) -> int:
     # Without money, `5m` are meters.
     if letter and (is_money or letter[0].isupper()):
         return {"m": 6, "b": 9}[letter[0].lower()]
-    return _words_behind().exponent_at(line, end)
+    power = _words_behind().powers.match(line, end)
+    return int(str(power.lastgroup).removeprefix("e")) if power else 0
 
 
 def _dates(form: str) -> set[Value]:
@@ -200,7 +190,7 @@ def _date_parts(dates: Iterable[Value]) -> set[Value]:
 
 
 def _parts(form: str) -> set[Value]:
-    """The numbers between marks that may part several; empty without such a mark."""
+    """The numbers between marks that may separate numbers; empty without such a mark."""
     parts = re.split(f"[, {_GROUP_MARKS}]", form)
     return set[Value]().union(*map(_values, parts)) if parts[1:] else set()
 
@@ -224,7 +214,7 @@ def _values(form: str, decimal_mark: str = "") -> set[Value]:
     """The values that a number may have; without a `decimal_mark`, any mark may be the decimal one.
 
     `2,5` is a fraction, `1 200` a whole number, `1,200` either, and `1,024.5` has both marks. Empty
-    if the marks part several numbers.
+    if the marks separate several numbers.
     """
     groups, marks = re.split(r"\D", form), re.findall(r"\D", form)
     as_whole = Decimal("".join(groups))

@@ -22,12 +22,11 @@ NULLS = {"null", "none"}
 _FRACTION = re.compile(r"(?<!\d)-?\d++(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?")
-# Marks of validators that are added to a type's own.
-_LENIENT, _CHECKED, _NULLABLE = {"reads": "words"}, {"reads": "exactly"}, {"reads": "null"}
 _TIMES, _NUMBERS = {"date", "datetime", "time", "timedelta"}, {"int", "float", "decimal"}
 _CHOICES = {"literal": "expected", "enum": "members"}  # → where a part has them
 _IN_JSON = {"list", "tuple", "set", "frozenset", "dict", "call", "tagged-union"}
 _IN_JSON |= {"model", "dataclass", "typed-dict"}  # what is a list or an object in JSON
+_VALUES = {"metadata", "default", "serialization"}  # keys of a part whose values are not parts
 
 
 class TypedJson:
@@ -43,7 +42,7 @@ class TypedJson:
     def __init__(self, schema: CoreSchema) -> None:
         self._schema = schema
         self._has_decimals = "'decimal'" in repr(schema)  # or a field has that name: no matter
-        self._exact = _validator(_rewritten(schema, _exact))
+        self._exact = _validator(schema, is_lenient=False)
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - of the type
         """The value in a JSON text; raises `ValidationError`."""
@@ -51,12 +50,12 @@ class TypedJson:
         return self._read(lambda reader: reader.validate_json(text, context=numbers))
 
     def read_decoded(self, value: object, text: str) -> Any:  # noqa: ANN401 - of the type
-        """The value that the decoded value of a JSON text is; raises `ValidationError`."""
+        """The value of a JSON text that is decoded already; raises `ValidationError`."""
         numbers = self._fractions_in(text)
         return self._read(lambda reader: reader.validate_python(value, context=numbers))
 
     def read_value(self, value: object) -> Any:  # noqa: ANN401 - of the type
-        """The value that a value is, or that a text is, or is the JSON of, as a person types it."""
+        """The value of a Python value, or of a text as a person types it, as JSON or not."""
         text = value if isinstance(value, str) else ""
         try:
             return self.read_decoded(value, text)
@@ -93,26 +92,52 @@ class TypedJson:
 
     @cached_property
     def _lenient(self) -> SchemaValidator:
-        return _validator(_rewritten(_rewritten(self._schema, _lenient), _exact))
+        return _validator(self._schema, is_lenient=True)
 
 
-def _validator(schema: Any) -> SchemaValidator:  # noqa: ANN401 - of pydantic's
+def _validator(schema: CoreSchema, *, is_lenient: bool) -> SchemaValidator:
     # A model in it would be read by its own validator, made of its schema as it was. pydantic 2.14
     # has no public way around that: hooks of a type get its models as references.
-    return SchemaValidator(schema, _use_prebuilt=False)
+    return SchemaValidator(_rewritten(schema, None, is_lenient=is_lenient), _use_prebuilt=False)
 
 
-def _rewritten(schema: Any, rewrite: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401
-    """A schema of pydantic's, each part rewritten after the parts in it."""
+def _rewritten(schema: Any, parent: dict[str, Any] | None, *, is_lenient: bool) -> Any:  # noqa: ANN401
+    """A schema of pydantic's, with our readers in front of its parts, the dictionaries with a type.
+
+    `parent` is the part that has this one, by itself, in a list, or by name, as a model its fields.
+    """
     if type(schema) in (list, tuple):
-        return type(schema)(_rewritten(part, rewrite) for part in schema)
+        return type(schema)(_rewritten(part, parent, is_lenient=is_lenient) for part in schema)
     if type(schema) is not dict:
         return schema
-    is_part = isinstance(schema.get("type"), str)  # else its fields by name
-    values = {"metadata", "default"} if is_part else ()
-    parts = {n: p if n in values else _rewritten(p, rewrite) for n, p in schema.items()}
+    if not isinstance(schema.get("type"), str):
+        return {n: _rewritten(p, parent, is_lenient=is_lenient) for n, p in schema.items()}
+    part = {
+        name: value if name in _VALUES else _rewritten(value, schema, is_lenient=is_lenient)
+        for name, value in schema.items()
+    }
+    reader = _exact(part, parent)
+    if is_lenient:
+        reader = _lenient(part, reader, parent)
     # Other parts refer to the outermost.
-    return {**rewrite(parts), "ref": schema.get("ref")} if is_part else parts
+    return {**reader, "ref": schema.get("ref")}
+
+
+def _exact(part: dict[str, Any], parent: dict[str, Any] | None) -> Any:  # noqa: ANN401
+    """The part with all digits of Decimals, and without numbers as times or truths as numbers."""
+    kind = part["type"]
+    if kind == "decimal":
+        return core_schema.with_info_before_validator_function(_digits, part)
+    if parent is not None and parent["type"] in {"function-before", "function-wrap"}:
+        # The type's own validator has the say, and may make a time of a number.
+        return part
+    if kind in _TIMES:
+        return core_schema.no_info_before_validator_function(_time_reader(kind), part)
+    choices = [c.value if isinstance(c, Enum) else c for c in part.get(_CHOICES.get(kind, ""), ())]
+    has_numbers = kind in _NUMBERS or any(isinstance(c, int | float) for c in choices)
+    if has_numbers and bool not in map(type, choices):
+        return core_schema.no_info_before_validator_function(_no_truth, part)
+    return part
 
 
 def _digits(value: object, info: ValidationInfo) -> object:
@@ -122,33 +147,9 @@ def _digits(value: object, info: ValidationInfo) -> object:
     return number
 
 
-def _exact(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic's
-    kind = part["type"]
-    if kind == "decimal":
-        return core_schema.with_info_before_validator_function(_digits, part)
-    if kind in {"function-before", "function-wrap"} and "reads" not in (part.get("metadata") or ()):
-        # The type's own validator has the say, and may make a time of a number.
-        is_checked = part["schema"].get("metadata") == _CHECKED
-        return {**part, "schema": part["schema"]["schema"]} if is_checked else part
-    if kind in _TIMES:
-        return core_schema.no_info_before_validator_function(
-            _time_reader(kind), part, metadata=_CHECKED
-        )
-    choices = [c.value if isinstance(c, Enum) else c for c in part.get(_CHOICES.get(kind, ""), ())]
-    has_numbers = kind in _NUMBERS or any(isinstance(c, int | float) for c in choices)
-    if has_numbers and bool not in map(type, choices):
-        return core_schema.no_info_before_validator_function(_no_truth, part, metadata=_CHECKED)
-    return part
-
-
 def _no_truth(value: object) -> object:
-    # For pydantic, true is 1.
-    return _refused(value) if type(value) is bool else value
-
-
-def _refused(value: object) -> tuple[object]:
-    """The value in a tuple, which pydantic takes neither for a number, a choice nor a time."""
-    return (value,)
+    # For pydantic, true is 1. It takes a tuple neither for a number, nor a choice, nor a time.
+    return (value,) if type(value) is bool else value
 
 
 def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one of `_TIMES`
@@ -157,7 +158,7 @@ def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one
     def read(value: object) -> object:
         # For pydantic, a number is seconds since 1970.
         if isinstance(value, int | float) or _NUMBER.fullmatch(str(value)):
-            return _refused(value)
+            return (value,)  # as in `_no_truth`
         # The texts of JSON are read here, so that in a union a time goes before a text.
         if type(value) is str:
             with suppress(ValueError):
@@ -167,32 +168,28 @@ def _time_reader(kind: Any) -> Callable[[object], object]:  # noqa: ANN401 - one
     return read
 
 
-def _lenient(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a schema of pydantic's
+def _lenient(part: dict[str, Any], exact: Any, parent: dict[str, Any] | None) -> Any:  # noqa: ANN401
+    """The part, as `exact` reads it, that also takes other spellings, JSON in texts, and null."""
     kind = part["type"]
-    if kind == "union":
-        # A word may be meant as another option of it, and JSON in a text as that text.
-        options = [c[0] if type(c) is tuple else c for c in part["choices"]]
-        as_words = set() if any(o["type"] == "str" for o in options) else _IN_JSON
-        part["choices"] = [
-            o["schema"]
-            if o.get("metadata") == _LENIENT and o["schema"]["type"] not in as_words
-            else o
-            for o in options
-        ]
-    elif kind == "default":
-        part["schema"] = _or_null(part["schema"], pydantic_core.PydanticUseDefault)
-    elif kind == "typed-dict-field" and not part["required"]:
-        part["schema"] = _or_null(part["schema"], pydantic_core.PydanticOmit)
-    elif kind == "nullable":
+    if kind == "nullable":
         return _or_null(part)
-    elif kind in _IN_JSON | _NUMBERS | _CHOICES.keys():
-        read = _unpacked if kind in _IN_JSON else _spelled(part)
-        return core_schema.no_info_before_validator_function(read, part, metadata=_LENIENT)
-    return part
+    if kind == "default":
+        return {**part, "schema": _or_null(part["schema"], pydantic_core.PydanticUseDefault)}
+    if kind == "typed-dict-field" and not part["required"]:
+        return {**part, "schema": _or_null(part["schema"], pydantic_core.PydanticOmit)}
+    if kind not in _IN_JSON | _NUMBERS | _CHOICES.keys():
+        return exact
+    if parent is not None and parent["type"] == "union":
+        # A word may be meant as another option of the union, and JSON in a text as that text.
+        options = [c[0] if type(c) is tuple else c for c in parent["choices"]]
+        if kind not in _IN_JSON or any(option["type"] == "str" for option in options):
+            return exact
+    read = _unpacked if kind in _IN_JSON else _spelled(part)
+    return core_schema.no_info_before_validator_function(read, exact)
 
 
 def _or_null(schema: Any, absent: type[Exception] | None = None) -> Any:  # noqa: ANN401
-    """A schema that also takes null, or a word for it; for `absent`, as if it were not there."""
+    """A schema that also takes null or a word for it, as None, or raises `absent` for it."""
 
     def read(value: object, inner: Callable[[object], object]) -> object:
         try:
@@ -204,7 +201,7 @@ def _or_null(schema: Any, absent: type[Exception] | None = None) -> Any:  # noqa
                 raise absent from None
             return None
 
-    return core_schema.no_info_wrap_validator_function(read, schema, metadata=_NULLABLE)
+    return core_schema.no_info_wrap_validator_function(read, schema)
 
 
 def _unpacked(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Words: as people count them, and as they are compared.
+"""Words, as people count them and as they are compared.
 
 Of `Don't merge API 1,024 中国人`:
 

@@ -12,13 +12,13 @@ from shapes import shape_by_hand
 from harness.advise.data_tables import DeviceSpec, device_by_hand, known_device, known_shape
 from harness.advise.layouts import (
     Layout,
-    Load,
     ServingGoal,
+    Workload,
     divisions,
     enough_devices,
     layouts,
-    loads_of,
-    placements,
+    placements_of,
+    workloads_of,
 )
 from harness.advise.rates import Factors
 from harness.trace.calls import calls_of
@@ -33,9 +33,9 @@ def device(name: str, count: int = 1) -> DeviceSpec:
 
 
 def wanted(model: str, *, role: str = "model", **how: Any) -> ServingGoal:
-    load = {key: how.pop(key) for key in tuple(how) if key in Load.__dataclass_fields__}
+    load = {key: how.pop(key) for key in tuple(how) if key in Workload.__dataclass_fields__}
     shape = known_shape(model)
-    return ServingGoal(role=role, shape=shape, model=model, load=Load(**load), **how)
+    return ServingGoal(role=role, shape=shape, model=model, workload=Workload(**load), **how)
 
 
 def first(model: str, on: DeviceSpec, **how: Any) -> Layout:
@@ -152,41 +152,41 @@ def test_what_would_meet_the_targets_is_on_this_device_first_then_by_cost():
     assert (kind.name, kind.count) == ("h100", 8)
     costs = [kind.usd_per_hour * kind.count for kind, _ in others if kind.usd_per_hour]
     assert costs == sorted(costs)
-    assert all(place.marked for _, places in found for place in places)
+    assert all(place.chosen for _, places in found for place in places)
     assert enough_devices([wanted("405B", itl_s=0.0001)], device("h100", 2)) == []
 
 
 def test_two_models_share_one_device_and_have_their_own_of_several():
     two = [wanted("8B", role="producer"), wanted("8B", role="evaluator")]
-    places = placements(two, device("rtx-4090"))
+    places = placements_of(two, device("rtx-4090"))
     assert [one.models for one in places] == [2, 2]
-    rows = [one.marked for one in places]
+    rows = [one.chosen for one in places]
     assert [row and row.precision for row in rows] == ["FP8", "FP8"]
     assert sum(row.device_bytes for row in rows if row) <= 0.92 * 24 * 2**30
     # The judge whole on the first; the larger model on the others.
     two[0] = wanted("70B", role="producer")
-    producer, judge = placements(two, device("h100", 3))
+    producer, judge = placements_of(two, device("h100", 3))
     assert ((judge.first, judge.count), (producer.first, producer.count)) == ((0, 1), (1, 2))
     # Three models, two devices: the judge has its own.
     three = [wanted("8B", role=role) for role in ("producer", "evaluator", "planner")]
-    assert [one.models for one in placements(three, device("h100", 2))] == [2, 1, 2]
+    assert [one.models for one in placements_of(three, device("h100", 2))] == [2, 1, 2]
 
 
 def test_models_that_do_not_fit_together_have_no_place():
     two = [wanted("8B", role="producer"), wanted("8B", role="evaluator")]
-    places = placements(two, device_by_hand("12 GiB"))
+    places = placements_of(two, device_by_hand("12 GiB"))
     assert [one.layouts for one in places] == [(), ()]
     # A lower precision of the producer makes room, none of the judge's below its floor.
-    producer, judge = placements(two, device_by_hand("16 GiB"))
-    assert judge.marked is not None
-    assert judge.marked.bits >= 8
-    assert producer.marked is not None
+    producer, judge = placements_of(two, device_by_hand("16 GiB"))
+    assert judge.chosen is not None
+    assert judge.chosen.bits >= 8
+    assert producer.chosen is not None
 
 
 def test_models_that_share_a_device_never_take_more_than_it_has():
     for users in (1, 8, 24, 40, 64):
         two = [wanted("8B", role=role, users=users) for role in ("producer", "evaluator")]
-        places = placements(two, device("rtx-4090"))
+        places = placements_of(two, device("rtx-4090"))
         rows = [place.layouts[0] for place in places]
         assert sum(row.device_bytes for row in rows) <= 0.92 * 24 * 2**30, users
         # If not all have a place, a lower precision of the producer seats more.
@@ -197,9 +197,9 @@ def test_models_that_share_a_device_never_take_more_than_it_has():
 def test_a_run_says_how_many_asked_at_once_and_what_for():
     journal = Journal(RECORDED / "h100-eight-at-once.jsonl")
     # Eight were answered at once, and eight waited.
-    [(tag, (roles, load))] = loads_of(calls_of(journal.spans())).items()
+    [(tag, (roles, load))] = workloads_of(calls_of(journal.spans())).items()
     assert (tag, roles, load.users, load.calls) == ("m8", ("producer",), 16, 16)
     assert 10 < load.prompt_tokens < 2000
     assert load.rate_per_s is not None
     momentary = SpanRecord(1, None, "chat", 5, 5, "ok", None, {"model": "m8"})
-    assert loads_of(calls_of([momentary]))["m8"][1].users == 1
+    assert workloads_of(calls_of([momentary]))["m8"][1].users == 1

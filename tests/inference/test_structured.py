@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, Strict, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, Strict, WrapSerializer, model_validator
 
 from harness.errors import ConfigurationInvalid, ReplyInvalid
 from harness.inference import Completion, Usage
@@ -22,6 +22,10 @@ class Finding(BaseModel):
 class Tree(BaseModel):
     name: str
     branches: list["Tree"] = []
+
+
+SHARE = Annotated[int, BeforeValidator(int), WrapSerializer(lambda value, write: write(value))]
+SHARE_AND_ROWS = tuple[SHARE, int]
 
 
 @dataclass
@@ -98,6 +102,7 @@ def parse(python_type, text, **how):
             [date(2026, 11, 20)],
             id="strict types, strict as JSON is",
         ),
+        pytest.param(SHARE_AND_ROWS, '[true, "1,000"]', (1, 1000), id="a type's own validator"),
     ],
 )
 def test_a_reply_becomes_a_value_of_its_type(python_type, text, value):
