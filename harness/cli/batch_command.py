@@ -451,7 +451,10 @@ def _summary(result: BatchResult) -> Iterator[str]:
         if failed > _FAILURES_SHOWN:
             yield f"  … and {failed - _FAILURES_SHOWN:,} more"
     if result.run.stopped_by is not None:
-        yield f"Stopped: {result.run.stopped_by}. The same command goes on from here."
+        # A limit's own message says what goes on: one that is too low lets nothing.
+        says_it = result.run.limit in {"tokens", "cost", "calls"}
+        goes_on = "" if says_it else " The same command goes on from here."
+        yield f"Stopped: {result.run.stopped_by}.{goes_on}"
     if isinstance(result, EvaluationResult) and result.scores:
         yield result.summary
         yield f"To read it: harness view {result.output}"

@@ -324,6 +324,7 @@ class Client:
         """One reply, asked for in a way that the server takes, as its refusals teach."""
         route, ask = call.route, partial(self._send, call=call, span=span)
         refused = 0
+        self.meter.check(request)
         while True:
             offered, mode = request, None
             if route.tools is not None:
