@@ -68,6 +68,7 @@ from harness.inference.time_limits import CallTime, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
 from harness.inference.turns import TurnKnowledge
 from harness.trace import Span, Tracer, events
+from harness.trace.tracer import span_under_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,16 +323,20 @@ class Client:
 
     async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
         """One reply, asked for in a way that the server takes, as its refusals teach."""
-        route, ask = call.route, partial(self._send, call=call, span=span)
+        route, ask = call.route, lambda probe: self._send(probe, call, span_under_way() or span)
         refused = 0
         self.meter.check(request)
         while True:
             offered, mode = request, None
-            if route.tools is not None:
-                offered = await route.tools.offer(request, ask, tracer=self.tracer)
-            outgoing = offered
-            if offered.reply_schema is not None and route.schemas is not None:
-                outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
+            try:
+                if route.tools is not None:
+                    offered = await route.tools.offer(request, ask, tracer=self.tracer)
+                outgoing = offered
+                if offered.reply_schema is not None and route.schemas is not None:
+                    outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
+            except BaseException:
+                span.set(was_connected=False)  # only a probe was sent, which has its own span
+                raise
             outgoing = route.turns.folded(outgoing)
             if outgoing.messages is not request.messages:  # such as a schema in words
                 sent = partial(conversation_text, outgoing.messages)

@@ -457,8 +457,12 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
 
 # --- what it took ---------------------------------------------------------------------------------
 
-# The waits of a call before it is sent: for room in a limit, for a place, for an outage's end.
-_WAITS = {events.name_of(wait) for wait in (events.WaitForRoom, events.Queue, events.Hold)}
+# The waits of a call before it is sent: for room in a limit, for a place, for an outage's end, for
+# the reply to a probe.
+_WAITS = {
+    *map(events.name_of, (events.WaitForRoom, events.Queue, events.Hold)),
+    *map(events.name_of, (events.SchemaProbe, events.ToolProbe)),
+}
 
 
 def run_spent(journal: Journal) -> Spent:

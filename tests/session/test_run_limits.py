@@ -244,17 +244,17 @@ class Refusing(Emulated):
         await answer.json(body, status=status, headers=tuple(headers.items()))
 
 
-def asked_of_one_that_refuses(tmp_path, status, body=None, headers=None):
-    """What the run and its journal say that four such calls took."""
+def asked_of_one_that_refuses(tmp_path, status, body=None, headers=None, **more):
+    """What the run and its journal say that four such calls took, two of them at once."""
 
     async def text(run: Run) -> list[str]:
-        errors = []
-        for seed in range(4):
+        async def ask(seed):
             try:
-                await run.chat("producer", PROMPT, max_output_tokens=20, seed=seed)
+                await run.chat("producer", PROMPT, max_output_tokens=20, seed=seed, **more)
             except HarnessError as error:
-                errors.append(error.code)
-        return errors
+                return error.code
+
+        return [await ask(0), await ask(1), *await asyncio.gather(ask(2), ask(3))]
 
     async def main():
         async with Refusing(status, body or {}, headers or {}) as server:
@@ -285,6 +285,15 @@ def test_calls_that_their_server_refused_take_no_tokens(tmp_path, status, body, 
     for spent in asked_of_one_that_refuses(tmp_path, status, body, headers):
         assert (spent.calls, spent.tokens) == (4, 0)
         assert (spent.estimated_calls, spent.unpriced_calls) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "refusal", [*REFUSED.values(), *((status,) for status in WORKED.values())], ids=str
+)
+def test_a_call_whose_probe_failed_was_not_sent(tmp_path, refusal):
+    live, read = asked_of_one_that_refuses(tmp_path, *refusal, returns=list[int])
+    for counted in ("calls", "tokens", "estimated_calls", "unpriced_calls"):
+        assert getattr(live, counted) == getattr(read, counted), counted
 
 
 def test_a_request_that_is_sent_again_with_less_room_counts_twice(tmp_path):
@@ -497,3 +506,12 @@ def test_a_call_that_was_cancelled_while_it_waited_was_not_sent(tmp_path, wait):
                 pass
             raise asyncio.CancelledError
     assert run_spent(Journal(trace.journal_path)).calls == 1
+
+
+@pytest.mark.parametrize("probe", ["schema probe", "tool probe"])
+def test_a_call_that_was_cancelled_during_its_probe_was_not_sent(tmp_path, probe):
+    with RunTrace(tmp_path, name="run") as trace:
+        chat = trace.span("chat", model="m")
+        with suppress(asyncio.CancelledError), chat, trace.span(probe, model="m"):
+            raise asyncio.CancelledError
+    assert run_spent(Journal(trace.journal_path)).calls == 1  # the probe
