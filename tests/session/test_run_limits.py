@@ -15,7 +15,18 @@ from manual_clock import ManualClock
 from sample_runs import load_run
 from scripted_judge import verdict
 from servers.emulated import Emulated
-from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, pipeline_of, run
+from session_runs import (
+    BAD,
+    GOOD,
+    ONE_QUESTION,
+    Calls,
+    Charging,
+    codes,
+    fail,
+    line_of,
+    pipeline_of,
+    run,
+)
 from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend
@@ -277,6 +288,8 @@ def asked_of_one_that_refuses(tmp_path, status, body=None, headers=None, **more)
 
     result = asyncio.run(main())
     assert len(result.result) == 4
+    listed, sums = line_of(result), ("input_tokens", "output_tokens")
+    assert [listed[name] for name in sums] == [getattr(result.spent, name) for name in sums]
     return result.spent, run_spent(Journal(result.files.journal))
 
 
