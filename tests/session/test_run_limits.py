@@ -509,6 +509,17 @@ def test_what_models_and_machines_are_paid_for_is_counted(tmp_path, case, is_ref
         assert getattr(found, counted) == getattr(expected, counted), counted
 
 
+def test_a_call_that_was_cut_off_costs_its_estimated_prompt(tmp_path):
+    with RunTrace(tmp_path, name="run") as trace:
+        trace.instant("endpoint", model="m", **PRICES)
+        prompt = trace.content("[user]\n" + "x" * 300)
+        chat = trace.span("chat", model="m", prompt_sha256=prompt)
+        with suppress(asyncio.CancelledError), chat:
+            raise asyncio.CancelledError
+    found, tokens = run_spent(Journal(trace.journal_path)), 300 // 3 + 72
+    assert (found.tokens, found.cost_usd, found.unpriced_calls) == (tokens, tokens * 2 / 1e6, 0)
+
+
 @pytest.mark.parametrize("wait", ["wait for room", "queue", "hold"])
 def test_a_call_that_was_cancelled_while_it_waited_was_not_sent(tmp_path, wait):
     with RunTrace(tmp_path, name="run") as trace:
