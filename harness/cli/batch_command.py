@@ -451,10 +451,10 @@ def _summary(result: BatchResult) -> Iterator[str]:
         if failed > _FAILURES_SHOWN:
             yield f"  … and {failed - _FAILURES_SHOWN:,} more"
     if result.run.stopped_by is not None:
-        # A limit's own message says what goes on: one that is too low lets nothing.
-        says_it = result.run.limit in {"tokens", "cost", "calls"}
-        goes_on = "" if says_it else " The same command goes on from here."
-        yield f"Stopped: {result.run.stopped_by}.{goes_on}"
+        # The message of a limit says itself what goes on: nothing does if it is too low.
+        is_clear = result.run.limit in {"tokens", "cost", "calls"}
+        stop = f"Stopped: {result.run.stopped_by}."
+        yield stop if is_clear else f"{stop} The same command goes on from here."
     if isinstance(result, EvaluationResult) and result.scores:
         yield result.summary
         yield f"To read it: harness view {result.output}"

@@ -250,11 +250,7 @@ class Client:
         jitter = self.randomness.random()
         counted = 1  # as how many attempts the failed one counts
         delay_s = retry_delay_s(
-            error,
-            attempt=attempt,
-            policy=retry,
-            jitter=jitter,
-            left_s=call.time.left_s,
+            error, attempt=attempt, policy=retry, jitter=jitter, left_s=call.time.left_s
         )
         # 1. After an empty reply, the model is reminded to answer; once, or not again.
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
@@ -291,8 +287,7 @@ class Client:
                 delay_s=delay_s,
             )
             self.tracer.instant(pause)
-            if counted:
-                call.time.spend(delay_s)
+            call.time.spend(delay_s * counted)
         call.attempt = attempt + counted
         call.answers = gate.answers
         return delay_s

@@ -75,10 +75,7 @@ def retry_delay_s(
 
 
 def turn_delay_s(error: HarnessError, *, waited_s: float, jitter: float) -> float | None:
-    """How long a call waits for its turn at a server that answers others; None if it is not full.
-
-    `waited_s` is how long it has waited for its turn so far.
-    """
+    """A call's next wait for a turn at a full server, after `waited_s` of it; None if not full."""
     asked_s = error.retry_after_s if isinstance(error, Overloaded) else None
     # A proxy's 503 without a wait may mean that this very call breaks the server behind it.
     if asked_s is None and not isinstance(error, RateLimited):

@@ -312,12 +312,9 @@ class Meter:
         option = f"--{field.replace('_', '-')}"
         is_command = self.whose == "command"
         whole = need if is_command else self.spent + need  # what the next command has to have
-        enough: dict[LimitName, str] = {
-            "tokens": f"at least {whole.tokens}",
-            "calls": f"at least {whole.calls}",
-        }
+        enough = {"tokens": f"at least {whole.tokens}", "calls": f"at least {whole.calls}"}
         if need.cost_usd:
-            enough["cost"] = f"at least {math.ceil((whole.cost_usd or 0) * 1e4) / 1e4:g}"
+            enough["cost"] = f"at least {math.ceil((whole.cost_usd or 0) * 1e4) / 1e4:.10g}"
         if not is_command:
             message += (
                 f"; to go on it needs {field} to be {enough.get(limit, 'more')} "

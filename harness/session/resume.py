@@ -457,12 +457,9 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
 
 # --- what it took ---------------------------------------------------------------------------------
 
-# The waits of a call before it is sent: for room in a limit, for a place, for an outage's end, for
-# the reply to a probe.
-_WAITS = {
-    *map(events.name_of, (events.WaitForRoom, events.Queue, events.Hold)),
-    *map(events.name_of, (events.SchemaProbe, events.ToolProbe)),
-}
+# What comes before a call is sent: waits for room, for a place, for an outage's end; and probes.
+_BEFORE = (events.WaitForRoom, events.Queue, events.Hold, events.SchemaProbe, events.ToolProbe)
+_WAITS = {*map(events.name_of, _BEFORE)}
 
 
 def run_spent(journal: Journal) -> Spent:
