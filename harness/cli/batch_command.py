@@ -441,7 +441,10 @@ def _summary(result: BatchResult) -> Iterator[str]:
         if failed > _FAILURES_SHOWN:
             yield f"  … and {failed - _FAILURES_SHOWN:,} more"
     if result.run.stopped_by is not None:
-        yield f"Stopped: {result.run.stopped_by}. The same command goes on from here."
+        # The message of a limit says itself what goes on: nothing does if it is too low.
+        is_clear = result.run.limit in {"tokens", "cost", "calls"}
+        stop = f"Stopped: {result.run.stopped_by}."
+        yield stop if is_clear else f"{stop} The same command goes on from here."
     if isinstance(result, EvaluationResult) and result.scores:
         yield result.summary
         yield f"To read it: harness view {result.output}"

@@ -267,7 +267,7 @@ def _spent(result: RunResult) -> str:
     if spent.cost_usd is not None:
         text += f"; dollars: {spent.cost_usd:.4f}"
         if spent.unpriced_calls:
-            text += f", without {spent.unpriced_calls} of the calls, whose price is unknown"
+            text += f", without {spent.unpriced_calls} of the calls, whose cost is unknown"
     return f"{text}."
 
 

@@ -101,6 +101,8 @@ def _scores(line: AuditLine) -> Iterator[str]:
         yield str(round(score, 3))
     if line.stop_reason:
         yield line.stop_reason
+    if len(line.loops) > 1:  # such as one for each row of a batch
+        yield f"(last of {len(line.loops):,} loops)"
     if line.is_gone:
         yield "(files gone)"
 

@@ -52,7 +52,13 @@ from harness.inference.completion import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate, ReplicaPlace
-from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
+from harness.inference.health import (
+    another_may_answer,
+    retry_delay_s,
+    turn_delay_s,
+    was_connected,
+    was_refused,
+)
 from harness.inference.limits import Limits
 from harness.inference.meter import Meter, RoomTaken, Sending
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
@@ -62,6 +68,7 @@ from harness.inference.time_limits import CallTime, timed_out
 from harness.inference.tool_offers import ToolKnowledge, check_typed, read_offered
 from harness.inference.turns import TurnKnowledge
 from harness.trace import Span, Tracer, events
+from harness.trace.tracer import span_under_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,18 +242,15 @@ class Client:
     ) -> float | None:
         """Prepares the next attempt; returns how long to wait for it, or None to make none.
 
-        Attempts that fail while the endpoint is down do not count. `is_new_replica` says whether a
-        replica failed that had not failed the call before.
+        Attempts that fail while the endpoint is down or full do not count. `is_new_replica` says
+        whether a replica failed that had not failed the call before.
         """
         route, request = call.route, call.request
         retry, gate, attempt = route.endpoint.retry, route.gate, call.attempt
+        jitter = self.randomness.random()
         counted = 1  # as how many attempts the failed one counts
         delay_s = retry_delay_s(
-            error,
-            attempt=attempt,
-            policy=retry,
-            jitter=self.randomness.random(),
-            left_s=call.time.left_s,
+            error, attempt=attempt, policy=retry, jitter=jitter, left_s=call.time.left_s
         )
         # 1. After an empty reply, the model is reminded to answer; once, or not again.
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
@@ -267,6 +271,13 @@ class Client:
             elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
                 delay_s, counted = 0.0, 0
                 call.time.begin_again()  # also each try at a server that is down takes time
+            # 4. A server that answered others since the call last failed is only full for a while.
+            elif call.answers not in {None, gate.answers}:
+                turn_s = turn_delay_s(error, waited_s=call.waited_s, jitter=jitter)
+                if turn_s is not None and call.waited_s + turn_s < route.endpoint.max_outage_s:
+                    delay_s, counted = turn_s, 0
+                    call.waited_s += turn_s
+                    call.time.begin_again()
         if delay_s is not None:
             pause = events.RetryEvent(
                 model=route.endpoint.tag,
@@ -276,7 +287,7 @@ class Client:
                 delay_s=delay_s,
             )
             self.tracer.instant(pause)
-            call.time.spend(delay_s)
+            call.time.spend(delay_s * counted)
         call.attempt = attempt + counted
         call.answers = gate.answers
         return delay_s
@@ -307,15 +318,20 @@ class Client:
 
     async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
         """One reply, asked for in a way that the server takes, as its refusals teach."""
-        route, ask = call.route, partial(self._send, call=call, span=span)
+        route, ask = call.route, lambda probe: self._send(probe, call, span_under_way() or span)
         refused = 0
+        self.meter.check(request)
         while True:
             offered, mode = request, None
-            if route.tools is not None:
-                offered = await route.tools.offer(request, ask, tracer=self.tracer)
-            outgoing = offered
-            if offered.reply_schema is not None and route.schemas is not None:
-                outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
+            try:
+                if route.tools is not None:
+                    offered = await route.tools.offer(request, ask, tracer=self.tracer)
+                outgoing = offered
+                if offered.reply_schema is not None and route.schemas is not None:
+                    outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
+            except BaseException:
+                span.set(was_connected=False)  # only a probe was sent, which has its own span
+                raise
             outgoing = route.turns.folded(outgoing)
             if outgoing.messages is not request.messages:  # such as a schema in words
                 sent = partial(conversation_text, outgoing.messages)
@@ -504,6 +520,7 @@ class _EndpointCall:
     may_wait: bool
     tried: set[int] = field(default_factory=set)  # replicas that have failed it
     attempt: int = 1
+    waited_s: float = 0.0  # for its turn at a full server, which no attempt counts
     room: int | None = None  # for the reply to its last request, if a limit decided that
     answers: int | None = None  # how many the endpoint had given when the call last failed
 

@@ -189,7 +189,8 @@ class Endpoint(BaseModel):
     `{max_attempts = 4, base_s = 0.5, cap_s = 8}`."""
     max_outage_s: float = Field(default=600.0, ge=0)
     """How long calls wait for a server that has answered and is down now, or still loads; then the
-    run ends, and can be resumed. Such a wait uses up neither `retry` nor the call's `timeout_s`."""
+    run ends, and can be resumed. A full server that answers other calls is waited for as long, by
+    each call. Such waits use up neither `retry` nor the call's `timeout_s`."""
     fallback: tuple[str, ...] = ()
     """Tags of the endpoints to ask instead, in order, when this one cannot answer."""
     headers: dict[str, str] = {}

@@ -21,6 +21,7 @@ from harness.errors import (
     NotOffered,
     Overloaded,
     QueueFull,
+    RateLimited,
     ServerError,
     StreamCut,
 )
@@ -71,6 +72,17 @@ def retry_delay_s(
         bound_s = policy.base_s * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
         delay_s = jitter * min(policy.cap_s, bound_s)
     return delay_s if delay_s < left_s else None
+
+
+def turn_delay_s(error: HarnessError, *, waited_s: float, jitter: float) -> float | None:
+    """A call's next wait for a turn at a full server, after `waited_s` of it; None if not full."""
+    asked_s = error.retry_after_s if isinstance(error, Overloaded) else None
+    # A proxy's 503 without a wait may mean that this very call breaks the server behind it.
+    if asked_s is None and not isinstance(error, RateLimited):
+        return None
+    # Calls refused together must not come back together; those that have waited long come seldom.
+    spread_s = min(_LONGEST_PROBE_PAUSE_S, max(_FIRST_PAUSE_S, waited_s))
+    return (asked_s or 0.0) + jitter * spread_s
 
 
 def another_may_answer(error: HarnessError) -> bool:

@@ -8,6 +8,7 @@ in every scope around it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -151,6 +152,10 @@ class Meter:
             raise
         finally:
             sending.release()
+
+    def check(self, request: Request) -> None:
+        """Raises as `sending` does: before a call that never fits has probes sent for it."""
+        self._scope._fits(*self._scope._sized(request))
 
     def leaves_less(self, room: int | None, request: Request, error: ContextOverflow) -> bool:
         """Notes the context that a request exceeds; whether it has less than a limit's `room`."""
@@ -304,18 +309,21 @@ class Meter:
         field = FIELD_OF[limit]
         if self.whose == "loop":
             return LimitReached(message, limit=limit)
-        if self.whose == "command":
-            option = f"--{field.replace('_', '-')}"
-            message = f"{message} ({option}); the next command has a limit of its own"
-        else:
-            enough: dict[LimitName, str] = {
-                "tokens": f"at least {self.spent.tokens + need.tokens}",
-                "calls": f"at least {self.spent.calls + need.calls}",
-            }
+        option = f"--{field.replace('_', '-')}"
+        is_command = self.whose == "command"
+        whole = need if is_command else self.spent + need  # what the next command has to have
+        enough = {"tokens": f"at least {whole.tokens}", "calls": f"at least {whole.calls}"}
+        if need.cost_usd:
+            enough["cost"] = f"at least {math.ceil((whole.cost_usd or 0) * 1e4) / 1e4:.10g}"
+        if not is_command:
             message += (
                 f"; to go on it needs {field} to be {enough.get(limit, 'more')} "
                 f"({_RAISED_BY[self.whose]})"
             )
+        elif refusal(self.limits, model="", need=need, used=NOTHING) is None:
+            message += f" ({option}); the next command goes on, with a limit of its own"
+        else:
+            message += f"; none fits this limit: {option} has to be {enough[limit]}"
         return RunLimitReached(f"{self.title} is at its limit: {message}", limit=limit)
 
 

@@ -47,7 +47,6 @@ from harness.session.trust import CODE_VARIABLE, check_store, known_secrets, war
 from harness.threads import to_its_end
 from harness.trace import (
     AUDIT_LOG,
-    Call,
     CallGroup,
     Journal,
     RunEnded,
@@ -63,7 +62,6 @@ from harness.trace import (
     group_calls,
     monotonic,
 )
-from harness.trace.calls import call_group
 from harness.wiggum import RecordedLoop, WiggumResult
 
 RunVerdict = Literal[
@@ -426,6 +424,16 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
         tracer=run.trace,
         warn=run.warn,
     )
+    run.meter = Meter(
+        limits=merged(plan.limits, plan.own_limits, settings.limits.limits),
+        endpoints=settings.endpoints,
+        before=spent,
+        began_ns=began_ns,
+        tracer=run.trace,
+        around=None if plan.shared is None else plan.shared.meter_of(plan.tenant),
+    )
+    if plan.origin is not None and plan.origin.limits is not None:
+        run.meter = run.meter.inside(plan.origin.limits, whose="command")
     try:
         async with AsyncExitStack() as stack:
             # 2. The trace, before everything that it records.
@@ -439,7 +447,7 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
                 await run.casting.seat()
             else:
                 await run.casting.ask_servers()
-            # 3. The models, and the limits, stored replies and checks of calls to them.
+            # 3. The models, and the stored replies and checks of calls to them.
             opening = (
                 setup.opened(run.trace, required=needed, warn=run.warn)
                 if plan.shared is None
@@ -447,16 +455,6 @@ async def open_run(plan: RunPlan, *, environment: Mapping[str, str]) -> AsyncIte
             )
             models = await stack.enter_async_context(opening)
             run.budget = models.budget
-            run.meter = Meter(
-                limits=merged(plan.limits, plan.own_limits, settings.limits.limits),
-                endpoints=settings.endpoints,
-                before=spent,
-                began_ns=began_ns,
-                tracer=run.trace,
-                around=None if plan.shared is None else plan.shared.meter_of(plan.tenant),
-            )
-            if plan.origin is not None and plan.origin.limits is not None:
-                run.meter = run.meter.inside(plan.origin.limits, whose="command")
             # Called last, since parts that are registered later may still make calls as they close.
             stack.callback(run.warn_of_no_price, run.meter)
             run.replies = KeptReplies(
@@ -539,9 +537,8 @@ def _conclude(run: OpenRun) -> None:
     if journal is None:
         return
     try:
-        calls = calls_of(journal.spans())
-        run.models.extend(group_calls(calls, by=lambda call: call.model))
-        line = _audit_line(run, journal, calls)
+        run.models.extend(group_calls(calls_of(journal.spans()), by=lambda call: call.model))
+        line = _audit_line(run, journal)
         append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))
     # A record that cannot be read or written must not cost the run's result, or hide its error.
     except Exception as error:  # noqa: BLE001
@@ -553,11 +550,11 @@ def _conclude(run: OpenRun) -> None:
         )
 
 
-def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[str, object]:
+def _audit_line(run: OpenRun, journal: Journal) -> dict[str, object]:
     """The run's result in figures; the texts of drafts and replies stand in the journal."""
     started = journal.started
     ended = journal.ended
-    use = call_group(calls)
+    use = run.meter.of_run.spent  # the sums of the run's own report, probes and cut calls included
     loops = run.ended_loops.of_last_attempts
     entries: list[dict[str, Any]] = [
         {

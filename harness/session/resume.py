@@ -457,8 +457,9 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
 
 # --- what it took ---------------------------------------------------------------------------------
 
-# The waits of a call before it is sent: for room in a limit, for a place, for an outage's end.
-_WAITS = {events.name_of(wait) for wait in (events.WaitForRoom, events.Queue, events.Hold)}
+# What comes before a call is sent: waits for room, for a place, for an outage's end; and probes.
+_BEFORE = (events.WaitForRoom, events.Queue, events.Hold, events.SchemaProbe, events.ToolProbe)
+_WAITS = {*map(events.name_of, _BEFORE)}
 
 
 def run_spent(journal: Journal) -> Spent:
@@ -478,16 +479,14 @@ def run_spent(journal: Journal) -> Spent:
         for call in (*calls, *recorded[events.OtherRequest])
         if call.was_sent and not call.from_cache and call.id not in unsent
     ]
-    endpoints = recorded[events.EndpointEvent]
-    charges = charges_of(sent, endpoints)
     # Calls that were under way when the run was killed have no count of tokens either.
     uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
-    unknown = [call for call in uncounted if call.prompt_estimate is None]
-    input_tokens, output_tokens = _estimated_tokens(unknown, journal)
+    _estimate([call for call in uncounted if call.prompt_estimate is None], journal)
+    charges = charges_of(sent, recorded[events.EndpointEvent])
     return Spent(
         calls=sum(1 + call.refused_requests for call in sent),
-        input_tokens=sum(call.charged_input_tokens or 0 for call in sent) + input_tokens,
-        output_tokens=sum(call.output_tokens or 0 for call in sent) + output_tokens,
+        input_tokens=sum(call.charged_input_tokens or 0 for call in sent),
+        output_tokens=sum(call.output_tokens or 0 for call in sent),
         cost_usd=sum(charges.values()) if charges else None,
         time_ns=journal.duration_ns,
         estimated_calls=len(uncounted),
@@ -495,14 +494,13 @@ def run_spent(journal: Journal) -> Spent:
     )
 
 
-def _estimated_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
-    """High estimates of the tokens of prompts and of replies, as far as texts were recorded."""
+def _estimate(calls: Sequence[events.Request], journal: Journal) -> None:
+    """Gives chats high estimates of their tokens, as far as texts were recorded."""
     chats = [call for call in calls if isinstance(call, events.Chat)]
     hashes = {chat.prompt_sha256 for chat in chats} | {chat.reply_sha256 for chat in chats}
     texts = journal.texts(hashes - {None})
-    input_tokens = output_tokens = 0
     for chat in chats:
         if prompt := texts.get(chat.prompt_sha256):
-            input_tokens += most_tokens_of_conversation(prompt)
-        output_tokens += most_tokens_in(texts.get(chat.reply_sha256, ""))
-    return input_tokens, output_tokens
+            chat.learn(prompt_estimate=most_tokens_of_conversation(prompt))
+        if reply := texts.get(chat.reply_sha256):
+            chat.learn(output_tokens=most_tokens_in(reply))

@@ -376,7 +376,7 @@ def _model_cost(
     model: str, calls: Sequence[Request], prices: EndpointEvent | None, *, run_ns: int
 ) -> ModelCost:
     usd_by_basis: dict[PriceBasis, float] = {}
-    unpriced = sum(not (call.was_refused or call.was_free) for call in calls)
+    unpriced = sum(call.was_sent and not call.was_free for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:

@@ -210,8 +210,8 @@ class Request(SpanEvent):
     @property
     def was_free(self) -> bool:
         """Whether its server refused it before it did any work."""
-        # A call that ends well may have had its probe refused.
-        return self.took_no_tokens and self.status == "error"
+        # A chat that ends well was refused in another form first; a probe learns from a refusal.
+        return self.took_no_tokens and (self.status == "error" or isinstance(self, OtherRequest))
 
 
 class ReplyAgain(InstantEvent):

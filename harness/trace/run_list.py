@@ -54,6 +54,7 @@ class AuditLine(BaseModel):
     input_tokens: int | None = None
     output_tokens: int | None = None
     wiggum_scores: tuple[float, ...] = ()  # the composite of each round of the last revise loop
+    loops: tuple[object, ...] = ()  # all of its revise loops, in the order of their ends
     evaluation: dict[str, float] = {}  # name of each score of an evaluation → its mean
     tenant: str | None = None  # the tenant that a session made the run for
     stop_reason: str | None = None  # why the last loop ended

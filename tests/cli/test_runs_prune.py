@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -63,6 +64,16 @@ def test_old_runs_go_and_the_list_lacks_them(project: Path) -> None:
     assert young in listed(project)
     assert old in (project / "traces" / "runs.jsonl").read_text()  # the audit log has all
     assert harness("view", old, cwd=project).exit_code == 2
+
+
+@pytest.mark.parametrize("loops", [1, 30])
+def test_the_list_says_that_scores_are_of_one_loop_of_several(project: Path, loops: int) -> None:
+    run(project)
+    log = project / "traces" / "runs.jsonl"
+    scores = {"wiggum_scores": [7.6, 9.2], "stop_reason": "passed", "loops": [{}] * loops}
+    log.write_text(json.dumps(json.loads(log.read_text()) | scores) + "\n")
+    shown = " ".join(listed(project).split())
+    assert ("loops)" in shown, "7.6" in shown) == (loops > 1, True)
 
 
 def test_runs_whose_files_are_gone_are_told_and_dropped(project: Path) -> None:

@@ -48,6 +48,34 @@ def test_what_is_left_of_millions_of_tokens_is_told_to_the_last():
     assert message.endswith("of max_tokens = 5000000 there are 1234567 left")
 
 
+# A call takes 79 + 50 tokens at most, and 790 + 1,000 millionths of a dollar.
+TOO_LOW = {
+    "dollars": ("command", 0, {"max_cost_usd": 0.001}, "none fits this limit: --max-cost-usd"),
+    "tokens": ("command", 0, {"max_tokens": 120}, "--max-tokens has to be at least 129"),
+    "used up": ("command", 1, {"max_tokens": 130}, "the next command goes on, with a limit"),
+    "used up dollars": ("command", 1, {"max_cost_usd": 0.0018}, "the next command goes on"),
+    "of a run": ("run", 1, {"max_cost_usd": 0.001}, "max_cost_usd to be at least 0.0019 (limits="),
+    "all of it": ("run", 0, {"max_cost_usd": 0.001}, "max_cost_usd to be at least 0.0018 (limits="),
+}
+
+
+@pytest.mark.parametrize(("whose", "before", "limits", "words"), TOO_LOW.values(), ids=TOO_LOW)
+def test_a_limit_that_no_call_fits_says_what_one_needs_and_pays_for_no_probe(
+    whose, before, limits, words
+):
+    price = priced(usd_per_million_input_tokens=10.0, usd_per_million_output_tokens=20.0)
+    backend = ScriptedBackend(lambda _: '{"ok": true}')
+    run = client_on(backend.chat, ManualClock(), limits=Limits(), prices={"m": price})
+    client = replace(run, meter=run.meter.inside(Limits(**limits), whose=whose))
+    client.meter._add(taken=Spent(calls=1, input_tokens=6, cost_usd=0.0001) if before else Spent())
+    route = replace(client.routes["m"], schemas=SchemaKnowledge("m"))
+    client = replace(client, routes={"m": route})
+    with pytest.raises(RunLimitReached) as caught:
+        asyncio.run(client.chat(request(chars=20, room=50, reply_schema={"type": "object"})))
+    assert words in str(caught.value)
+    assert backend.requests == []
+
+
 def test_what_a_run_spent_is_what_was_spent_before_and_since():
     clock = ManualClock()
     clock.advance(ns=5)

@@ -1,8 +1,11 @@
 """An endpoint that is down holds its calls: they wait, one tries, and all go on when it is back."""
 
 import asyncio
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from clients import AT_ONCE, ONCE, client_of, meter_of
@@ -388,6 +391,39 @@ def test_a_call_that_its_server_fails_by_while_others_are_answered_fails_alone()
 
     with pytest.raises(EndpointUnreachable):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("refused", "error", "is_answered"),
+    [
+        (9, RateLimited("too many at once", endpoint="m"), True),
+        (9, RateLimited("too many at once", endpoint="m", retry_after_s=0.001), True),
+        (9, Overloaded("its queue is full", endpoint="m", retry_after_s=0.001), True),
+        (9, LOADING, False),  # by a proxy, whose server the call may break
+        (99, RateLimited("always", endpoint="m", retry_after_s=0.02), False),
+    ],
+)
+def test_a_call_refused_by_a_full_server_that_answers_others_waits_for_its_turn(
+    refused, error, is_answered
+):
+    class Full(Server):
+        async def chat(self, request):
+            if request.messages[0].content == "x" and next(tries) < refused:
+                await outage.ask("another")
+                raise error
+            return await super().chat(request)
+
+    tries = count()
+    outage = Outage(
+        Full(), retry=AT_ONCE, gate={"max_outage_s": 0.2}, randomness=SimpleNamespace(random=float)
+    )
+
+    async def main():
+        await asyncio.wait_for(outage.ask("x"), 5)
+
+    with nullcontext() if is_answered else pytest.raises(type(error)):
+        asyncio.run(main())
+    assert not outage.spans("hold")
 
 
 def test_a_held_call_has_its_whole_time_when_its_server_is_back():

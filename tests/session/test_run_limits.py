@@ -15,7 +15,18 @@ from manual_clock import ManualClock
 from sample_runs import load_run
 from scripted_judge import verdict
 from servers.emulated import Emulated
-from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, pipeline_of, run
+from session_runs import (
+    BAD,
+    GOOD,
+    ONE_QUESTION,
+    Calls,
+    Charging,
+    codes,
+    fail,
+    line_of,
+    pipeline_of,
+    run,
+)
 from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend
@@ -244,17 +255,17 @@ class Refusing(Emulated):
         await answer.json(body, status=status, headers=tuple(headers.items()))
 
 
-def asked_of_one_that_refuses(tmp_path, status, body=None, headers=None):
-    """What the run and its journal say that four such calls took."""
+def asked_of_one_that_refuses(tmp_path, status, body=None, headers=None, **more):
+    """What the run and its journal say that four such calls took, two of them at once."""
 
     async def text(run: Run) -> list[str]:
-        errors = []
-        for seed in range(4):
+        async def ask(seed):
             try:
-                await run.chat("producer", PROMPT, max_output_tokens=20, seed=seed)
+                await run.chat("producer", PROMPT, max_output_tokens=20, seed=seed, **more)
             except HarnessError as error:
-                errors.append(error.code)
-        return errors
+                return error.code
+
+        return [await ask(0), await ask(1), *await asyncio.gather(ask(2), ask(3))]
 
     async def main():
         async with Refusing(status, body or {}, headers or {}) as server:
@@ -277,6 +288,8 @@ def asked_of_one_that_refuses(tmp_path, status, body=None, headers=None):
 
     result = asyncio.run(main())
     assert len(result.result) == 4
+    listed, sums = line_of(result), ("input_tokens", "output_tokens")
+    assert [listed[name] for name in sums] == [getattr(result.spent, name) for name in sums]
     return result.spent, run_spent(Journal(result.files.journal))
 
 
@@ -285,6 +298,15 @@ def test_calls_that_their_server_refused_take_no_tokens(tmp_path, status, body, 
     for spent in asked_of_one_that_refuses(tmp_path, status, body, headers):
         assert (spent.calls, spent.tokens) == (4, 0)
         assert (spent.estimated_calls, spent.unpriced_calls) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "refusal", [*REFUSED.values(), *((status,) for status in WORKED.values())], ids=str
+)
+def test_a_call_whose_probe_failed_was_not_sent(tmp_path, refusal):
+    live, read = asked_of_one_that_refuses(tmp_path, *refusal, returns=list[int])
+    for counted in ("calls", "tokens", "estimated_calls", "unpriced_calls"):
+        assert getattr(live, counted) == getattr(read, counted), counted
 
 
 def test_a_request_that_is_sent_again_with_less_room_counts_twice(tmp_path):
@@ -487,6 +509,17 @@ def test_what_models_and_machines_are_paid_for_is_counted(tmp_path, case, is_ref
         assert getattr(found, counted) == getattr(expected, counted), counted
 
 
+def test_a_call_that_was_cut_off_costs_its_estimated_prompt(tmp_path):
+    with RunTrace(tmp_path, name="run") as trace:
+        trace.instant("endpoint", model="m", **PRICES)
+        prompt = trace.content("[user]\n" + "x" * 300)
+        chat = trace.span("chat", model="m", prompt_sha256=prompt)
+        with suppress(asyncio.CancelledError), chat:
+            raise asyncio.CancelledError
+    found, tokens = run_spent(Journal(trace.journal_path)), 300 // 3 + 72
+    assert (found.tokens, found.cost_usd, found.unpriced_calls) == (tokens, tokens * 2 / 1e6, 0)
+
+
 @pytest.mark.parametrize("wait", ["wait for room", "queue", "hold"])
 def test_a_call_that_was_cancelled_while_it_waited_was_not_sent(tmp_path, wait):
     with RunTrace(tmp_path, name="run") as trace:
@@ -497,3 +530,12 @@ def test_a_call_that_was_cancelled_while_it_waited_was_not_sent(tmp_path, wait):
                 pass
             raise asyncio.CancelledError
     assert run_spent(Journal(trace.journal_path)).calls == 1
+
+
+@pytest.mark.parametrize("probe", ["schema probe", "tool probe"])
+def test_a_call_that_was_cancelled_during_its_probe_was_not_sent(tmp_path, probe):
+    with RunTrace(tmp_path, name="run") as trace:
+        chat = trace.span("chat", model="m")
+        with suppress(asyncio.CancelledError), chat, trace.span(probe, model="m"):
+            raise asyncio.CancelledError
+    assert run_spent(Journal(trace.journal_path)).calls == 1  # the probe
