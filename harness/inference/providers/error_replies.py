@@ -214,6 +214,9 @@ def _wait(
     status: int, text: str, headers: Mapping[str, str], layers: Sequence[Mapping[str, Any]]
 ) -> tuple[float | None, str]:
     """How long the server wants callers to wait, in seconds and in words; None and "" if unsaid."""
+    # OpenAI's and Groq's words, of a request that alone is more than the limit of a minute.
+    if status == 429 and "request too large" in text.lower():
+        return _UNITS_S["d"], "; the request is larger than the limit, so no wait helps"
     # By the server's clock, if the reply has its date: the clock here may be minutes off.
     date = _date(headers.get("date", ""))
     now_s = time.time() if date is None else date.timestamp()

@@ -116,6 +116,10 @@ def test_an_account_at_its_limit_is_told_in_the_servers_words_with_the_time_to_w
     assert str(read(429, {"error": words}, retry_after="7")).endswith("; it says to wait 7 s")
     assert str(read(429, {"error": words}, retry_after="9000")).endswith("to wait 2.5 h")
     assert str(read(429, {"error": words})).endswith("may take 24 h")
+    large = read(
+        429, {"error": "Request too large for gpt-4o (TPM): Limit 30000, Requested 45000."}
+    )
+    assert large.retry_after_s == 86_400, "so that it ends at once, or goes to a fallback"
 
 
 DATE = {"date": "Wed, 21 Oct 2026 07:27:30 GMT"}
