@@ -418,6 +418,16 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     "L6",
     "shorten the prompts, or ask for less in one call",
     Aim.LONGER_CONTEXT,
+    cases={
+        "unlimited": Remedy(
+            "The server ended these replies at a limit of its own, or where its context was full: "
+            "their ends are missing.",
+            "L6",
+            "set max_output_tokens in these calls, which sent none",
+            "shorten the prompts, or ask for less in one call",
+            Aim.LONGER_CONTEXT,
+        )
+    },
 )
 @per_model
 def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Observations:
@@ -425,10 +435,13 @@ def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
     if not cut:
         return
+    is_unlimited = all(call.max_output_tokens is None for call in cut)
+    cause = "at a limit that they did not set" if is_unlimited else "because its context was full"
     yield Observation(
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
+        case="unlimited" if is_unlimited else "",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
-        "because the model's context was full.",
+        f"{cause}.",
         spans=span_ids(cut),
         target=_context_for(cut),
     )

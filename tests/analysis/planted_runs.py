@@ -527,6 +527,13 @@ def context_filled() -> PlantedRun:
     return run
 
 
+def replies_cut_by_the_server() -> PlantedRun:
+    run = PlantedRun("vllm")
+    run.calls(3, tokens=13, finish_reason="length")
+    run.call()
+    return run
+
+
 def turns() -> PlantedRun:
     """Six calls at once, two of which are let through at a time, to a server without a queue."""
     run = turns_unsaid("vllm")

@@ -128,6 +128,7 @@ FAULTS = [
     Fault("failed-calls", lambda: planted.failed_calls(max_output_tokens=400), (1, None),
           severity="error", name="overflow by so much"),
     Fault("filled-context", planted.context_filled, (3, None)),
+    Fault("filled-context", planted.replies_cut_by_the_server, (3, None)),
     Fault("max-parallel", planted.turns, (4, 0.9)),
     Fault("max-parallel", planted.turns_unsaid, (4, 0.9), severity="hint"),
     Fault("retries", planted.fell_back, (2, 0.8)),
