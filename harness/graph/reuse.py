@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,10 +31,14 @@ from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
 from harness.graph.values import ValueForm, digest, leave_unset
 from harness.text_store import TextStore
 from harness.trace import NodeOutput, Tracer, events
-from harness.trace.records import label_of
+from harness.trace.records import CutBy, label_of
 
 OUTPUT_CACHE = "outputs.sqlite"
 """The name of the file of outputs for nodes with a `Cache`, among the runs."""
+_ENDED_TOO_EARLY: Mapping[CutBy, str] = {
+    "limit": "a limit of the run ended its revise loop",
+    "failure": "a failed call ended its revise loop, and may succeed now",
+}
 # Outputs in a cache for one code and the same inputs, of different models for example.
 _MOST_ENTRIES = 16
 
@@ -65,8 +69,8 @@ class Earlier:
     ) -> None:
         self._outputs: defaultdict[tuple[str, int | None], list[NodeOutput]] = defaultdict(list)
         self._parts_by_digest = codes or {}
-        # Whether a call is made again in whose loop a limit left no room for a further round.
-        self.has_more_room = False
+        # A call is made again if one of these ended a loop in it too early.
+        self.continues: Collection[CutBy] = ()
         for output in outputs:
             self.add(output)
 
@@ -89,20 +93,21 @@ class Earlier:
         """
         reason = None
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
-            is_cut = output.is_cut and self.has_more_room
-            cut = "a limit of the run ended its revise loop" if is_cut else None
-            invalid = (
-                cut
-                or _policy_change(output, call)
-                or change_between(output, call, changes, parts=self._parts_by_digest)
+            invalid = _policy_change(output, call) or change_between(
+                output, call, changes, parts=self._parts_by_digest
             )
             restored = invalid or _restored(output, call.step.form)
             if isinstance(restored, CallOutcome):
-                call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
-                call.is_of_run = output.is_of_run
-                return restored
+                if not self.goes_on(output):
+                    return _taken(output, restored, call)
+                call.before = call.before or output
+                restored = _ENDED_TOO_EARLY[output.cut_by]
             reason = reason or restored  # of the last output
         return reason
+
+    def goes_on(self, output: NodeOutput | None) -> bool:
+        """Whether the call of an output is made again, since a loop in it goes on."""
+        return output is not None and output.is_cut and output.cut_by in self.continues
 
     @property
     def uses(self) -> list[Mapping[str, str]]:
@@ -185,6 +190,14 @@ def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
     """Digest of a node's code → the node's path, for each code that only one node has."""
     count = Counter(codes.values())
     return {code: path for path, code in codes.items() if code and count[code] == 1}
+
+
+def _taken(output: NodeOutput, outcome: CallOutcome, call: StepCall) -> CallOutcome:
+    """The outcome, which stands for the call; the call gets what is known of the output."""
+    call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
+    call.is_of_run = output.is_of_run
+    call.cut_by = output.cut_by if output.is_cut else None
+    return outcome
 
 
 def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | str:
@@ -299,11 +312,21 @@ class Outputs:
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
-                again = record._replace(value=orjson.loads(output.data), is_cut=False)
+                again = record._replace(value=orjson.loads(output.data))
                 self.attempts.add(again)
             await self._keep_in_cache(call, output.data, unset)
         await self.write(call, record)
         return CallOutcome(output.value, record.digest or NO_DIGEST)
+
+    async def keep_before(self, call: StepCall) -> CallOutcome | None:
+        """Writes again what a call had before its loop went on, and it failed; None if nothing."""
+        output = call.before
+        outcome = output and _restored(output, call.step.form)
+        if output is None or not isinstance(outcome, CallOutcome):
+            return None
+        self.shared.log.drop_skips_in(call.label)
+        await self.write(call, output._replace(node=call.state.path))
+        return _taken(output, outcome, call)
 
     async def write(self, call: StepCall, record: NodeOutput) -> None:
         """Writes a record that `record_of` made, with the parts of the call's code and uses."""
@@ -366,7 +389,8 @@ def record_of(
         digest=None if data is None else digest(data),
         uses=_digests(call.uses) if call.step.node.takes_run or call.uses else None,
         is_of_run=call.is_of_run,
-        is_cut=call.is_cut,
+        is_cut=call.cut_by is not None,
+        cut_by=call.cut_by or "limit",
     )
 
 

@@ -602,7 +602,7 @@ class Batch:
             )
         try:
             earlier = read_earlier_run(journal)
-            earlier.outputs.has_more_room = True  # limits of the command are of one part alone
+            earlier.outputs.continues = "limit", "failure"  # limits of a command are of it alone
         except InvalidInput as error:
             if error.code != "resume.never-began":
                 raise

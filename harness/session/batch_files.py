@@ -268,6 +268,7 @@ class BatchFiles:
         self._outdated: dict[int, Line] = {}
         self._has_outdated_lines = False  # beside new lines of the same rows
         self._failed_before: tuple[RowFailure, ...] = ()
+        self._has_void_failures = False  # in their file
         self.error: HarnessError | None = None  # the first error of writing a file
         self.failures_path = self.path and failures_of(self.path)
 
@@ -284,7 +285,8 @@ class BatchFiles:
             if self.path is not None and self._is_parquet:
                 # A Parquet file cannot grow by a row, so it is written when all rows have ended.
                 write_rows(self.path, self._rows_to_write())
-            if self._failed_before and self.failures_path is not None:
+            is_stale = self._failed_before or self._has_void_failures
+            if is_stale and self.failures_path is not None:
                 # Failures of earlier parts may be out of date in the file.
                 rows = [self._cleaned(asdict(failure)) for failure in self.form.failures]
                 _write_failures(self.failures_path, rows)
@@ -376,6 +378,8 @@ class BatchFiles:
                 made = self._made_by_row.get(item, Made())
                 if node == ROWS:
                     made = Made(digest=record.digest)
+                    if record.is_cut:  # it may have failed, and this is what it had before
+                        self._void_failures(item)
                 made.add(node, orjson.loads(orjson.dumps(record.value)), record.uses)
                 self._add_made(item, made)
             case Instant():
@@ -401,6 +405,11 @@ class BatchFiles:
             # The row has a line, without a score of the scorer that failed.
             made.add(node, None)
             self._add_made(number, made)
+
+    def _void_failures(self, number: int) -> None:
+        remaining = [failure for failure in self.form.failures if failure.row != number]
+        self._has_void_failures |= len(remaining) < len(self.form.failures)
+        self.form.failures = remaining
 
     def _add_made(self, number: int, made: Made) -> None:
         """Writes the row's line if all nodes have an output for it; else keeps what was made."""

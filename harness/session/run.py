@@ -612,10 +612,12 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # another run, with more room, may have more rounds
+        if result._may_go_on:  # noqa: SLF001 - no promise to users
+            self._call.cut("failure")
         # With limits of its own, it would end at the same place again.
-        if is_cut := result.stop_reason == "budget" and limits == Limits():
-            self._call.cut()
-        self._opened.ended_loops.add(self._call.label, result, is_cut=is_cut)
+        elif result.stop_reason == "budget" and limits == Limits():
+            self._call.cut("limit")
+        self._opened.ended_loops.add(self._call.label, result)
         return result
 
     async def evaluate(

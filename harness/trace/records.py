@@ -158,6 +158,10 @@ class Piece(NamedTuple):
     text: str
 
 
+CutBy = Literal["limit", "failure"]
+"""What ended a revise loop too early: a limit, or a failed call that may succeed later."""
+
+
 class NodeOutput(NamedTuple):
     """What a node returned; on disk before anything that depends on it starts.
 
@@ -184,7 +188,8 @@ class NodeOutput(NamedTuple):
     is_of_run: bool = False  # whether a person, the memory, a limit or a policy had a part in it
     # For each model in the value, the fields that were left to their defaults; None if none were.
     unset: Sequence[Sequence[str]] | None = None
-    is_cut: bool = False  # whether a limit ended a loop in it, which a resumed run continues
+    is_cut: bool = False  # whether a loop in it ended too early, which a resumed run continues
+    cut_by: CutBy = "limit"  # what ended that loop
 
 
 class RunEnded(NamedTuple):

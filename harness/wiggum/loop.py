@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached, ReplyEmpty
 from harness.inference import as_messages
 from harness.inference.call_spans import conversation_text
+from harness.inference.health import another_may_answer
 from harness.inference.limits import NOTHING, Spent
 from harness.inference.meter import Meter
 from harness.rubric import Draft, Evaluator, Rubric, Verdict, how_to_make_optional
@@ -53,6 +54,8 @@ class WiggumResult:
     stop_detail: str = ""
     """Details of the stop reason: the message of an error that stopped the loop."""
     spent: Spent = NOTHING
+    # Whether a failed call ended it that may succeed later.
+    _may_go_on: bool = False
 
     @property
     def passed(self) -> bool:
@@ -117,6 +120,7 @@ async def revise_until_met(
         stop_reason=stop.reason,
         stop_detail=stop.detail,
         spent=meter.spent,
+        _may_go_on=stop.may_go_on,
     )
 
 
@@ -349,6 +353,7 @@ class _RunningLoop:
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
     reason = otherwise
+    is_outage = isinstance(error, LimitReached) and error.limit == "outage"
     # Whichever model's call met the limit: it is the loop's limit, not that model's fault.
     if isinstance(error, LimitReached):
         reason = "budget"
@@ -356,4 +361,5 @@ def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
         reason = "abstained"
     elif isinstance(error, ReplyEmpty) and otherwise == "producer_failed":
         reason = "producer_empty"
-    return Stop(reason=reason, detail=str(error))
+    may_go_on = is_outage or another_may_answer(error)
+    return Stop(reason=reason, detail=str(error), may_go_on=may_go_on)
