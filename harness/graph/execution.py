@@ -228,8 +228,7 @@ class _Running:
                 self._parent.use(call.uses)
                 if call.is_of_run:
                     self._parent.keep_from_cache()
-                if call.cut_by is not None:
-                    self._parent.cut(call.cut_by)
+                self._parent.note_loop(passed=call.passed, cut_by=call.cut_by)
             elif call.cut_by is not None:
                 self._shared.log.cut += 1
             # An abandoned call was settled with the run's reason for stopping.

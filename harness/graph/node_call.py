@@ -158,10 +158,12 @@ class NodeCall:
         if self.parent is not None:
             self.parent.keep_from_cache()
 
-    def cut(self, by: CutBy) -> None:
-        """Notes what ended a loop in it too early: a resumed run makes the call again."""
+    def note_loop(self, *, passed: bool | None, cut_by: CutBy | None) -> None:
+        """Notes whether the draft of a loop in it passed, and what ended the loop too early."""
+        if passed is not None:
+            self._call.passed = passed and self._call.passed is not False
         if self._call.cut_by != "failure":  # after which a run goes on without a higher limit
-            self._call.cut_by = by
+            self._call.cut_by = cut_by or self._call.cut_by
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
@@ -533,7 +535,7 @@ class NodeCall:
             # Work that the attempt before left out is done again, or left out again.
             self._shared.log.drop_skips_in(self.label)
         self._counts.clear()
-        self._call.cut_by = None
+        self._call.cut_by = self._call.passed = None
 
 
 def _may_be_due_to_a_reply(error: Exception) -> bool:

@@ -197,6 +197,7 @@ def _taken(output: NodeOutput, outcome: CallOutcome, call: StepCall) -> CallOutc
     call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
     call.is_of_run = output.is_of_run
     call.cut_by = output.cut_by if output.is_cut else None
+    call.passed = output.passed
     return outcome
 
 
@@ -391,6 +392,7 @@ def record_of(
         is_of_run=call.is_of_run,
         is_cut=call.cut_by is not None,
         cut_by=call.cut_by or "limit",
+        passed=call.passed,
     )
 
 

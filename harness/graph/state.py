@@ -173,6 +173,7 @@ class StepCall:
     # Whether its output holds in this run alone: a person, the memory or a limit had a part in it.
     is_of_run: bool = False
     cut_by: CutBy | None = None  # what ended a revise loop in it too early
+    passed: bool | None = None  # as `NodeOutput.passed`
     # The output that it had, if it is made again only since such a loop goes on.
     before: NodeOutput | None = None
     misled: int = 0  # how often it failed by a model's reply, in all parts of the run

@@ -71,6 +71,8 @@ class Made:
     """What the calls used: a name such as `reply:producer:qwen` → the model."""
     digest: str | None = None
     """Of the pipeline's output, if this part of the run made it."""
+    passed: bool | None = None
+    """Whether the drafts of all its revise loops passed; None without a loop."""
 
     def add(self, node: str, value: object, uses: Mapping[str, str] | None = None) -> None:
         """Adds a node's output, and what its call used."""
@@ -143,6 +145,8 @@ class BatchResult:
     """Row id → output as strict JSON: NaN is None, an integer beyond 64 bits a text."""
     kept: int
     """How many of the outputs earlier parts of the run made."""
+    not_passed: int | None
+    """How many outputs have a revise loop whose draft did not pass; None if only scored again."""
     failures: tuple[RowFailure, ...]
     output: Path | None
     failures_file: Path | None
@@ -156,6 +160,7 @@ class BatchResult:
             "rows": self.rows,
             "done": len(self.outputs),
             "kept": self.kept,
+            "not_passed": self.not_passed,
             "had_finished": self.run.had_finished,
             "failures": [asdict(row) for row in self.failures],
             "stopped_by": self.run.stopped_by,
@@ -175,6 +180,7 @@ class OutputForm:
     def __init__(self, rows: BatchRows | DraftRows) -> None:
         self.rows = rows
         self.lines: dict[int, Line] = {}  # row number in the run → line of a row that is done
+        self.loops_passed: dict[int, bool | None] = {}  # row number → as `Made.passed`
         # Failures in this part of the run and of rows that were refused. When the batch ends, also
         # those of an earlier part whose rows have not ended since.
         self.failures: list[RowFailure] = []
@@ -268,7 +274,6 @@ class BatchFiles:
         self._outdated: dict[int, Line] = {}
         self._has_outdated_lines = False  # beside new lines of the same rows
         self._failed_before: tuple[RowFailure, ...] = ()
-        self._has_void_failures = False  # in their file
         self.error: HarnessError | None = None  # the first error of writing a file
         self.failures_path = self.path and failures_of(self.path)
 
@@ -285,9 +290,9 @@ class BatchFiles:
             if self.path is not None and self._is_parquet:
                 # A Parquet file cannot grow by a row, so it is written when all rows have ended.
                 write_rows(self.path, self._rows_to_write())
-            is_stale = self._failed_before or self._has_void_failures
-            if is_stale and self.failures_path is not None:
-                # Failures of earlier parts may be out of date in the file.
+            has_failures = self._failed_before or self._failures_file
+            if has_failures and self.failures_path is not None:
+                # Failures of earlier parts, and of rows that keep an output, are out of date.
                 rows = [self._cleaned(asdict(failure)) for failure in self.form.failures]
                 _write_failures(self.failures_path, rows)
 
@@ -377,9 +382,10 @@ class BatchFiles:
                 # A row's output voids the scores of its earlier output.
                 made = self._made_by_row.get(item, Made())
                 if node == ROWS:
-                    made = Made(digest=record.digest)
+                    made = Made(digest=record.digest, passed=record.passed)
                     if record.is_cut:  # it may have failed, and this is what it had before
-                        self._void_failures(item)
+                        failures = self.form.failures
+                        self.form.failures = [each for each in failures if each.row != item]
                 made.add(node, orjson.loads(orjson.dumps(record.value)), record.uses)
                 self._add_made(item, made)
             case Instant():
@@ -406,11 +412,6 @@ class BatchFiles:
             made.add(node, None)
             self._add_made(number, made)
 
-    def _void_failures(self, number: int) -> None:
-        remaining = [failure for failure in self.form.failures if failure.row != number]
-        self._has_void_failures |= len(remaining) < len(self.form.failures)
-        self.form.failures = remaining
-
     def _add_made(self, number: int, made: Made) -> None:
         """Writes the row's line if all nodes have an output for it; else keeps what was made."""
         self._made_by_row[number] = made
@@ -418,6 +419,7 @@ class BatchFiles:
             return
         del self._made_by_row[number]
         line = self.form.lines[number] = self._line(number, made)
+        self.form.loops_passed[number] = made.passed
         if self._outdated.pop(number, None) is not None:
             self._has_outdated_lines = True
         if self._file is None:

@@ -345,12 +345,13 @@ class PipelineRun(RunPlan):
 
 
 def _loops_cut(calls: int, *, is_batch: bool) -> Notice:
-    counted = f"rows: {calls:,}" if is_batch else f"node calls: {calls:,}"
-    remedy = "a resumed run goes on with them, after a limit with a higher one"
+    unit, remedy = "node calls", "a resumed run goes on with them, after a limit with a higher one"
+    if is_batch:
+        unit, remedy = "rows", "the same command goes on with them"
     return Notice(
         code="loop.cut",
         message="a limit or a failed model call ended revise loops before their drafts passed "
-        f"({counted}); {'the same command goes on with them' if is_batch else remedy}",
+        f"({unit}: {calls:,}); {remedy}",
     )
 
 

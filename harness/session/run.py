@@ -43,6 +43,7 @@ from harness.session.result import CallResult, call_result
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.tools import Offered, tool_specs
 from harness.trace import Span
+from harness.trace.records import CutBy
 from harness.wiggum import (
     EarlierLoops,
     LoopPolicy,
@@ -612,11 +613,11 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # another run, with more room, may have more rounds
-        if result._may_go_on:  # noqa: SLF001 - no promise to users
-            self._call.cut("failure")
+        cut_by: CutBy | None = "failure" if result._may_go_on else None  # noqa: SLF001 - no promise
         # With limits of its own, it would end at the same place again.
-        elif result.stop_reason == "budget" and limits == Limits():
-            self._call.cut("limit")
+        if cut_by is None and result.stop_reason == "budget" and limits == Limits():
+            cut_by = "limit"
+        self._call.note_loop(passed=result.passed, cut_by=cut_by)
         self._opened.ended_loops.add(self._call.label, result)
         return result
 

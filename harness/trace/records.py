@@ -190,6 +190,7 @@ class NodeOutput(NamedTuple):
     unset: Sequence[Sequence[str]] | None = None
     is_cut: bool = False  # whether a loop in it ended too early, which a resumed run continues
     cut_by: CutBy = "limit"  # what ended that loop
+    passed: bool | None = None  # whether the drafts of all its loops passed; None without a loop
 
 
 class RunEnded(NamedTuple):

@@ -395,6 +395,7 @@ def test_a_row_whose_loop_goes_on_keeps_what_it_had_until_it_has_more(tmp_path, 
         assert (done.run.status, done.outputs, done.failures) == ("finished", {"one": expected}, ())
         assert (len(backend.requests), done.failures_file) == (len(replies), None)
         assert [warning.code for warning in done.run.warnings] == ["loop.cut"] * goes_on
+        assert done.not_passed == (expected == "before")
         (line,) = table(tmp_path / output)
         assert (line["output"], line.get("outdated", "")) == (expected, "")
         assert not (tmp_path / f"{output}.failures.jsonl").exists()
