@@ -42,10 +42,10 @@ _ENDED_TOO_EARLY: Mapping[CutBy, str] = {
 # Outputs in a cache for one code and the same inputs, of different models for example.
 _MOST_ENTRIES = 16
 
-Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], str | None]
-"""Says in words what has changed in the models, rubrics or settings that an earlier call used; None
-if nothing has. Its arguments are their digests by name, and their properties by digest, as far as
-the properties are recorded."""
+Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], Sequence[str]]
+"""Says in words what has changed in the models, rubrics or settings that an earlier call used. Its
+arguments are their digests by name, and their properties by digest, as far as the properties are
+recorded."""
 
 
 class CallOutcome(NamedTuple):
@@ -91,7 +91,7 @@ class Earlier:
         Records in the call what the output used. `path` is the node's path in the earlier part of
         the run, if the node was renamed.
         """
-        reason = None
+        reasons: list[Sequence[str]] = []
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
             invalid = _policy_change(output, call) or change_between(
                 output, call, changes, parts=self._parts_by_digest
@@ -101,9 +101,10 @@ class Earlier:
                 if not self.goes_on(output):
                     return _taken(output, restored, call)
                 call.before = call.before or output
-                restored = _ENDED_TOO_EARLY[output.cut_by]
-            reason = reason or restored  # of the last output
-        return reason
+                restored = [_ENDED_TOO_EARLY[output.cut_by]]
+            reasons.append(restored)
+        # Of the output that differs least, since a change that was taken back is no reason.
+        return min(reasons, key=len)[0] if reasons else None
 
     def goes_on(self, output: NodeOutput | None) -> bool:
         """Whether the call of an output is made again, since a loop in it goes on."""
@@ -145,33 +146,32 @@ def change_between(
     changes: Changes | None,
     *,
     parts: Mapping[str, Mapping[str, str]],
-) -> str | None:
-    """What differs between the call that gave an output and `call`, in words; None if nothing."""
+) -> Sequence[str]:
+    """What differs between the call that gave an output and `call`, in words."""
     code, inputs = call.step.code, call.inputs.digests
+    reasons: list[str] = []
     if output.code != code.digest:
         changed_parts = code.changes_since(parts.get(output.code or "", {}))
-        return f"its code changed: {changed_parts}" if changed_parts else "its code changed"
+        reasons.append("its code changed" + (f": {changed_parts}" if changed_parts else ""))
     changed = [name for name, digest in inputs.items() if output.inputs.get(name) != digest]
     changed += [name for name in output.inputs if name not in inputs]
     if changed:
         names = " and ".join(f"'{name}'" for name in changed)
-        return f"its input{'s' * (len(changed) > 1)} {names} changed"
+        reasons.append(f"its input{'s' * (len(changed) > 1)} {names} changed")
     # Two values without a digest look equal above, but may differ.
     unknown = [name for name, digest in inputs.items() if digest == NO_DIGEST]
-    if unknown:
-        return (
+    if unknown and not changed:
+        reasons.append(
             f"its input '{unknown[0]}' cannot be written to the journal, and so not compared; a "
             "method code_parts() of its class can return what tells it from others"
         )
     # Without a `run` of its own, a function may use that of a call around it, or none.
-    if changes is None or (output.uses is None and not call.step.node.takes_run):
-        return None
-    if output.uses is None:
-        return "an earlier version made its output, and did not record which models it used"
-    return changes(output.uses, parts)
+    if output.uses is None and changes is not None and call.step.node.takes_run:
+        reasons = ["an earlier version made its output, and did not record which models it used"]
+    return [*reasons, *(changes(output.uses, parts) if changes and output.uses else ())]
 
 
-def _policy_change(output: NodeOutput, call: StepCall) -> str | None:
+def _policy_change(output: NodeOutput, call: StepCall) -> Sequence[str]:
     """Says that a call that failed would have another outcome by its node's present `on_error`."""
     on_error = call.step.policies.on_error
     if output.skipped is not None:
@@ -183,7 +183,7 @@ def _policy_change(output: NodeOutput, call: StepCall) -> str | None:
         )
     else:
         is_same = not output.is_default
-    return None if is_same else "it failed, and its on_error changed"
+    return () if is_same else ["it failed, and its on_error changed"]
 
 
 def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
@@ -201,7 +201,7 @@ def _taken(output: NodeOutput, outcome: CallOutcome, call: StepCall) -> CallOutc
     return outcome
 
 
-def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | str:
+def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | Sequence[str]:
     """A recorded output as a value, with its digest; or the reason why that is impossible."""
     if output.skipped is not None:
         return CallOutcome(Skipped(reason=output.skipped))
@@ -213,7 +213,7 @@ def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | str:
             return CallOutcome(value, output.digest)
     except (TypeError, ValueError):
         pass  # the masked text may not even be read
-    return "the journal does not hold its whole output; a secret may have been left out"
+    return ["the journal does not hold its whole output; a secret may have been left out"]
 
 
 class MisledCall(NamedTuple):
@@ -358,7 +358,7 @@ class Outputs:
             except (TypeError, ValueError):
                 continue
             leave_unset(value, stored.get("unset"))
-            if changes is None or changes(stored["uses"], {}) is None:
+            if changes is None or not changes(stored["uses"], {}):
                 call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
                 return await self.keep(call, CallOutput(value, call.step.form.encode(value), 0))
         return None
