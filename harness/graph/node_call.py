@@ -154,9 +154,7 @@ class NodeCall:
 
     def keep_from_cache(self) -> None:
         """Notes that the output holds in this run alone, so that no `Cache` gives it to others."""
-        self._call.is_of_run = True
-        if self.parent is not None:
-            self.parent.keep_from_cache()
+        self._call.is_of_run = True  # as those around it learn at its end
 
     def note_loop(self, *, passed: bool | None, cut_by: CutBy | None) -> None:
         """Notes whether the draft of a loop in it passed, and what ended the loop too early."""

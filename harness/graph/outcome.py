@@ -127,8 +127,7 @@ class Execution:
     reruns: tuple[Rerun, ...] = ()
     stopped_by: RunLimitReached | None = None
     """The limit that ended the run; None if none did."""
-    cut: int = 0
-    """How many calls, not counting nested ones, have a loop that ended too early."""
+    cut: int = 0  # how many calls, not counting nested ones, have a loop that ended too early
 
     @property
     def status(self) -> RunStatus:

@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
@@ -43,9 +44,8 @@ _ENDED_TOO_EARLY: Mapping[CutBy, str] = {
 _MOST_ENTRIES = 16
 
 Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], Sequence[str]]
-"""Says in words what has changed in the models, rubrics or settings that an earlier call used. Its
-arguments are their digests by name, and their properties by digest, as far as the properties are
-recorded."""
+"""Says in words which models, rubrics or settings have changed since an earlier call used them, by
+their digests by name, and their properties by digest, as far as these are recorded."""
 
 
 class CallOutcome(NamedTuple):
@@ -66,11 +66,13 @@ class Earlier:
         self,
         outputs: Iterable[NodeOutput] = (),
         codes: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        continues: Collection[CutBy] = (),
     ) -> None:
         self._outputs: defaultdict[tuple[str, int | None], list[NodeOutput]] = defaultdict(list)
         self._parts_by_digest = codes or {}
         # A call is made again if one of these ended a loop in it too early.
-        self.continues: Collection[CutBy] = ()
+        self.continues = continues
         for output in outputs:
             self.add(output)
 
@@ -113,12 +115,9 @@ class Earlier:
     @property
     def uses(self) -> list[Mapping[str, str]]:
         """What the calls used, as digests by name; calls that used the same are listed once."""
-        distinct: dict[tuple[tuple[str, str], ...], None] = {}
-        for outputs in self._outputs.values():
-            for output in outputs:
-                if output.uses:
-                    distinct[tuple(sorted(output.uses.items()))] = None
-        return [dict(items) for items in distinct]
+        outputs = chain.from_iterable(self._outputs.values())
+        sets_of_uses = (tuple(sorted(output.uses.items())) for output in outputs if output.uses)
+        return [dict(uses) for uses in dict.fromkeys(sets_of_uses)]
 
     def renamed(self, plan: Sequence[Step], prefix: str) -> dict[str, str]:
         """The renamed nodes of a graph: path now → path in the earlier part of the run."""
@@ -167,7 +166,7 @@ def change_between(
         )
     # Without a `run` of its own, a function may use that of a call around it, or none.
     if output.uses is None and changes is not None and call.step.node.takes_run:
-        reasons = ["an earlier version made its output, and did not record which models it used"]
+        reasons += ["an earlier version made its output, and did not record which models it used"]
     return [*reasons, *(changes(output.uses, parts) if changes and output.uses else ())]
 
 
@@ -313,8 +312,7 @@ class Outputs:
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
-                again = record._replace(value=orjson.loads(output.data))
-                self.attempts.add(again)
+                self.attempts.add(record._replace(value=orjson.loads(output.data)))
             await self._keep_in_cache(call, output.data, unset)
         await self.write(call, record)
         return CallOutcome(output.value, record.digest or NO_DIGEST)

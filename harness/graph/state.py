@@ -174,8 +174,7 @@ class StepCall:
     is_of_run: bool = False
     cut_by: CutBy | None = None  # what ended a revise loop in it too early
     passed: bool | None = None  # as `NodeOutput.passed`
-    # The output that it had, if it is made again only since such a loop goes on.
-    before: NodeOutput | None = None
+    before: NodeOutput | None = None  # its output, if it is made again since such a loop goes on
     misled: int = 0  # how often it failed by a model's reply, in all parts of the run
     # Whether its function is running; only then can it be cancelled, since before and after there
     # are only records to write.

@@ -71,8 +71,7 @@ class Made:
     """What the calls used: a name such as `reply:producer:qwen` → the model."""
     digest: str | None = None
     """Of the pipeline's output, if this part of the run made it."""
-    passed: bool | None = None
-    """Whether the drafts of all its revise loops passed; None without a loop."""
+    passed: bool | None = None  # as `NodeOutput.passed`
 
     def add(self, node: str, value: object, uses: Mapping[str, str] | None = None) -> None:
         """Adds a node's output, and what its call used."""
@@ -290,8 +289,7 @@ class BatchFiles:
             if self.path is not None and self._is_parquet:
                 # A Parquet file cannot grow by a row, so it is written when all rows have ended.
                 write_rows(self.path, self._rows_to_write())
-            has_failures = self._failed_before or self._failures_file
-            if has_failures and self.failures_path is not None:
+            if self.failures_path and (self._failed_before or self._failures_file):
                 # Failures of earlier parts, and of rows that keep an output, are out of date.
                 rows = [self._cleaned(asdict(failure)) for failure in self.form.failures]
                 _write_failures(self.failures_path, rows)

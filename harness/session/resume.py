@@ -167,8 +167,6 @@ def read_earlier_run(path: Path) -> EarlierRun:
             path=path,
             code="resume.no-texts",
         )
-    outputs = Earlier(collected.outputs, collected.codes)
-    outputs.continues = {"failure"}
     texts = journal.texts({event.value_sha256 for event in collected.inputs.values()} - {None})
     return EarlierRun(
         journal=journal,
@@ -177,7 +175,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
             name: RecordedInput(texts.get(event.value_sha256), event.digest or "", event.unset)
             for name, event in collected.inputs.items()
         },
-        outputs=outputs,
+        outputs=Earlier(collected.outputs, collected.codes, continues={"failure"}),
         answers=collected.answers,
         questions=tuple(collected.questions.values()),
         loops=earlier_loops(journal, collected.outputs, lost=bool(collected.lost)),

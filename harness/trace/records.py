@@ -24,6 +24,9 @@ SpanStatus = Literal["ok", "error", "cancelled", "unfinished"]
 """`cancelled` covers Ctrl-C and a sibling's failure: the span itself did not fail. `unfinished`:
 the process was killed first, or a thread outlived the run."""
 
+CutBy = Literal["limit", "failure"]
+"""What ended a revise loop too early: a limit, or a failed call that may succeed later."""
+
 RunEnd = Literal["ok", "error", "cancelled", "waiting", "stopped"]
 """How a run, or a part of it, ended. `waiting`: a person has to answer before it can go on.
 `stopped`: a limit was reached. In both cases nothing failed, and what is done is kept."""
@@ -156,10 +159,6 @@ class Piece(NamedTuple):
 
     span: int  # the call's span
     text: str
-
-
-CutBy = Literal["limit", "failure"]
-"""What ended a revise loop too early: a limit, or a failed call that may succeed later."""
 
 
 class NodeOutput(NamedTuple):

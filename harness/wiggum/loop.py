@@ -54,8 +54,7 @@ class WiggumResult:
     stop_detail: str = ""
     """Details of the stop reason: the message of an error that stopped the loop."""
     spent: Spent = NOTHING
-    # Whether a failed call ended it that may succeed later.
-    _may_go_on: bool = False
+    _may_go_on: bool = False  # as `Stop.may_go_on`
 
     @property
     def passed(self) -> bool:
@@ -353,7 +352,6 @@ class _RunningLoop:
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
     reason = otherwise
-    is_outage = isinstance(error, LimitReached) and error.limit == "outage"
     # Whichever model's call met the limit: it is the loop's limit, not that model's fault.
     if isinstance(error, LimitReached):
         reason = "budget"
@@ -361,5 +359,5 @@ def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
         reason = "abstained"
     elif isinstance(error, ReplyEmpty) and otherwise == "producer_failed":
         reason = "producer_empty"
-    may_go_on = is_outage or another_may_answer(error)
+    may_go_on = another_may_answer(error) or getattr(error, "limit", None) == "outage"
     return Stop(reason=reason, detail=str(error), may_go_on=may_go_on)
