@@ -431,6 +431,8 @@ def _summary(result: BatchResult) -> Iterator[str]:
     if result.run.had_finished:
         reused = ": nothing was left to do"
     where = "the run's journal" if result.run.limit == "output" else result.output
+    if (unmet := result.not_passed) and not isinstance(result, EvaluationResult):
+        reused += f"; {unmet:,} of {result.rows:,} rows did not pass their rubric"
     yield f"{counts} in {where}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed := len(result.failures):

@@ -27,7 +27,9 @@ def listed_again(again: Sequence[Remake]) -> Iterator[str]:
     """A line for each call with its reason and its cost, and one with the sum."""
     lines = [f"{call.node}: {call.reason} ({_took([call])})" for call in again]
     yield from first_of(lines, _MOST_LINES, more="… and {} more")
-    yield f"Made again: {len(again)} ({_took(again)})" if again else "Nothing is made again."
+    # Only the code of nodes knows which requests will be the same, and so have a kept reply.
+    most = f"{_took(again)}; at most that is repeated: a request with a kept reply is not sent"
+    yield f"Made again: {len(again)} ({most})" if again else "Nothing is made again."
 
 
 def made_again_because(reruns: Sequence[Rerun]) -> Iterator[str]:
@@ -60,6 +62,6 @@ def confirm_again(again: Sequence[Remake]) -> None:
     say("\n".join(listed_again(again)), err=True)
     if not is_attended() or not click.confirm("Make all that again?", err=True):
         raise InvalidInput(
-            "much would be repeated, and that was not confirmed; add --yes to go on anyway",
+            "much may be repeated, and that was not confirmed; add --yes to go on anyway",
             code="resume.not-confirmed",
         )

@@ -151,6 +151,7 @@ class _Running:
             renamed=dict(log.renamed),
             reruns=tuple(log.reruns),
             stopped_by=self._stopped_by,
+            cut=log.cut,
         )
 
     def _skip(
@@ -227,6 +228,9 @@ class _Running:
                 self._parent.use(call.uses)
                 if call.is_of_run:
                     self._parent.keep_from_cache()
+                self._parent.note_loop(passed=call.passed, cut_by=call.cut_by)
+            elif call.cut_by is not None:
+                self._shared.log.cut += 1
             # An abandoned call was settled with the run's reason for stopping.
             if self._tasks.pop(call, None) is not None:
                 self._settle(call, outcome)
@@ -350,6 +354,8 @@ class _Running:
         # higher limit.
         if is_limit := isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
+        if (before := await self._outputs.keep_before(call)) is not None:
+            return before
         # `on_error` does not apply to a call that was cancelled, by the node itself perhaps.
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
         if on_error not in (None, "fail"):

@@ -38,6 +38,7 @@ from harness.graph.reuse import Earlier, Shared
 from harness.graph.state import CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
 from harness.trace import Span, describe, events
+from harness.trace.records import CutBy
 
 Answers = Mapping[Asked, object]
 """Answers of people."""
@@ -153,15 +154,14 @@ class NodeCall:
 
     def keep_from_cache(self) -> None:
         """Notes that the output holds in this run alone, so that no `Cache` gives it to others."""
-        self._call.is_of_run = True
-        if self.parent is not None:
-            self.parent.keep_from_cache()
+        self._call.is_of_run = True  # as those around it learn at its end
 
-    def cut(self) -> None:
-        """Notes that a limit of the run ended a loop in it: a resumed run makes the call again."""
-        self._call.is_cut = True
-        if self.parent is not None:
-            self.parent.cut()
+    def note_loop(self, *, passed: bool | None, cut_by: CutBy | None) -> None:
+        """Notes whether the draft of a loop in it passed, and what ended the loop too early."""
+        if passed is not None:
+            self._call.passed = passed and self._call.passed is not False
+        if self._call.cut_by != "failure":  # after which a run goes on without a higher limit
+            self._call.cut_by = cut_by or self._call.cut_by
 
     def beat(self) -> None:
         """A sign of life, for `Timeout(idle_s=…)`, of this call and of those around it."""
@@ -531,10 +531,9 @@ class NodeCall:
             self._shared.on_repeat(self.label)
         if self._counts:
             # Work that the attempt before left out is done again, or left out again.
-            log = self._shared.log
-            prefix = f"{self.label}/"
-            log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(prefix)]
+            self._shared.log.drop_skips_in(self.label)
         self._counts.clear()
+        self._call.cut_by = self._call.passed = None
 
 
 def _may_be_due_to_a_reply(error: Exception) -> bool:

@@ -127,6 +127,7 @@ class Execution:
     reruns: tuple[Rerun, ...] = ()
     stopped_by: RunLimitReached | None = None
     """The limit that ended the run; None if none did."""
+    cut: int = 0  # how many calls, not counting nested ones, have a loop that ended too early
 
     @property
     def status(self) -> RunStatus:
@@ -166,6 +167,11 @@ class Log:
     """An ordered set."""
     codes: set[str] = field(default_factory=set)
     """Digests of the functions, models and rubrics whose parts are in the journal."""
+    cut: int = 0
+
+    def drop_skips_in(self, label: str) -> None:
+        """Leaves out the skips of calls that are nested in this one."""
+        self.skips[:] = [skip for skip in self.skips if not skip.node.startswith(f"{label}/")]
 
 
 # --- answers ------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,17 +32,20 @@ from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
 from harness.graph.values import ValueForm, digest, leave_unset
 from harness.text_store import TextStore
 from harness.trace import NodeOutput, Tracer, events
-from harness.trace.records import label_of
+from harness.trace.records import CutBy, label_of
 
 OUTPUT_CACHE = "outputs.sqlite"
 """The name of the file of outputs for nodes with a `Cache`, among the runs."""
+_ENDED_TOO_EARLY: Mapping[CutBy, str] = {
+    "limit": "a limit of the run ended its revise loop",
+    "failure": "a failed call ended its revise loop, and may succeed now",
+}
 # Outputs in a cache for one code and the same inputs, of different models for example.
 _MOST_ENTRIES = 16
 
-Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], str | None]
-"""Says in words what has changed in the models, rubrics or settings that an earlier call used; None
-if nothing has. Its arguments are their digests by name, and their properties by digest, as far as
-the properties are recorded."""
+Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], Sequence[str]]
+"""Says in words which models, rubrics or settings have changed since an earlier call used them, by
+their digests by name, and their properties by digest, as far as these are recorded."""
 
 
 class CallOutcome(NamedTuple):
@@ -62,11 +66,13 @@ class Earlier:
         self,
         outputs: Iterable[NodeOutput] = (),
         codes: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        continues: Collection[CutBy] = (),
     ) -> None:
         self._outputs: defaultdict[tuple[str, int | None], list[NodeOutput]] = defaultdict(list)
         self._parts_by_digest = codes or {}
-        # Whether a call is made again in whose loop a limit left no room for a further round.
-        self.has_more_room = False
+        # A call is made again if one of these ended a loop in it too early.
+        self.continues = continues
         for output in outputs:
             self.add(output)
 
@@ -87,32 +93,31 @@ class Earlier:
         Records in the call what the output used. `path` is the node's path in the earlier part of
         the run, if the node was renamed.
         """
-        reason = None
+        reasons: list[Sequence[str]] = []
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
-            is_cut = output.is_cut and self.has_more_room
-            cut = "a limit of the run ended its revise loop" if is_cut else None
-            invalid = (
-                cut
-                or _policy_change(output, call)
-                or change_between(output, call, changes, parts=self._parts_by_digest)
+            invalid = _policy_change(output, call) or change_between(
+                output, call, changes, parts=self._parts_by_digest
             )
             restored = invalid or _restored(output, call.step.form)
             if isinstance(restored, CallOutcome):
-                call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
-                call.is_of_run = output.is_of_run
-                return restored
-            reason = reason or restored  # of the last output
-        return reason
+                if not self.goes_on(output):
+                    return _taken(output, restored, call)
+                call.before = call.before or output
+                restored = [_ENDED_TOO_EARLY[output.cut_by]]
+            reasons.append(restored)
+        # Of the output that differs least, since a change that was taken back is no reason.
+        return min(reasons, key=len)[0] if reasons else None
+
+    def goes_on(self, output: NodeOutput | None) -> bool:
+        """Whether the call of an output is made again, since a loop in it goes on."""
+        return output is not None and output.is_cut and output.cut_by in self.continues
 
     @property
     def uses(self) -> list[Mapping[str, str]]:
         """What the calls used, as digests by name; calls that used the same are listed once."""
-        distinct: dict[tuple[tuple[str, str], ...], None] = {}
-        for outputs in self._outputs.values():
-            for output in outputs:
-                if output.uses:
-                    distinct[tuple(sorted(output.uses.items()))] = None
-        return [dict(items) for items in distinct]
+        outputs = chain.from_iterable(self._outputs.values())
+        sets_of_uses = (tuple(sorted(output.uses.items())) for output in outputs if output.uses)
+        return [dict(uses) for uses in dict.fromkeys(sets_of_uses)]
 
     def renamed(self, plan: Sequence[Step], prefix: str) -> dict[str, str]:
         """The renamed nodes of a graph: path now → path in the earlier part of the run."""
@@ -140,33 +145,32 @@ def change_between(
     changes: Changes | None,
     *,
     parts: Mapping[str, Mapping[str, str]],
-) -> str | None:
-    """What differs between the call that gave an output and `call`, in words; None if nothing."""
+) -> Sequence[str]:
+    """What differs between the call that gave an output and `call`, in words."""
     code, inputs = call.step.code, call.inputs.digests
+    reasons: list[str] = []
     if output.code != code.digest:
         changed_parts = code.changes_since(parts.get(output.code or "", {}))
-        return f"its code changed: {changed_parts}" if changed_parts else "its code changed"
+        reasons.append("its code changed" + (f": {changed_parts}" if changed_parts else ""))
     changed = [name for name, digest in inputs.items() if output.inputs.get(name) != digest]
     changed += [name for name in output.inputs if name not in inputs]
     if changed:
         names = " and ".join(f"'{name}'" for name in changed)
-        return f"its input{'s' * (len(changed) > 1)} {names} changed"
+        reasons.append(f"its input{'s' * (len(changed) > 1)} {names} changed")
     # Two values without a digest look equal above, but may differ.
     unknown = [name for name, digest in inputs.items() if digest == NO_DIGEST]
-    if unknown:
-        return (
+    if unknown and not changed:
+        reasons.append(
             f"its input '{unknown[0]}' cannot be written to the journal, and so not compared; a "
             "method code_parts() of its class can return what tells it from others"
         )
     # Without a `run` of its own, a function may use that of a call around it, or none.
-    if changes is None or (output.uses is None and not call.step.node.takes_run):
-        return None
-    if output.uses is None:
-        return "an earlier version made its output, and did not record which models it used"
-    return changes(output.uses, parts)
+    if output.uses is None and changes is not None and call.step.node.takes_run:
+        reasons += ["an earlier version made its output, and did not record which models it used"]
+    return [*reasons, *(changes(output.uses, parts) if changes and output.uses else ())]
 
 
-def _policy_change(output: NodeOutput, call: StepCall) -> str | None:
+def _policy_change(output: NodeOutput, call: StepCall) -> Sequence[str]:
     """Says that a call that failed would have another outcome by its node's present `on_error`."""
     on_error = call.step.policies.on_error
     if output.skipped is not None:
@@ -178,7 +182,7 @@ def _policy_change(output: NodeOutput, call: StepCall) -> str | None:
         )
     else:
         is_same = not output.is_default
-    return None if is_same else "it failed, and its on_error changed"
+    return () if is_same else ["it failed, and its on_error changed"]
 
 
 def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
@@ -187,7 +191,16 @@ def _path_by_code(codes: Mapping[str, str]) -> dict[str, str]:
     return {code: path for path, code in codes.items() if code and count[code] == 1}
 
 
-def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | str:
+def _taken(output: NodeOutput, outcome: CallOutcome, call: StepCall) -> CallOutcome:
+    """The outcome, which stands for the call; the call gets what is known of the output."""
+    call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
+    call.is_of_run = output.is_of_run
+    call.cut_by = output.cut_by if output.is_cut else None
+    call.passed = output.passed
+    return outcome
+
+
+def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | Sequence[str]:
     """A recorded output as a value, with its digest; or the reason why that is impossible."""
     if output.skipped is not None:
         return CallOutcome(Skipped(reason=output.skipped))
@@ -199,7 +212,7 @@ def _restored(output: NodeOutput, form: ValueForm) -> CallOutcome | str:
             return CallOutcome(value, output.digest)
     except (TypeError, ValueError):
         pass  # the masked text may not even be read
-    return "the journal does not hold its whole output; a secret may have been left out"
+    return ["the journal does not hold its whole output; a secret may have been left out"]
 
 
 class MisledCall(NamedTuple):
@@ -299,11 +312,20 @@ class Outputs:
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
-                again = record._replace(value=orjson.loads(output.data), is_cut=False)
-                self.attempts.add(again)
+                self.attempts.add(record._replace(value=orjson.loads(output.data)))
             await self._keep_in_cache(call, output.data, unset)
         await self.write(call, record)
         return CallOutcome(output.value, record.digest or NO_DIGEST)
+
+    async def keep_before(self, call: StepCall) -> CallOutcome | None:
+        """Writes again what a call had before its loop went on, and it failed; None if nothing."""
+        output = call.before
+        outcome = output and _restored(output, call.step.form)
+        if output is None or not isinstance(outcome, CallOutcome):
+            return None
+        self.shared.log.drop_skips_in(call.label)
+        await self.write(call, output._replace(node=call.state.path))
+        return _taken(output, outcome, call)
 
     async def write(self, call: StepCall, record: NodeOutput) -> None:
         """Writes a record that `record_of` made, with the parts of the call's code and uses."""
@@ -334,7 +356,7 @@ class Outputs:
             except (TypeError, ValueError):
                 continue
             leave_unset(value, stored.get("unset"))
-            if changes is None or changes(stored["uses"], {}) is None:
+            if changes is None or not changes(stored["uses"], {}):
                 call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
                 return await self.keep(call, CallOutput(value, call.step.form.encode(value), 0))
         return None
@@ -366,7 +388,9 @@ def record_of(
         digest=None if data is None else digest(data),
         uses=_digests(call.uses) if call.step.node.takes_run or call.uses else None,
         is_of_run=call.is_of_run,
-        is_cut=call.is_cut,
+        is_cut=call.cut_by is not None,
+        cut_by=call.cut_by or "limit",
+        passed=call.passed,
     )
 
 

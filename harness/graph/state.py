@@ -17,7 +17,7 @@ from harness.graph.outcome import Skipped
 from harness.graph.plan import Step
 from harness.graph.values import digest, digest_of_all, value_form
 from harness.text.value_text import sets_in_order
-from harness.trace.records import label_of
+from harness.trace.records import CutBy, NodeOutput, label_of
 
 NO_DIGEST = ""  # the digest of a value without a JSON form; it never equals another
 
@@ -172,7 +172,9 @@ class StepCall:
     uses: dict[str, Use] = field(default_factory=dict)
     # Whether its output holds in this run alone: a person, the memory or a limit had a part in it.
     is_of_run: bool = False
-    is_cut: bool = False  # whether a limit of the run ended a revise loop in it
+    cut_by: CutBy | None = None  # what ended a revise loop in it too early
+    passed: bool | None = None  # as `NodeOutput.passed`
+    before: NodeOutput | None = None  # its output, if it is made again since such a loop goes on
     misled: int = 0  # how often it failed by a model's reply, in all parts of the run
     # Whether its function is running; only then can it be cancelled, since before and after there
     # are only records to write.

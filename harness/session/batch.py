@@ -349,6 +349,7 @@ class Batch:
             rows=self._counts()["rows"],
             outputs={line["id"]: line.get("output", line) for line in form.in_order},
             kept=kept,
+            not_passed=None if self.rescores else [*form.loops_passed.values()].count(False),
             failures=self._in_order_of_rows(form.failures),
             output=self.output,
             failures_file=failures_file if form.failures else None,
@@ -602,7 +603,7 @@ class Batch:
             )
         try:
             earlier = read_earlier_run(journal)
-            earlier.outputs.has_more_room = True  # limits of the command are of one part alone
+            earlier.outputs.continues = "limit", "failure"  # limits of a command are of it alone
         except InvalidInput as error:
             if error.code != "resume.never-began":
                 raise
@@ -653,6 +654,7 @@ class Batch:
                 row.valid.add(node, value, uses)
                 row.last.add(node, value, uses)
                 if node == self.node:
+                    row.valid.passed = call.passed
                     output = {"output": stored.digest}
                 continue
             before = earlier.outputs.last(node, number)

@@ -71,6 +71,7 @@ class Made:
     """What the calls used: a name such as `reply:producer:qwen` → the model."""
     digest: str | None = None
     """Of the pipeline's output, if this part of the run made it."""
+    passed: bool | None = None  # as `NodeOutput.passed`
 
     def add(self, node: str, value: object, uses: Mapping[str, str] | None = None) -> None:
         """Adds a node's output, and what its call used."""
@@ -143,6 +144,8 @@ class BatchResult:
     """Row id → output as strict JSON: NaN is None, an integer beyond 64 bits a text."""
     kept: int
     """How many of the outputs earlier parts of the run made."""
+    not_passed: int | None
+    """How many outputs have a revise loop whose draft did not pass; None if only scored again."""
     failures: tuple[RowFailure, ...]
     output: Path | None
     failures_file: Path | None
@@ -156,6 +159,7 @@ class BatchResult:
             "rows": self.rows,
             "done": len(self.outputs),
             "kept": self.kept,
+            "not_passed": self.not_passed,
             "had_finished": self.run.had_finished,
             "failures": [asdict(row) for row in self.failures],
             "stopped_by": self.run.stopped_by,
@@ -175,6 +179,7 @@ class OutputForm:
     def __init__(self, rows: BatchRows | DraftRows) -> None:
         self.rows = rows
         self.lines: dict[int, Line] = {}  # row number in the run → line of a row that is done
+        self.loops_passed: dict[int, bool | None] = {}  # row number → as `Made.passed`
         # Failures in this part of the run and of rows that were refused. When the batch ends, also
         # those of an earlier part whose rows have not ended since.
         self.failures: list[RowFailure] = []
@@ -284,8 +289,8 @@ class BatchFiles:
             if self.path is not None and self._is_parquet:
                 # A Parquet file cannot grow by a row, so it is written when all rows have ended.
                 write_rows(self.path, self._rows_to_write())
-            if self._failed_before and self.failures_path is not None:
-                # Failures of earlier parts may be out of date in the file.
+            if self.failures_path and (self._failed_before or self._failures_file):
+                # Failures of earlier parts, and of rows that keep an output, are out of date.
                 rows = [self._cleaned(asdict(failure)) for failure in self.form.failures]
                 _write_failures(self.failures_path, rows)
 
@@ -375,7 +380,10 @@ class BatchFiles:
                 # A row's output voids the scores of its earlier output.
                 made = self._made_by_row.get(item, Made())
                 if node == ROWS:
-                    made = Made(digest=record.digest)
+                    made = Made(digest=record.digest, passed=record.passed)
+                    if record.is_cut:  # it may have failed, and this is what it had before
+                        failures = self.form.failures
+                        self.form.failures = [each for each in failures if each.row != item]
                 made.add(node, orjson.loads(orjson.dumps(record.value)), record.uses)
                 self._add_made(item, made)
             case Instant():
@@ -409,6 +417,7 @@ class BatchFiles:
             return
         del self._made_by_row[number]
         line = self.form.lines[number] = self._line(number, made)
+        self.form.loops_passed[number] = made.passed
         if self._outdated.pop(number, None) is not None:
             self._has_outdated_lines = True
         if self._file is None:

@@ -223,8 +223,6 @@ class _EndedLoop:
     label: str
     """Of the innermost call that it is in."""
     result: WiggumResult
-    is_cut: bool
-    """Whether a limit of the run ended it, so that a resumed run continues it."""
     repeated: str = ""
     """The label of the innermost call around it that was repeated since; empty if none was."""
 
@@ -241,9 +239,9 @@ class EndedLoops:
         # Label of a call → the loops in it, and in calls in it.
         self._loops_by_call = defaultdict[str, list[_EndedLoop]](list)
 
-    def add(self, label: str, loop: WiggumResult, *, is_cut: bool) -> None:
+    def add(self, label: str, loop: WiggumResult) -> None:
         """Adds a loop that has ended, in this call of a node."""
-        ended = _EndedLoop(label, loop, is_cut)
+        ended = _EndedLoop(label, loop)
         self._loops.append(ended)
         for around in accumulate(label.split("/"), "{}/{}".format):
             self._loops_by_call[around].append(ended)
@@ -264,11 +262,6 @@ class EndedLoops:
     def of_last_attempts(self) -> tuple[WiggumResult, ...]:
         """In the order they ended, without those of attempts that were repeated."""
         return tuple(loop.result for loop in self._loops if not loop.repeated)
-
-    @property
-    def cut(self) -> int:
-        """How many of them a limit of the run ended."""
-        return sum(loop.is_cut for loop in self._loops if not loop.repeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

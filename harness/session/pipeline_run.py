@@ -85,7 +85,7 @@ class PipelineRun(RunPlan):
         tenant = self.tenant or earlier.beginning.tenant
         # Without limits of its own, a run that is finished stays as it is.
         if self.is_batch or self.limits is not None or (self.origin and self.origin.limits):
-            earlier.outputs.has_more_room = True
+            earlier.outputs.continues = "limit", "failure"
         settings = with_backends(self.settings, self.backends)
         surroundings = await Surroundings(settings).beside(earlier.outputs)
         if earlier.is_finished:
@@ -141,8 +141,8 @@ class PipelineRun(RunPlan):
                     opened.trace.instant(_outcome(ended))
                     for notice in result_notices(self.graph, ended):
                         opened.warn(notice)
-                    if cut := opened.ended_loops.cut:
-                        opened.warn(_loops_cut(cut))
+                    if ended.cut:
+                        opened.warn(_loops_cut(ended.cut, is_batch=self.is_batch))
                     elif ended.status == "finished" and not self.is_batch:
                         opened.replies.drop()
                     if ended.failures:
@@ -344,11 +344,14 @@ class PipelineRun(RunPlan):
         )
 
 
-def _loops_cut(loops: int) -> Notice:
+def _loops_cut(calls: int, *, is_batch: bool) -> Notice:
+    unit, remedy = "node calls", "a resumed run goes on with them, after a limit with a higher one"
+    if is_batch:
+        unit, remedy = "rows", "the same command goes on with them"
     return Notice(
         code="loop.cut",
-        message=f"a limit ended {loops:,} of its revise loops before their drafts passed; the run "
-        "goes on with them when it is resumed with higher limits, a batch by the same command",
+        message="a limit or a failed model call ended revise loops before their drafts passed "
+        f"({unit}: {calls:,}); {remedy}",
     )
 
 

@@ -125,8 +125,7 @@ async def rehearse(
         outermost = next((record for record in records if record.label == label), None)
         if outermost is None or label in reused:
             continue
-        last_output = earlier.outputs.last(outermost.node, outermost.item)
-        if earlier.outputs.has_more_room and last_output is not None and last_output.is_cut:
+        if earlier.outputs.goes_on(earlier.outputs.last(outermost.node, outermost.item)):
             unfinished.append(label)  # its replies are kept, and its loop goes on
         elif outermost.status in {"done", "reused"} and outermost.node in graph.nodes:
             # Nor is a call within a reused one made again, such as that of an agent's tool.

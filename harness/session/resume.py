@@ -175,7 +175,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
             name: RecordedInput(texts.get(event.value_sha256), event.digest or "", event.unset)
             for name, event in collected.inputs.items()
         },
-        outputs=Earlier(collected.outputs, collected.codes),
+        outputs=Earlier(collected.outputs, collected.codes, continues={"failure"}),
         answers=collected.answers,
         questions=tuple(collected.questions.values()),
         loops=earlier_loops(journal, collected.outputs, lost=bool(collected.lost)),

@@ -43,6 +43,7 @@ from harness.session.result import CallResult, call_result
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.tools import Offered, tool_specs
 from harness.trace import Span
+from harness.trace.records import CutBy
 from harness.wiggum import (
     EarlierLoops,
     LoopPolicy,
@@ -612,10 +613,12 @@ class Run:
             )
         if result.stop_reason not in FINAL_TEXT:
             self._call.keep_from_cache()  # another run, with more room, may have more rounds
+        cut_by: CutBy | None = "failure" if result._may_go_on else None  # noqa: SLF001 - no promise
         # With limits of its own, it would end at the same place again.
-        if is_cut := result.stop_reason == "budget" and limits == Limits():
-            self._call.cut()
-        self._opened.ended_loops.add(self._call.label, result, is_cut=is_cut)
+        if cut_by is None and result.stop_reason == "budget" and limits == Limits():
+            cut_by = "limit"
+        self._call.note_loop(passed=result.passed, cut_by=cut_by)
+        self._opened.ended_loops.add(self._call.label, result)
         return result
 
     async def evaluate(

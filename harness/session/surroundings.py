@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -61,7 +61,7 @@ class Surroundings:
         # Endpoint's tag → the model that its server reports, for models that seem to have moved.
         self._reported_models: dict[str, ModelMetadata] = {}
         # Uses of an earlier call, as sorted pairs → what changed since then, in words.
-        self._changes: dict[tuple[tuple[str, str], ...], str | None] = {}
+        self._changes: dict[tuple[tuple[str, str], ...], Sequence[str]] = {}
 
     # --- what a call uses -----------------------------------------------------------------------
 
@@ -105,12 +105,12 @@ class Surroundings:
 
     def change_since(
         self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
-    ) -> str | None:
+    ) -> Sequence[str]:
         """See `harness.graph.reuse.Changes`."""
         key = tuple(sorted(uses.items()))
         if key not in self._changes:
             changes = (self._change(name, uses, parts) for name in uses)
-            self._changes[key] = next(filter(None, changes), None)
+            self._changes[key] = [*filter(None, changes)]
         return self._changes[key]
 
     def _change(

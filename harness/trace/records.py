@@ -24,6 +24,9 @@ SpanStatus = Literal["ok", "error", "cancelled", "unfinished"]
 """`cancelled` covers Ctrl-C and a sibling's failure: the span itself did not fail. `unfinished`:
 the process was killed first, or a thread outlived the run."""
 
+CutBy = Literal["limit", "failure"]
+"""What ended a revise loop too early: a limit, or a failed call that may succeed later."""
+
 RunEnd = Literal["ok", "error", "cancelled", "waiting", "stopped"]
 """How a run, or a part of it, ended. `waiting`: a person has to answer before it can go on.
 `stopped`: a limit was reached. In both cases nothing failed, and what is done is kept."""
@@ -184,7 +187,9 @@ class NodeOutput(NamedTuple):
     is_of_run: bool = False  # whether a person, the memory, a limit or a policy had a part in it
     # For each model in the value, the fields that were left to their defaults; None if none were.
     unset: Sequence[Sequence[str]] | None = None
-    is_cut: bool = False  # whether a limit ended a loop in it, which a resumed run continues
+    is_cut: bool = False  # whether a loop in it ended too early, which a resumed run continues
+    cut_by: CutBy = "limit"  # what ended that loop
+    passed: bool | None = None  # whether the drafts of all its loops passed; None without a loop
 
 
 class RunEnded(NamedTuple):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from harness.errors import EvaluatorAbstained, HarnessError, InvalidInput, LimitReached, ReplyEmpty
 from harness.inference import as_messages
 from harness.inference.call_spans import conversation_text
+from harness.inference.health import another_may_answer
 from harness.inference.limits import NOTHING, Spent
 from harness.inference.meter import Meter
 from harness.rubric import Draft, Evaluator, Rubric, Verdict, how_to_make_optional
@@ -53,6 +54,7 @@ class WiggumResult:
     stop_detail: str = ""
     """Details of the stop reason: the message of an error that stopped the loop."""
     spent: Spent = NOTHING
+    _may_go_on: bool = False  # as `Stop.may_go_on`
 
     @property
     def passed(self) -> bool:
@@ -117,6 +119,7 @@ async def revise_until_met(
         stop_reason=stop.reason,
         stop_detail=stop.detail,
         spent=meter.spent,
+        _may_go_on=stop.may_go_on,
     )
 
 
@@ -356,4 +359,5 @@ def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
         reason = "abstained"
     elif isinstance(error, ReplyEmpty) and otherwise == "producer_failed":
         reason = "producer_empty"
-    return Stop(reason=reason, detail=str(error))
+    may_go_on = another_may_answer(error) or getattr(error, "limit", None) == "outage"
+    return Stop(reason=reason, detail=str(error), may_go_on=may_go_on)

@@ -120,6 +120,7 @@ class Stop:
 
     reason: StopReason
     detail: str = ""  # for people
+    may_go_on: bool = False  # whether a failed call ended it that may succeed later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,10 +234,10 @@ def earlier_loops(
 ) -> EarlierLoops:
     """The loops of a run that is resumed; unfinished ones begin again if records are `lost`."""
     loops = [loop for loop in recorded_loops(journal) if loop.key]
-    done = {label_of(output.node, output.item) for output in outputs if not output.is_cut}
+    is_cut = {label_of(output.node, output.item): output.is_cut for output in outputs}
     # A node with an output is called again only if it changed, and then its loops have other keys;
-    # or because a limit had cut a loop in it.
-    unfinished = [loop for loop in loops if loop.call not in done]
+    # or because a loop in it had ended too early.
+    unfinished = [loop for loop in loops if is_cut.get(loop.call, True)]
     texts = {} if lost else texts_of(unfinished, journal)
     damage = "the journal was damaged, and may not have all of it"
     rounds: dict[str, tuple[Round, ...] | str] = {}

@@ -82,6 +82,32 @@ def test_an_interrupted_batch_says_how_to_go_on(project: Path) -> None:
     assert (again["done"], again["status"]) == (3, "finished")
 
 
+SHORT = """\
+from harness import Pipeline, Run
+
+short = Pipeline("short")
+
+@short.node
+async def kept(run: Run, task: str) -> str:
+    return (await run.wiggum(task, draft=task, rubric="short", max_rounds=1)).text
+"""
+
+
+def test_rows_whose_drafts_did_not_pass_are_counted(project: Path) -> None:
+    (project / "short.py").write_text(SHORT)
+    (project / "harness.toml").write_text('[endpoints.producer]\nurl = "http://127.0.0.1:9/v1"\n')
+    (project / "rubrics").mkdir()
+    length = "dimensions: [{ name: length, checks: [{ check: words, max: 1 }] }]"
+    (project / "rubrics" / "short.yaml").write_text(f"title: Short\n{length}\n")
+    command = ("batch", "short.py", "drinks.csv", "--output", "out.jsonl")
+    first = harness(*command, cwd=project)
+    assert first.exit_code == 0
+    counts = "3 of 3 rows have their output in out.jsonl"
+    assert first.stdout.startswith(f"{counts}; 1 of 3 rows did not pass their rubric.\n")
+    again = harness(*command, "--json", cwd=project).json
+    assert (again["done"], again["kept"], again["not_passed"]) == (3, 3, 1)
+
+
 WRITES = """\
 from harness import Pipeline, Run
 

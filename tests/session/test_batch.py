@@ -8,10 +8,10 @@ import pyarrow.parquet
 import pytest
 from sample_runs import load_run
 from servers.llama_router import LlamaRouter, Routed
-from session_runs import Calls, refused, settings_of
+from session_runs import BAD, GOOD, SOURCE, Calls, pipeline_of, refused, settings_of
 
 from harness import Limits, Pipeline, Run, ScriptedBackend
-from harness.errors import InvalidInput
+from harness.errors import CallTimeout, InvalidInput
 from harness.session.batch import Batch
 from harness.session.batch_rows import BatchRows
 from harness.trace.secrets import REDACTED
@@ -365,6 +365,51 @@ def test_limits_are_those_of_the_whole_batch(tmp_path):
     assert (first.run.status, len(first.outputs), first.failures) == ("stopped", 2, ())
     again = batch(words_pipeline(Calls()), ROWS, tmp_path, limits=Limits(max_calls=3))
     assert (again.run.status, again.kept, again.run.spent.calls) == ("finished", 2, 3)
+
+
+def revised_and_told():
+    """A loop, and a node behind it that asks the model again."""
+
+    async def text(run: Run, task: str) -> str:
+        return (await run.wiggum(task, sources=[SOURCE], rubric="answer")).text
+
+    async def told(run: Run, text: str) -> str:
+        return await run.chat("producer", f"Tell: {text}")
+
+    return pipeline_of(text, told)
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.csv", "out.parquet"])
+def test_a_row_whose_loop_goes_on_keeps_what_it_had_until_it_has_more(tmp_path, output):
+    down, rows = CallTimeout("too slow"), ROWS[:1]
+    commands = [  # the model's replies, the row's output, whether its loop goes on again
+        ([BAD, down, "before"], "before", 1),
+        ([down], "before", 1),  # the draft is the same, so the node behind it is not called
+        ([GOOD, down], "before", 1),  # the node behind it fails
+        (["after"], "after", 0),
+        ([], "after", 0),
+    ]
+    for replies, expected, goes_on in commands:
+        backend = ScriptedBackend(replies)
+        done = batch(revised_and_told(), rows, tmp_path, backend=backend, output=output)
+        assert (done.run.status, done.outputs, done.failures) == ("finished", {"one": expected}, ())
+        assert (len(backend.requests), done.failures_file) == (len(replies), None)
+        assert [warning.code for warning in done.run.warnings] == ["loop.cut"] * goes_on
+        assert done.not_passed == (expected == "before")
+        (line,) = table(tmp_path / output)
+        assert (line["output"], line.get("outdated", "")) == (expected, "")
+        assert not (tmp_path / f"{output}.failures.jsonl").exists()
+
+
+def test_a_row_whose_loop_goes_on_keeps_what_it_had_at_a_limit(tmp_path):
+    down, pipeline, rows = CallTimeout("too slow"), revised_and_told(), ROWS[:1]
+    batch(pipeline, rows, tmp_path, backend=ScriptedBackend([BAD, down, "before"]))
+    limits, backend = Limits(max_calls=4), ScriptedBackend([GOOD])
+    cut = batch(pipeline, rows, tmp_path, backend=backend, limits=limits)
+    assert (cut.run.status, cut.outputs, cut.failures) == ("stopped", {"one": "before"}, ())
+    limits, backend = Limits(max_calls=5), ScriptedBackend(["after"])
+    more = batch(pipeline, rows, tmp_path, backend=backend, limits=limits)
+    assert (more.run.status, more.outputs) == ("finished", {"one": "after"})
 
 
 def test_a_question_to_a_person_fails_its_row(tmp_path):

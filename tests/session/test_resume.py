@@ -28,7 +28,15 @@ from session_runs import (
 
 from harness import Pipeline, Run, ScriptedBackend, ScriptedReply, ToolCall
 from harness.analysis import report_of
-from harness.errors import InvalidInput, NodeFailed, ServerError
+from harness.errors import (
+    AuthenticationFailed,
+    CallTimeout,
+    EndpointUnreachable,
+    InvalidInput,
+    NodeFailed,
+    ReplyFiltered,
+    ServerError,
+)
 from harness.graph import Default, Question, Retry
 from harness.inference import Limits
 from harness.session import read_earlier_run, rehearse
@@ -492,6 +500,36 @@ def test_a_loop_that_a_limit_of_the_run_ended_goes_on_with_more_room(settings):
     assert more.reused == ("start",)
     again = resume(pipeline, settings, **how)
     assert (again.had_finished, again.result) == (True, GOOD.upper())
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        pytest.param(CallTimeout("too slow", endpoint="producer"), 1, id="time-out"),
+        pytest.param(EndpointUnreachable("no", code="call.certificate-refused"), 1, id="no server"),
+        pytest.param(ServerError("HTTP 400: no", status=400), 0, id="refused prompt"),
+        pytest.param(AuthenticationFailed("HTTP 401: no"), 0, id="refused key"),
+        pytest.param(ReplyFiltered("no", text="", finish_reason="content_filter"), 0, id="filter"),
+    ],
+)
+def test_a_loop_that_a_failed_call_ended_goes_on_if_the_call_may_succeed_later(
+    settings, error, asked
+):
+    async def text(run: Run) -> str:
+        return (await run.wiggum("t", sources=[SOURCE], rubric="answer", max_seconds=900)).text
+
+    first = run(
+        pipeline_of(text), settings, backends={"producer": ScriptedBackend([BAD, error, error])}
+    )
+    assert (first.status, first.result) == ("finished", BAD)
+    assert codes(first.warnings).count("loop.cut") == asked
+    again = ScriptedBackend([error] * asked)
+    still = resume(pipeline_of(text), settings, backends={"producer": again})
+    assert (still.result, len(again.requests), still.had_finished) == (BAD, asked, not asked)
+    backend = ScriptedBackend([GOOD] * asked)
+    result = resume(pipeline_of(text), settings, backends={"producer": backend})
+    assert (result.result, len(backend.requests)) == (GOOD if asked else BAD, asked)
+    assert resume(pipeline_of(text), settings).had_finished
 
 
 def test_a_loop_with_limits_of_its_own_stays_as_it_ended(settings):

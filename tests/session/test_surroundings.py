@@ -268,6 +268,31 @@ def test_a_change_that_is_taken_back_costs_nothing(tmp_path, monkeypatch):
     assert (again.outputs, asked) == (first.outputs, 0)
 
 
+@pytest.mark.parametrize("detour", ["rubric", "prompts", "code"])
+def test_a_change_that_was_taken_back_is_no_reason(tmp_path, monkeypatch, detour):
+    async def main():
+        async with NamedModels() as server:
+            project = Project(tmp_path, server, monkeypatch)
+            first = await project.run()
+            before = project.pipeline
+            if detour == "code":
+                project.edit("max_rounds=1", "max_rounds=2")
+            else:
+                CHANGES[detour][0](project)
+            await project.run(resume=first.run_id)
+            project.pipeline = before
+            project.write("rubrics/own.yaml", RUBRIC)
+            await project.run(resume=first.run_id)
+            project.roles["producer"] = "b"
+            foreseen = await project.foreseen(first)
+            last = await project.run(resume=first.run_id)
+            return foreseen, {rerun.node: rerun.reason for rerun in last.reruns}
+
+    for reasons in asyncio.run(main()):
+        model = "its model for 'producer' changed (model_id was a-7b, is b-7b)"
+        assert reasons["revised"] == model
+
+
 # --- models --------------------------------------------------------------------------------------
 
 

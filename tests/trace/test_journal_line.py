@@ -41,6 +41,7 @@ OF_TYPE = {
     "bool": st.booleans(),
     "SpanStatus": st.sampled_from(["ok", "error", "cancelled", "unfinished"]),
     "RunEnd": st.sampled_from(["ok", "error", "cancelled", "waiting", "stopped"]),
+    "CutBy": st.sampled_from(["limit", "failure"]),
     "tuple[int, ...]": st.lists(st.integers(1, 9)).map(tuple),
     "Sequence[Sequence[str]]": st.lists(st.lists(st.text())),
     "Mapping[str, str]": st.dictionaries(st.text(), st.text()),
@@ -58,7 +59,7 @@ WHOLE = [
     Flows("output", (1, 2), 3),
     Content("f00d", "a text"),
     NodeOutput("plan", 1, None, {"task": "d16e"}, "c0de", "no task", "7e87", {})._replace(
-        is_default=True, is_of_run=True, unset=[["to"]], is_cut=True
+        is_default=True, is_of_run=True, unset=[["to"]], is_cut=True, cut_by="failure"
     ),
     RunEnded(1, "error", "X: y"),
 ]
