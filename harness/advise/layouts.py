@@ -406,16 +406,16 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
     return sizes
 
 
-class Remedy(NamedTuple):
+class EnoughDevices(NamedTuple):
     """Devices that meet all targets, with the models on them."""
 
     device: DeviceSpec
     placements: list[Placement]
 
 
-def enough_devices(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Remedy]:
+def enough_devices(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[EnoughDevices]:
     """The least number of each kind of device that meets all targets: this kind, then by cost."""
-    remedies = []
+    kinds = []
     # Factors were measured on this device, and say nothing of another.
     unmeasured = [replace(goal, measured=None) for goal in goals]
     for name, spec in known_devices().items():
@@ -424,14 +424,14 @@ def enough_devices(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Rem
             placements = placements_of(models, replace(kind, count=count))
             ends = [p.first + p.chosen.devices for p in placements if p.chosen]
             if len(ends) == len(placements):
-                remedies.append(Remedy(replace(kind, count=max(ends)), placements))
+                kinds.append(EnoughDevices(replace(kind, count=max(ends)), placements))
                 break
 
-    def rank(remedy: Remedy) -> tuple[bool, float, int]:
-        kind = remedy.device
+    def rank(enough: EnoughDevices) -> tuple[bool, float, int]:
+        kind = enough.device
         return kind.name != device.name, (kind.usd_per_hour or math.inf) * kind.count, kind.count
 
-    return sorted(remedies, key=rank)
+    return sorted(kinds, key=rank)
 
 
 def counts_tried(goals: Sequence[ServingGoal]) -> tuple[int, ...]:
