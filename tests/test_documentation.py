@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -236,6 +237,24 @@ def test_the_files_it_names_are_there(page: Path) -> None:
     # The package is elsewhere while a wheel is tested; a new project has the starter's files.
     places = (ROOT, ROOT / "examples/starter", Path(harness.__file__).parent.parent)
     assert [one for one in named if not any(list(place.glob(one)) for place in places)] == []
+
+
+def test_a_row_of_the_architecture_names_nothing_that_its_files_lack() -> None:
+    """A name in a row of its tables stands in one of the files, or folders, of the same row."""
+    places = Path(harness.__file__).parent, ROOT / "tests"
+    files = [f for place in places for f in place.rglob("*.*") if f.suffix != ".pyc"]
+    lacking = []
+    for row in re.findall(r"^\| .*", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE):
+        names = re.findall(r"`([\w.*/]+)`", row)
+        paths = [name for name in names if re.search(r"/|\.(?:py|json|[ct]sv|yaml|toml)$", name)]
+        texts = "".join(
+            file.read_text(encoding="utf-8", errors="replace")
+            for file in files
+            if any(fnmatch(file.as_posix(), f"*/{path}*") for path in paths)
+        )
+        parts = [name.rpartition(".")[2] for name in names if name not in paths]
+        lacking += [part for part in parts if paths and not re.search(rf"\b{part}\b", texts)]
+    assert lacking == []
 
 
 # --- what a page lists ------------------------------------------------------------------------
