@@ -126,6 +126,26 @@ SWITCHES = {
         state([tenant("a", call_s=5), B], [BUSY_A], calls("b"), room=1),
         "wait until 55",
     ),
+    "and earlier if another model is loaded, and answers, before": (
+        state(
+            [tenant("a", call_s=5), tenant("b", load_s=10, call_s=3), C],
+            [BUSY_A],
+            calls("b", "c"),
+            room=1,
+        ),
+        "wait until 42",
+    ),
+    "the last of several that make way decides": (
+        state(
+            [SLOW_A, tenant("b", 2), tenant("c", load_s=9)],
+            [RESTED_A, resident("c", idle_since_s=5)],
+            calls("b", since_s=5),
+            room=2,
+            now_s=6,
+            forecast=expected("acb"),
+        ),
+        "wait until 25",
+    ),
     "one with nothing left to do goes": (
         state([A, B], [IDLE_A], calls("b", since_s=99), room=1, now_s=100),
         "load b for a",

@@ -82,6 +82,15 @@ def test_what_is_appended_is_written_in_its_order_when_the_journal_is_closed_at_
     assert journal_lines(path)[-1] == instant(5_000)
 
 
+def test_what_was_appended_before_is_in_the_file_once_writing_has_started(path):
+    writer = writer_of(path)
+    writer.append(STARTED)
+    writer.start()
+
+    assert journal_lines(path) == [STARTED]
+    writer.close()
+
+
 def test_a_started_writer_writes_by_itself_in_a_thread_of_its_own(path):
     threads, is_seen = [], threading.Event()
 

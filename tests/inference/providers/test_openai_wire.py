@@ -591,6 +591,11 @@ def test_a_server_that_hangs_up_on_a_new_connection_is_not_asked_again():
     fail(StreamCut, GONE_BEFORE_A_BYTE, WHOLE)
 
 
+def test_a_reply_that_broke_off_before_it_began_says_so_since_the_server_may_be_away():
+    assert not fail(StreamCut, GONE_BEFORE_A_BYTE, WHOLE).has_begun
+    assert fail(StreamCut, Reply(steps=TOKENS, ending="reset")).has_begun
+
+
 def test_closing_cuts_off_a_call_that_is_under_way():
     async def main():
         async with (
