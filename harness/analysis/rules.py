@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from harness.analysis.finding import Layer, Observation, Observations, RunFinding
+from harness.analysis.finding import Layer, Observation, Observations, RunFinding, quoted
 from harness.analysis.observed import Observed, Server
 from harness.analysis.time_budget import TimeKind
 from harness.inference.providers import Aim
@@ -61,11 +61,13 @@ class Rule:
         observation = max(costly, key=lambda seen: (seen.lost_ns or 0, len(seen.spans)))
         advice = self.cases.get(observation.case, self.advice)
         server = observed.server(observation.server or observation.model or "")
+        alike = [seen.model for seen in costly if seen.case == observation.case and seen.model]
+        others = quoted(model for model in alike if model != observation.model)
         return RunFinding(
             rule=code,
             severity=observation.severity,
             model=observation.model,
-            seen=observation.seen,
+            seen=observation.seen + (f" The same was seen of {others}." if others else ""),
             spans=observation.spans[:MOST_SPANS],
             meaning=advice.meaning,
             layer=advice.layer,

@@ -198,15 +198,6 @@ def retries(observed: Observed) -> Observations:
 def _made_again(observed: Observed, failures: _Failures) -> Observation:
     lost_ns = length_ns(failures.lost)
     model = failures.model
-    first_moves: tuple[str, ...] = ()
-    if failures.error_class == "RateLimited":
-        # A limit of calls at once lets in as many as were answered together.
-        answered = most_at_once(observed.by_model.get(model, ()))
-        under_way = most_at_once(call for call in observed.calls if call.model == model)
-        if 0 < answered < under_way:
-            limit = f"max_parallel = {answered} under [endpoints.{{tag}}]"
-            move = f"if it limits calls at once: {observed.server(model).filled(limit)}"
-            first_moves = (move,)
     outcomes = []
     if failures.retries:
         outcomes.append(f"{len(failures.retries)} were made again after a pause")
@@ -222,12 +213,25 @@ def _made_again(observed: Observed, failures: _Failures) -> Observation:
         seen=f"Of the calls to '{model}' that ended with {failures.error_class}, "
         f"{' and '.join(outcomes)}. The calls that failed and the pauses took "
         f"{observed.share(lost_ns)}.{error}",
-        first_moves=first_moves,
+        first_moves=_fewer_at_once(observed, failures),
         spans=span_ids(failures.calls),
         lost_ns=lost_ns,
         # Another model writes and judges differently.
         whatever_it_cost=bool(failures.fallbacks),
     )
+
+
+def _fewer_at_once(observed: Observed, failures: _Failures) -> tuple[str, ...]:
+    """The move against a limit of calls at once: as many as were answered together."""
+    if failures.error_class != "RateLimited":
+        return ()
+    model = failures.model
+    answered = most_at_once(observed.by_model.get(model, ()))
+    under_way = most_at_once(call for call in observed.calls if call.model == model)
+    if not 0 < answered < under_way:
+        return ()
+    limit = f"max_parallel = {answered} under [endpoints.{{tag}}]"
+    return (f"if it limits calls at once: {observed.server(model).filled(limit)}",)
 
 
 @rule("failed-calls", *_OTHER_ERROR, cases=_ERRORS, explains=("failed",))
@@ -252,6 +256,7 @@ def failed_calls(observed: Observed) -> Observations:
             case=failures.case,
             seen=f"{counted(count, 'call')} to '{failures.model}' failed for good, the last with "
             f"this: {calls[-1].error}",
+            first_moves=_fewer_at_once(observed, failures),
             spans=span_ids(calls),
             target=_context_for(calls) if failures.error_class == "ContextOverflow" else 0,
         )
@@ -280,7 +285,7 @@ def _context_for(calls: Sequence[Call]) -> int:
 
 @rule(
     "failed-run",
-    "An error outside of model calls stopped the run.",
+    "An error outside of model calls failed the run, or a row of it.",
     "L6",
     "correct what the error names, and run it again",
     cases={

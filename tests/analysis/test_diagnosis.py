@@ -244,6 +244,26 @@ def test_every_rule_has_a_recorded_run_in_which_it_is_the_fault() -> None:
     assert recorded | shipped | {"out-of-memory"} == RULES.keys()
 
 
+def test_every_endpoint_that_was_refused_is_named_and_what_its_account_lets_through(
+    tmp_path: Path,
+) -> None:
+    run = PlantedRun("openai")
+    run.endpoint("large", backend="openai", url="http://there", model_id="m")
+    for model in ("small", "large", "large"):
+        run.call(0, model=model)
+        run.call(0, model=model)
+        for _ in range(2):
+            run.now_ms = 0
+            run.failed_call(5, "RateLimited: the account is at its limit", model=model)
+
+    lost = found(run, tmp_path)["failed-calls"]
+
+    assert lost.model == "large"
+    assert lost.seen.endswith("The same was seen of 'small'.")
+    move = "if it limits calls at once: max_parallel = 4 under [endpoints.large]"
+    assert lost.move[0] == move
+
+
 def test_where_nodes_wait_for_places_the_remedy_names_their_limit() -> None:
     moves = {one.rule: one.move for one in diagnose(Journal(SHIPPED / "swaps.jsonl")).findings}
     assert "a larger max_parallel in Pipeline(…)" in "\n".join(moves["swap-thrash"])
