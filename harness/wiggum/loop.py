@@ -352,12 +352,12 @@ class _RunningLoop:
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
     reason = otherwise
+    is_outage = isinstance(error, LimitReached) and error.limit == "outage"
     # Whichever model's call met the limit: it is the loop's limit, not that model's fault.
-    if isinstance(error, LimitReached):
+    if isinstance(error, LimitReached) and not is_outage:
         reason = "budget"
     elif isinstance(error, EvaluatorAbstained):
         reason = "abstained"
     elif isinstance(error, ReplyEmpty) and otherwise == "producer_failed":
         reason = "producer_empty"
-    may_go_on = another_may_answer(error) or getattr(error, "limit", None) == "outage"
-    return Stop(reason=reason, detail=str(error), may_go_on=may_go_on)
+    return Stop(reason=reason, detail=str(error), may_go_on=is_outage or another_may_answer(error))

@@ -9,7 +9,7 @@ import pytest
 from clients import in_a_loop
 from scripted_loops import CUT, FIRST, NO_VERDICT, PARTED, RUBRIC, TIMEOUT
 
-from harness.errors import EvaluatorAbstained, InvalidInput, StreamCut
+from harness.errors import EvaluatorAbstained, InvalidInput, RunLimitReached, StreamCut
 from harness.inference import Limits, ScriptedBackend
 from harness.rubric import Dimension, Draft, Evaluator, Prompts, Rubric
 from harness.rubric.checks import Finished
@@ -290,3 +290,19 @@ def test_the_trace_counts_the_scores_and_keeps_the_drafts():
         span.attributes["draft_sha256"] for span in spans if "draft_sha256" in span.attributes
     ]
     assert [contents[draft] for draft in drafts] == [FIRST.text, *["Draft number 2."] * 2]
+
+
+def test_a_loop_whose_server_is_away_for_too_long_did_not_run_out_of_its_budget():
+    models = Models([5])
+
+    async def ask(request):
+        if request.role == "evaluator":
+            return await models.ask(request)
+        raise RunLimitReached("the endpoint was down for too long", limit="outage")
+
+    result = asyncio.run(models.run(ask=ask))
+
+    assert (result.stop_reason, result.stop_detail) == (
+        "producer_failed",
+        "the endpoint was down for too long",
+    )
