@@ -368,6 +368,12 @@ def ttft(call: Call) -> Interval | None:
     return Interval(start_ns=end_ns - call.ttft_ns, end_ns=end_ns)
 
 
+def times_sent(calls: Sequence[Call]) -> list[Interval]:
+    """From the sending of each call to its end, as far as that is known."""
+    waits = ((call, ttft(call)) for call in calls)
+    return [Interval(start_ns=wait.start_ns, end_ns=call.end_ns) for call, wait in waits if wait]
+
+
 def waits_before_sending(call: Call) -> list[Interval]:
     """The call's waits in this process: for its turn, and for room in memory for its model."""
     to_first_token = ttft(call)

@@ -61,7 +61,8 @@ class Rule:
         observation = max(costly, key=lambda seen: (seen.lost_ns or 0, len(seen.spans)))
         advice = self.cases.get(observation.case, self.advice)
         server = observed.server(observation.server or observation.model or "")
-        alike = [seen.model for seen in costly if seen.case == observation.case and seen.model]
+        kind = (observation.case, observation.severity)
+        alike = [seen.model for seen in costly if (seen.case, seen.severity) == kind and seen.model]
         others = quoted(model for model in alike if model != observation.model)
         return RunFinding(
             rule=code,

@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from harness.analysis.finding import Observation, Observations, counted, ns_text, quoted, span_ids
-from harness.analysis.observed import LEAST_COMPARED, SEVERAL, Observed, per_model
+from harness.analysis.observed import LEAST_COMPARED, SEVERAL, Observed, per_model, times_sent
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
@@ -226,7 +227,10 @@ def _fewer_at_once(observed: Observed, failures: _Failures) -> tuple[str, ...]:
     if failures.error_class != "RateLimited":
         return ()
     model = failures.model
-    answered = most_at_once(observed.by_model.get(model, ()))
+    sent = times_sent(observed.by_model.get(model, ()))
+    # One that was let in as another ended is seen beside it until that reply has come over here.
+    least_ns = median(time.duration_ns for time in sent) / 2 if sent else 0
+    answered = most_at_once(sent, least_ns=least_ns)
     under_way = most_at_once(call for call in observed.calls if call.model == model)
     if not 0 < answered < under_way:
         return ()

@@ -19,7 +19,7 @@ from harness.analysis.observed import (
     per_model,
     queues_in_server,
     reports_queue,
-    ttft,
+    times_sent,
 )
 from harness.analysis.rules import (
     FEWER_CALLS,
@@ -510,7 +510,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     waits_ns = [queues[call.id].duration_ns for call in queued]
     # The most calls at once: answered, sent by this run, and counted by the server.
     answered = most_at_once(times_in("decode", calls))
-    sent = _sent_at_once(calls)
+    sent = most_at_once(times_sent(calls))
     running = observed.highest(model, "running") or 0
     waiting = observed.highest(model, "waiting")
     kv_share = observed.highest(model, "KV cache") or 0.0
@@ -566,14 +566,6 @@ def server_had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     waiting = observed.highest(model, "waiting")
     # The places of another server than the run's own are known only from its answers.
     if server.is_in_process:
-        return not waiting and _sent_at_once(calls) <= server.places
+        return not waiting and most_at_once(times_sent(calls)) <= server.places
     answered = most_at_once(times_in("decode", calls))
-    return waiting == 0 and _sent_at_once(calls) <= answered
-
-
-def _sent_at_once(calls: Sequence[Call]) -> int:
-    """The most calls that were between their sending and their end at one moment."""
-    waits = ((call, ttft(call)) for call in calls)
-    return most_at_once(
-        Interval(start_ns=wait.start_ns, end_ns=call.end_ns) for call, wait in waits if wait
-    )
+    return waiting == 0 and most_at_once(times_sent(calls)) <= answered

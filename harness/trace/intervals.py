@@ -84,9 +84,14 @@ def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
     return stretches
 
 
-def most_at_once(intervals: Iterable[Interval]) -> int:
-    """The most intervals that cover one moment."""
-    return max((depth for _, depth in depths(intervals)), default=0)
+def most_at_once(intervals: Iterable[Interval], *, least_ns: float = 0) -> int:
+    """The most intervals that cover one moment, or moments of `least_ns` in all."""
+    lasted_ns = 0
+    for stretch, depth in sorted(depths(intervals), key=lambda level: -level[1]):
+        lasted_ns += stretch.duration_ns
+        if lasted_ns >= least_ns:
+            return depth
+    return 0
 
 
 def mean_depths(intervals: Sequence[Interval]) -> list[float]:

@@ -249,18 +249,18 @@ def test_every_endpoint_that_was_refused_is_named_and_what_its_account_lets_thro
 ) -> None:
     run = PlantedRun("openai")
     run.endpoint("large", backend="openai", url="http://there", model_id="m")
-    for model in ("small", "large", "large"):
-        run.call(0, model=model)
-        run.call(0, model=model)
+    for model, start_ms in (("small", 0), ("large", 0), ("large", 200)):
+        # A reply is 30 ms on its way: the next two were let in as these had ended over there.
+        run.calls(2, start_ms, model=model, tokens=20)
         for _ in range(2):
-            run.now_ms = 0
+            run.now_ms = start_ms
             run.failed_call(5, "RateLimited: the account is at its limit", model=model)
 
     lost = found(run, tmp_path)["failed-calls"]
 
     assert lost.model == "large"
     assert lost.seen.endswith("The same was seen of 'small'.")
-    move = "if it limits calls at once: max_parallel = 4 under [endpoints.large]"
+    move = "if it limits calls at once: max_parallel = 2 under [endpoints.large]"
     assert lost.move[0] == move
 
 

@@ -12,6 +12,7 @@ from harness.trace.intervals import (
     depths,
     length_ns,
     mean_depths,
+    most_at_once,
     parts_within,
     union,
     without,
@@ -41,6 +42,11 @@ def test_stretches_are_as_a_naive_count_has_them(some, others):
     ]
     over = {ns: sum(one.start_ns <= ns < one.end_ns for one in some) for ns in moments(some)}
     assert {ns: depth for stretch, depth in depths(some) for ns in moments([stretch])} == over
+    lasted = [
+        max((d for d in over.values() if n <= sum(o >= d for o in over.values())), default=0)
+        for n in (1, 3)
+    ]
+    assert [most_at_once(some), most_at_once(some, least_ns=3)] == lasted
     assert mean_depths(some) == pytest.approx(
         [
             sum(over[ns] for ns in moments([one])) / one.duration_ns if one.duration_ns else 1
