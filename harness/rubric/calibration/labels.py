@@ -395,9 +395,9 @@ def labels_in(row: Row) -> dict[str, str | float | bool]:
     """What people said of a row's draft, by columns such as `human.clear.anna`."""
     labels = {}
     for place, column in _places_in(row).items():
-        name = ".".join(place).rstrip(".")
         if place[0] in _LABELS:
             value = row.fields[column]
+            name = ".".join(place).rstrip(".")  # without a rater's name, the last part is empty
             labels[name] = value if isinstance(value, str | int | float) else str(value)
     return labels
 
