@@ -175,8 +175,7 @@ class KeepAliveBudget:
 
     def expect(self, forecast: Forecast, *, run: str) -> None:
         """Replaces the forecast of a run; does nothing if the run is not served."""
-        share = self._runs.get(run)
-        if share is None:
+        if (share := self._runs.get(run)) is None:
             return
         # Named here, and not in `forecast`, which is asked for at each call.
         share.forecast = Forecast(

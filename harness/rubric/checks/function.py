@@ -67,8 +67,7 @@ class Function(Check):
                 module, content = _run(path)
         else:
             module, content = _import(place)
-        function = getattr(module, name, None)
-        if function is None:
+        if (function := getattr(module, name, None)) is None:
             functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
             raise Mistake(
                 f"{place} has no '{name}'; {did_you_mean(name, functions)}",
