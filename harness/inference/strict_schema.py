@@ -86,7 +86,6 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
     is_open_list = "array" in types and "items" not in result
     if is_open_list or result.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
         raise _TooOpenError
-    # 5. The description.
     texts = [part.get("description", ""), f"({'; '.join(notes)})" if notes else ""]
     description = " ".join(filter(None, texts))
     if "$ref" in result and (description or len(result) > 1):  # a reference stands alone

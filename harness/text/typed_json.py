@@ -133,16 +133,12 @@ def _exact(part: dict[str, Any], parent: dict[str, Any] | None) -> Any:  # noqa:
         return part
     if kind in _TIMES:
         return core_schema.no_info_before_validator_function(_time_reader(kind), part)
-    types = {type(c.value if isinstance(c, Enum) else c) for c in _choices(part)}
+    choices = part.get(_CHOICES.get(kind, ""), ())
+    types = {type(choice.value if isinstance(choice, Enum) else choice) for choice in choices}
     has_numbers = kind in _NUMBERS or any(issubclass(type_, int | float) for type_ in types)
     if has_numbers and bool not in types:
         return core_schema.no_info_before_validator_function(_no_truth, part)
     return part
-
-
-def _choices(part: dict[str, Any]) -> Any:  # noqa: ANN401 - a list of any values
-    """The values of a `Literal` or the members of an enum; empty for any other part."""
-    return part.get(_CHOICES.get(part["type"], ""), ())
 
 
 def _digits(value: object, info: ValidationInfo) -> object:
@@ -218,7 +214,7 @@ def _unpacked(value: object) -> object:
 
 def _spelled(part: dict[str, Any]) -> Callable[[object], object]:
     by_word: dict[str, list[object]] = {}
-    for choice in _choices(part):
+    for choice in part.get(_CHOICES.get(part["type"], ""), ()):
         names = (choice.name, choice.value) if isinstance(choice, Enum) else (choice,)
         for word in {_word(name) for name in names} - {""}:
             by_word.setdefault(word, []).append(choice)
