@@ -243,7 +243,7 @@ class _RunFigures:
         self._measure = measure
         self._run: RunStarted | None = None
         self._is_batch = False
-        # Span id → the start of a request, or of an attempt at a row, that has not ended.
+        # Span id → the start of a request, a phase, or an attempt at a row, that has not ended.
         self._open: dict[int, SpanStarted] = {}
         # Span id of a request that has not ended → its phases that have ended.
         self._phases_by_request: dict[int, list[SpanRecord]] = {}
@@ -257,12 +257,12 @@ class _RunFigures:
         """Takes the next record of the run."""
         match record:
             case SpanStarted(id=number, name=name):
-                if name in events.REQUESTS:
+                is_request = name in events.REQUESTS
+                if is_request:
                     self._phases_by_request[number] = []
                     self.under_way(record, 1)
-                elif name not in PHASES and self._attempt(record) is None:
-                    return
-                self._open[number] = record
+                if is_request or name in PHASES or self._attempt(record) is not None:
+                    self._open[number] = record
             case SpanEnded(id=number) if number in self._open:
                 self._end(joined(self._open.pop(number), record))
             case SpanRecord():

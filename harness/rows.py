@@ -409,7 +409,7 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
 def _separated(lines: Iterator[str], separators: str) -> tuple[str, Iterator[str]]:
     """Which of the separators a table has, the first if none; and all of its lines."""
     *copies, lines = tee(lines, len(separators) + 1)
-    fits: dict[str, tuple[int, int]] = {}
+    fits: dict[str, tuple[int, int]] = {}  # → rows as long as the first row, then columns
     for separator, copy in zip(separators, copies, strict=True):
         lengths: list[int] = []
         # By a wrong separator, the first rows may not be CSV.

@@ -197,16 +197,17 @@ def notes(placement: Placement, device: DeviceSpec) -> Iterator[str]:
         if workload.users > 1 and workload.rate_per_s is None:
             yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
         if goal.measured is None:
-            shares = f"{factors.bandwidth:.0%} of the bandwidth and {factors.compute:.0%} of the "
+            shares = f"{factors.bandwidth:.0%} of the bandwidth and {factors.compute:.0%}"
             experts = " (many small experts)" if factors == USUAL_OF_EXPERTS else ""
-            yield f"times are at {shares}operations{experts}, until --measure has found better"
+            until = "until --measure has found better"
+            yield f"times are at {shares} of the operations{experts}, {until}"
     elif any(layout.itl_s for layout in layouts):
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
     if any(layout.tensor_parallel > 1 for layout in layouts):
-        sent = "is in no figure: TP wants NVLink"
+        cost = "is in no figure: TP wants NVLink"
         if device.link_bytes_per_s:
-            sent = f"counts at {device.link_bytes_per_s / 1e9:,.0f} GB/s, its delay does not"
-        yield f"what GPUs of TP send each other {sent}"
+            cost = f"counts at {device.link_bytes_per_s / 1e9:,.0f} GB/s, its delay does not"
+        yield f"what GPUs of TP send each other {cost}"
         if any(cache.heads == 1 for cache in goal.shape.caches):
             yield f"the KV cache of {model} is one head (MLA, MQA): each GPU of TP has all of it"
     if placement.models > 1:

@@ -109,8 +109,7 @@ class Rates:
 
     def prefill_s(self, tokens: int, *, cached: int = 0) -> float | None:
         """Seconds to read a prompt without its cached part; None if that speed is unknown."""
-        rate = self.prefill_tokens_per_s(tokens)
-        if rate is None:
+        if (rate := self.prefill_tokens_per_s(tokens)) is None:
             return None
         # At least one token is computed, to make the first token of the reply.
         computed = max(tokens - cached, 1)

@@ -80,15 +80,14 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
             raise row.refusal("it is no row of an evaluation", code="evaluation.not-rows")
         name = names.assign(row, fields["inputs"] or {})
         if row.id not in rows:
+            named = {"name": name} if name != row.id else {}
             entry = {"id": row.id, "target": fields["target"], "inputs": fields["inputs"]}
-            entry |= {"group": fields.get("group", "")} | ({"name": name} if name != row.id else {})
-            rows[row.id] = entry | {"epochs": []}
+            rows[row.id] = {**entry, "group": fields.get("group", ""), **named, "epochs": []}
         number = whole_number_in(row, "row") if "row" in fields else -1
         first_numbers[row.id] = min(number, first_numbers.get(row.id, number))
-        epoch: dict[str, Any] = dict(spent.get(number, {}))
-        epoch |= {key: fields[key] for key in _EPOCH if fields.get(key) not in (None, "", {}, [])}
+        epoch = {key: fields[key] for key in _EPOCH if fields.get(key) not in (None, "", {}, [])}
         epoch |= {"epoch": whole_number_in(row, "epoch"), "scores": scores_in(row)}
-        rows[row.id]["epochs"].append(epoch)
+        rows[row.id]["epochs"].append({**spent.get(number, {}), **epoch})
     for entry in rows.values():
         entry["epochs"].sort(key=lambda epoch: epoch["epoch"])
     # In a file that a later command has added to, lines stand in the order in which rows ended.

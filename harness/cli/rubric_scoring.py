@@ -432,8 +432,7 @@ class _ScoreForm(OutputForm):
         yield from (False for _ in self.failures)
 
 
-_LISTED = 10
-"""How many drafts without a verdict are named."""
+_LISTED = 10  # drafts without a verdict that are named
 
 
 def not_judged(failures: Sequence[RowFailure]) -> Iterator[str]:

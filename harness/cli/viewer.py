@@ -82,10 +82,8 @@ class LoopbackServer(ThreadingHTTPServer):
         self._clock = clock
         # A page that has gone may only be reloading.
         self._grace_ns = round(grace_s * 1e9)
-        self._deadline_ns = clock() + round(first_page_s * 1e9)
-        """When to stop if no page is open then."""
-        self._pages: set[socket.socket] = set()
-        """One connection for each open page, and each answer under way."""
+        self._deadline_ns = clock() + round(first_page_s * 1e9)  # the end if no page is open then
+        self._pages: set[socket.socket] = set()  # one for each open page, and answer under way
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:

@@ -158,8 +158,7 @@ def splice(
     -1 is before the first, which must have a heading then, and after front matter. If the document
     ends in an open section, such as a code fence, that is closed before an insertion.
 
-    Raises:
-        InvalidInput: A replacement would empty its section, or take in the one after it.
+    Raises `InvalidInput` if a replacement would empty its section, or take in the one after it.
     """
     sections = sections_of(document)
     added = insertions or {}
@@ -174,15 +173,16 @@ def splice(
         new = added.get(index, ())
         text = section.text
         if index in replacements:
-            behind = "" if new else following
+            behind = "" if new else following  # before an insertion, it is closed below
             text = _replaced(replacements[index], index=index, section=section, following=behind)
         if new:
             text += "" if text.endswith(("\n", "\r")) else "\n\n"
             text = _closed(text, following=sections_of(new[0])[0].heading)
-        texts += [text if index else text.removeprefix(front), _in_a_row(new, following=following)]
+        text = text.removeprefix("" if index else front)
+        texts += [text, _in_a_row(new, following=following)]
     text = "".join(texts)
-    is_of_windows = document.count("\n") == document.count("\r\n") > 0
-    return re.sub(r"(?<!\r)\n", "\r\n", text) if is_of_windows else text
+    has_windows_ends = document.count("\n") == document.count("\r\n") > 0
+    return re.sub(r"(?<!\r)\n", "\r\n", text) if has_windows_ends else text
 
 
 def _in_a_row(insertions: Sequence[str], *, following: str) -> str:

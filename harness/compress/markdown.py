@@ -150,19 +150,19 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
     tokens = tokens_of(markdown)
     for index, token in enumerate(tokens):
         # Lists are split into items, so that these can be kept or dropped one by one.
-        item = token.level == 1 and token.type == "list_item_open"
-        whole = token.level == 0 and not token.type.endswith("_list_open")
-        if token.map is None or not (item or whole):
+        is_item = token.level == 1 and token.type == "list_item_open"
+        is_other = token.level == 0 and not token.type.endswith("_list_open")
+        if token.map is None or not (is_item or is_other):
             continue
         kind = _KINDS.get(token.type, "other")
         content = tokens[index + 1].content if kind in {"heading", "paragraph"} else ""
-        seen = " ".join(without_marks(content).split())
+        visible = " ".join(without_marks(content).split())
         block = Block(kind=kind, text="")
         if kind == "heading":
-            block = replace(block, level=int(token.tag[1:]), label=seen)
+            block = replace(block, level=int(token.tag[1:]), label=visible)
         elif token.type == "fence":
             block = replace(block, label=token.info.strip(), fence=token.markup)
-        elif content and not seen:
+        elif content and not visible:  # a paragraph of comments or tags alone
             block = replace(block, kind="metadata")
         yield token.map[0], token.map[1], block
 

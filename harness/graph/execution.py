@@ -280,7 +280,7 @@ class _Running:
 
     async def _outcome_without_call(self, call: StepCall) -> CallOutcome | None:
         """Finds the outcome of a call that need not be made; None if it must be made."""
-        if not self._is_wanted(call):
+        if not self._evaluate_when(call):
             self._skip_call(call, _NOT_WANTED)
             return CallOutcome(Skipped(reason=_NOT_WANTED))
         stored = await self._outputs.find(call)
@@ -288,8 +288,8 @@ class _Running:
             self._skip_call(call, f"failed, and is left out: {stored.value.reason}")
         return stored
 
-    def _is_wanted(self, call: StepCall) -> bool:
-        """Evaluates the `when` of a call's node, and records what it was given."""
+    def _evaluate_when(self, call: StepCall) -> bool:
+        """Evaluates the `when` of a call's node, and records the nodes whose outputs it got."""
         when = call.step.node.when
         if when is None:
             return True

@@ -70,11 +70,11 @@ class OpenExecutor(Protocol):
         content: ContentPolicy,
         give_again: Callable[[str], None],
     ) -> AbstractAsyncContextManager[Executor]:
-        """Opens it for the run with this tracer.
+        """Opens an executor whose calls the run's tracer records.
 
         `address` is that of its workers: `[execution] address`, `LOCAL`, or None if not given.
-        `content` is what workers record of texts. `give_again` is told the label of a call that is
-        made from its beginning.
+        `content` is what workers record of texts. Before a call is repeated, since its worker was
+        lost, `give_again` gets its label: the repeated call finds the replies that it had.
         """
 
 

@@ -364,8 +364,7 @@ class GraphInput:
         return self.parameter.default is not EMPTY and not self.parameter.is_mapped
 
 
-_ANY = (object, list[object])
-"""The types of an input without annotation."""
+_ANY = (object, list[object])  # the types of an input without annotation
 
 
 def graph_inputs(graph: Graph) -> dict[str, GraphInput]:

@@ -64,12 +64,12 @@ def plan_of(graph: Graph) -> Sequence[Step]:
 
 
 def _compile(graph: Graph) -> list[Step]:
+    """A step for each node, among the followers or consumers of the steps that it takes from."""
     steps = {node.name: _step(node, graph) for node in graph.nodes.values()}
     for step in steps.values():
         for name in step.node.sources:
-            source = steps.get(name)
-            if source is None:
-                continue
+            if (source := steps.get(name)) is None:
+                continue  # an input of the graph
             if source.gives_items and _takes_items_alone(step, name):
                 source.followers.append(step)
                 step.follows = True

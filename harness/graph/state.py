@@ -329,8 +329,7 @@ class Places:
 
     def _begin(self, queued: _QueuedCall, loan: Loan | None) -> None:
         """Begins a call with the place of a loan, or a free one, unless it has begun already."""
-        start = queued.start
-        queued.start = None
+        start, queued.start = queued.start, None  # it may still be in the other queue
         if start is None or self._free is None:
             return
         if loan is None:

@@ -81,7 +81,7 @@ def model_caches(
         for count in heads_kv
     ]
     state = _state_elements(file, heads=heads)
-    if not _is_known(file):
+    if not _has_known_caches(file):
         return tuple(_upper_bounds(file, full, state)), False
     # 1. Attention and recurrence.
     caches = [
@@ -111,7 +111,8 @@ def draft_layers(file: GgufFile) -> int:
     return count if count < file.layers else 0
 
 
-def _is_known(file: GgufFile) -> bool:
+def _has_known_caches(file: GgufFile) -> bool:
+    """Whether the header says which cache each layer has."""
     if file.architecture in _CACHES_OF_THEIR_OWN or file.any_begins(*_SIGNS_OF_AN_INDEX):
         return False
     if file.architecture not in _ATTENTION_INTERVAL and file.any_begins(*_SIGNS_OF_A_STATE):
@@ -149,7 +150,7 @@ def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> lis
 
 
 def _own_layers(file: GgufFile) -> int:
-    """How many layers have a cache of their own. The others, at the end, use those of these."""
+    """How many layers have a cache of their own; those at the end use an earlier one, or none."""
     if file.architecture == "gemma3n":
         return min(_GEMMA3N_OWN_LAYERS, file.layers)
     if file.architecture == "gemma4":
@@ -164,8 +165,7 @@ _ATTENTION_INTERVAL: Final = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 def _recurrent_layers(file: GgufFile) -> tuple[bool, ...]:
     if file.architecture not in _ATTENTION_INTERVAL:
         return (False,) * file.layers
-    flags = file.flags(".attention.recurrent_layers")
-    if flags is not None:
+    if (flags := file.flags(".attention.recurrent_layers")) is not None:
         return flags
     key = ".full_attention_interval"
     interval = file.count(key, default=_ATTENTION_INTERVAL[file.architecture])

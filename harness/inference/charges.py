@@ -128,8 +128,7 @@ class Charges:
         return math.ceil(most_input_tokens(request) * self._prompt_factors.get(request.model, 1.0))
 
     def _cost_usd(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
-        endpoint = self._endpoints.get(model)
-        if endpoint is None:
+        if (endpoint := self._endpoints.get(model)) is None:
             return None
         input_usd = endpoint.usd_per_million_input_tokens
         output_usd = endpoint.usd_per_million_output_tokens

@@ -455,8 +455,7 @@ class Client:
                 self.warn(notice)
 
     def _route(self, tag: str) -> Route:
-        route = self.routes.get(tag)
-        if route is None:
+        if (route := self.routes.get(tag)) is None:
             raise ConfigurationInvalid(
                 f"no endpoint is called '{tag}'; " + did_you_mean(tag, self.routes),
                 code="endpoint.unknown",

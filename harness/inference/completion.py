@@ -259,10 +259,8 @@ def _at_most(count: int | None, highest: int = _MOST_TOKENS) -> int | None:
     return None if count is None or not 0 <= count <= highest else count
 
 
-_LEAST_SHARE = 0.7
-"""The fewest tokens per word of a text: some tokenizers join two common words to one."""
-_FEWEST_TO_JUDGE = 500
-"""Prompts of fewer words are not judged: hardly a server has so short a context."""
+_LEAST_SHARE = 0.7  # tokens per word of a text: some tokenizers join two common words to one
+_FEWEST_TO_JUDGE = 500  # words of a prompt: hardly a server has so short a context
 
 
 def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:

@@ -63,8 +63,7 @@ def json_values_in(text: str) -> Iterator[tuple[Any, str]]:
     """The outermost objects and lists in a text, in their order, each with the text it is from."""
     end = 0
     for _ in range(_MOST_STARTS):
-        opening = _OPENING.search(text, end)
-        if opening is None:
+        if (opening := _OPENING.search(text, end)) is None:
             return
         try:
             value, end = DECODER.raw_decode(text, opening.start())

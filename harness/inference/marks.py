@@ -116,8 +116,7 @@ class MarkSplitter:
                     # Beside reasoning that came apart, what stands behind the thought decides.
                     reasoning += "" if self.apart else self._without_possible_mark((self._close,))
                     break
-                thought = self._thought(inside, close, behind)
-                if thought is None:
+                if (thought := self._thought(inside, close, behind)) is None:
                     self._buffer, self._state = self._open + self._buffer, "answer"
                     break
                 reasoning += thought

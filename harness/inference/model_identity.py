@@ -103,11 +103,13 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
     else:
         own_name = parse_model_name(endpoint.model_id)
         candidates = [parse_model_name(report.path or ""), *stated]
-        # An alias, such as `gpt-4`, says less than the server does.
+        # An alias without a size, such as `gpt-4`, counts only where the server says nothing.
         if own_name.has_size or not any(name.words for name in candidates):
             candidates.append(own_name)
         source = "server" if metadata else "name"
     names = tuple(name for name in candidates if name.words)
+    # An alias says little of the weights, but may say the family.
+    with_alias = (*names, own_name)
     return ModelIdentity(
         called=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         source=source,
@@ -115,10 +117,10 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         # The name that a person has written down overrules every other source.
         family=declared_family(endpoint.family)
         or first_family(map(parse_model_name, report.base_models))
-        or first_family((*map(parse_model_name, report.names), *names, own_name))
+        or first_family((*map(parse_model_name, report.names), *with_alias))
         or family_of_architecture(report.architecture),
         quantization=report.quantization
-        or next((name.quantization for name in (*names, own_name) if name.quantization), None),
+        or next((name.quantization for name in with_alias if name.quantization), None),
         fingerprint=_fingerprint(endpoint, report),
         servers=frozenset(server_address(url) for url in (endpoint.url, *endpoint.urls) if url),
         served=_served(report) if endpoint.path is None else None,

@@ -299,7 +299,10 @@ def tool_calls(
     calls: list[CallPiece] = []  # each is joined from all its pieces so far
     for piece in pieces:
         n = _place(calls, piece, offered)
-        calls[n : n + 1] = [_joined(calls[n], piece) if n < len(calls) else piece]
+        if n == len(calls):
+            calls.append(piece)
+        else:
+            calls[n] = _joined(calls[n], piece)
     used_ids = {*called_names(messages)}
     # Mistral's servers take nine letters and digits alone.
     new_ids = (new for new in map("call{:05}".format, count(1)) if new not in used_ids)
@@ -308,7 +311,7 @@ def tool_calls(
         id_ = call.id if call.id and call.id not in used_ids else next(new_ids)
         used_ids.add(id_)
         bare_name = _NAME.sub(r"\1", call.name)
-        name = bare_name if call.name not in offered and bare_name in offered else call.name
+        name = next((name for name in (call.name, bare_name) if name in offered), call.name)
         complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
     return tuple(complete)
 

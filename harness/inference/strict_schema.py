@@ -42,8 +42,9 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
     """The strict form of a part of a schema; raises `_TooOpenError` if it has none."""
     if not isinstance(part, Mapping) or "patternProperties" in part:
         raise _TooOpenError
+    # 1. The keywords: allowed ones stay, others become notes in the description.
     result: dict[str, Any] = {}
-    notes: list[str] = []  # keywords that move to the description
+    notes: list[str] = []
     for name, value in part.items():
         match name:
             case "properties" | "$defs":
@@ -67,19 +68,21 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
                 plain = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
                 text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
                 notes.append(f"{name}: {text}")
+    # 2. Optional keys: required, but may be null.
     if "properties" in result:
         result.setdefault("type", "object")
         for key, kind in result["properties"].items():
             # A constant distinguishes the options of a union, so it is never null.
             if key not in part.get("required", ()) and "const" not in kind:
                 result["properties"][key] = _nullable(kind)
+    # 3. Objects are closed. By default, one with properties has no others, one without has any.
     types = _types(result)
     if "object" in types:
-        # By default, an object with properties has no others, and one without has any.
         if part.get("additionalProperties", "properties" not in result) is not False:
             raise _TooOpenError
         result.setdefault("properties", {})
         result |= {"required": [*result["properties"]], "additionalProperties": False}
+    # 4. A list says what its items are, any other part what it is.
     is_open_list = "array" in types and "items" not in result
     if is_open_list or result.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
         raise _TooOpenError

@@ -143,16 +143,16 @@ class VectorIndex:
 
     def _update_missing(self, position: int, last: int) -> None:
         """Updates `missing`, and `_complete_up_to` by the first passage without a vector."""
-        complete = max(position, self._complete_up_to)
-        lacking = self._primary.without_vector(self._embedder, 1, after=complete)
+        after = max(position, self._complete_up_to)
+        lacking = self._primary.without_vector(self._embedder, 1, after=after)
         if not lacking:
             self._complete_up_to = last
             self.missing = 0
             return
         first, _ = lacking[0]
-        # Counting takes much longer than finding the first, so they are counted again only if
-        # another passage is the first.
-        if not self.missing or first > self._complete_up_to + 1:
+        # Counting takes much longer than finding the first, so the count stays as long as it.
+        is_first_as_before = self.missing > 0 and first == self._complete_up_to + 1
+        if not is_first_as_before:
             self.missing = max(1, self._primary.count_without_vector(self._embedder))
         self._complete_up_to = first - 1
 

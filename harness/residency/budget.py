@@ -57,7 +57,7 @@ class KeepAliveBudget:
         hosts: Tag → what loads and unloads the model.
         max_wait_s: The longest time that a call waits in favor of others, if calls and loads take
             no longer than before.
-        left: Tags of models that stay in memory when the budget closes: those of other servers.
+        stay_loaded: Tags of models that other servers keep in memory when the budget closes.
         outlives_runs: Whether another run may follow those that the budget serves.
 
     Raises `DoesNotFit` if pinned models do not fit beside each other.
@@ -71,7 +71,7 @@ class KeepAliveBudget:
         hosts: Mapping[str, Host],
         tracer: Tracer,
         max_wait_s: float = MAX_WAIT_S,
-        left: Collection[str] = (),
+        stay_loaded: Collection[str] = (),
         outlives_runs: bool = False,
     ) -> None:
         self._devices = {device.name: device for device in devices}
@@ -86,7 +86,7 @@ class KeepAliveBudget:
             changed=self._note_change,
             refuse=self._refuse,
         )
-        self._left = frozenset(left)
+        self._stay_loaded = frozenset(stay_loaded)
         self._outlives_runs = outlives_runs
         self._runs: dict[str, _RunShare] = {}
         # (run, node) → its calls that have a model now.
@@ -152,7 +152,7 @@ class KeepAliveBudget:
                 await group.__aexit__(None, None, None)
             finally:
                 self._refuse_all()
-                await self._residents.unload_all(but=self._left, reason="end of run")
+                await self._residents.unload_all(but=self._stay_loaded, reason="end of run")
                 self._report()
 
     @contextmanager
@@ -175,8 +175,7 @@ class KeepAliveBudget:
 
     def expect(self, forecast: Forecast, *, run: str) -> None:
         """Replaces the forecast of a run; does nothing if the run is not served."""
-        share = self._runs.get(run)
-        if share is None:
+        if (share := self._runs.get(run)) is None:
             return
         # Named here, and not in `forecast`, which is asked for at each call.
         share.forecast = Forecast(

@@ -293,8 +293,9 @@ class Choice:
             for strand in strands
         }
         residents = state.ledger.residents
-        # Name of each strand → its uses that models in memory do not allow yet; none if it ends.
+        # Name of each strand → its last uses, which models in memory do not allow yet; or none.
         self._ahead = self._proceed(uses, residents)
+        # The models of the uses before those.
         self._used_now = {
             model
             for name, models in uses.items()

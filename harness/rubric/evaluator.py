@@ -115,11 +115,13 @@ class Evaluator:
         rounds: list[list[Opinion]] = []
         absent: list[HarnessError] = []
         # A greedy judgement (sample 0) cannot be averaged with sampled ones.
-        for sample in range(1, limit + 1) if samples or limit > 1 else (0,):
+        is_one_of_several = bool(samples) or limit > 1
+        for sample in range(1, limit + 1) if is_one_of_several else (0,):
             opinions, errors = await self._ask_all(case, sample=sample)
             rounds += [opinions] if opinions else []
             absent += errors
-            if not all(isinstance(error, EvaluatorAbstained) for error in errors):
+            have_all_answered = all(isinstance(error, EvaluatorAbstained) for error in errors)
+            if not have_all_answered:
                 # Calibration needs all samples.
                 if samples is not None:
                     raise _failure(errors)

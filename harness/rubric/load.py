@@ -90,8 +90,7 @@ def _read(chain: tuple[Path, ...], folders: tuple[Path, ...], refuse: Refuse | N
         for name in file.fields.keys() & FILLED_IN
     ]
     written, base = file, None
-    base_path = _base_of(file, chain, folders)
-    if base_path is not None:
+    if (base_path := _base_of(file, chain, folders)) is not None:
         base = _read((*chain, base_path), folders, refuse)
         written, misfits = _extended(file, base.written)
         problems += misfits
@@ -346,17 +345,16 @@ def _merged(
 
 
 def _scores_of_another_scale(rubric: Rubric, base: Rubric, written: Written) -> Iterator[Problem]:
-    """The problem with scores taken over from a base whose scale has other ends."""
-    # There they mean something else: 8 of 10 is not 8 of 100.
+    """The problem with scores inherited from a base whose scale has other ends: 8 of 10 or 100."""
     scores: list[Written | None] = []
     if _ends_of(rubric.scale) != _ends_of(base.scale):
         scores += [written.fields.get(name) for name in ("pass_at", "focus_below")]
     base_names = {dimension.name for dimension in base.dimensions}
-    for dimension, fields in zip(rubric.dimensions, _items_of(written, "dimensions"), strict=True):
+    for dimension, item in zip(rubric.dimensions, _items_of(written, "dimensions"), strict=True):
         name = dimension.name
         if name in base_names and _ends_of(rubric.scale_of(name)) != _ends_of(base.scale_of(name)):
-            anchors = fields.fields.get("anchors")
-            scores += [fields.fields.get("floor"), *_items_of(fields, "caps")]
+            anchors = item.fields.get("anchors")
+            scores += [item.fields.get("floor"), *_items_of(item, "caps")]
             scores += anchors.fields.values() if anchors else ()
     inherited = [score for score in scores if score and score.path != written.path]
     if inherited:

@@ -125,8 +125,7 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
     The reason is empty if nothing was measured.
     """
     path = _Measured.path(rubric, directory)
-    file = _Measured.read(rubric, directory)
-    if file is None:
+    if (file := _Measured.read(rubric, directory)) is None:
         return None, ""
     again = "measure it again with 'harness rubric noise'"
     if file.rubric_sha256 != rubric.sha256:

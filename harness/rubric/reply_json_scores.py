@@ -228,9 +228,10 @@ def _answer_in(value: Value) -> bool | None:
     if word is None:
         return None
     is_true = bool(word["true"])
-    # Not any `no`: `true, it names no date` is true.
+    # `true or no` is in doubt, but not every `no` is: `true, it names no date` is true.
     opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
-    return None if re.search(opposite, word.string[word.end() :], re.IGNORECASE) else is_true
+    rest = word.string[word.end() :]
+    return None if re.search(opposite, rest, re.IGNORECASE) else is_true
 
 
 def _first_text(members: Mapping[str, Value], keys: Iterable[str]) -> str:

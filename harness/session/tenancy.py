@@ -259,7 +259,7 @@ async def open_budget(
         tracer=tracer,
         max_wait_s=settings.max_wait_s,
         # Servers keep their models when the budget closes.
-        left=[tag for tag in tenants if hosts[tag][0].url is not None],
+        stay_loaded=[tag for tag in tenants if hosts[tag][0].url is not None],
         outlives_runs=isinstance(tracer, SharedTracer),
     )
     describe_budget(budget, tracer)

@@ -32,6 +32,7 @@ _STOP_AT_END = re.compile(
     rf"(?:[.!?…‽‼⁇⁈⁉{_FULL_STOPS}]|[\u0370-\u03ff\u1f00-\u1fff][;\u037e]|[\u0900-\u0dff]\s?\|)"
     rf"(?:\s?[{_CLOSING}“‘«]|[⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
 )
+_BEFORE_CHARS, _FOLLOWING_CHARS = 20, 12  # around a stop, as much as `_is_end` looks at
 _OPENING = "\"'“‘«([*_¿¡"
 _TITLE = re.compile(r"(?:^|[\s(.])(?:(?!\d)[\u05d0-\u0dff]|डॉ|प्रो|श्री|ডাঃ|திரு)\.\s*\Z")
 # A stop ends no sentence behind a title, an item's number, or an abbreviation before a number.
@@ -88,8 +89,9 @@ def _sentence_ends(paragraph: str, language: Language | None) -> Iterator[int]:
         end = tail.end() if (tail := _TAIL.match(paragraph, candidate)) else candidate
         if end == start or _NUMBERING.fullmatch(paragraph, start, end):
             continue
-        before = paragraph[max(start, end - 20) : end]
-        if _is_end(before, paragraph[end : end + 12].lstrip(_OPENING), language):
+        before = paragraph[max(start, end - _BEFORE_CHARS) : end]
+        following = paragraph[end : end + _FOLLOWING_CHARS].lstrip(_OPENING)
+        if _is_end(before, following, language):
             yield end
             start = end
 
@@ -116,10 +118,7 @@ def _sentencex_ends(paragraph: str, language: Language | None) -> Iterator[int]:
 
 
 def _is_end(before: str, following: str, language: Language | None) -> bool:
-    """Whether a sentence ends where `before` does, with `following` behind it.
-
-    `following` is without opening marks; its first 12 letters suffice.
-    """
+    """Whether a sentence ends where `before` does, with `following`, less opening marks, behind."""
     mark, last = before.rstrip()[-1:], before.rstrip().rstrip(_CLOSING)[-1:]
     first = following[:1]
     has_no_case = first.isalpha() and first == first.lower() == first.title()  # also Georgian

@@ -124,7 +124,7 @@ def _rewritten(schema: Any, parent: dict[str, Any] | None, *, is_lenient: bool) 
 
 
 def _exact(part: dict[str, Any], parent: dict[str, Any] | None) -> Any:  # noqa: ANN401
-    """The part with all digits of Decimals, and without numbers as times or truths as numbers."""
+    """The part, with all digits of Decimals, no number read as a time, and no truth as a number."""
     kind = part["type"]
     if kind == "decimal":
         return core_schema.with_info_before_validator_function(_digits, part)
@@ -133,9 +133,10 @@ def _exact(part: dict[str, Any], parent: dict[str, Any] | None) -> Any:  # noqa:
         return part
     if kind in _TIMES:
         return core_schema.no_info_before_validator_function(_time_reader(kind), part)
-    choices = [c.value if isinstance(c, Enum) else c for c in part.get(_CHOICES.get(kind, ""), ())]
-    has_numbers = kind in _NUMBERS or any(isinstance(c, int | float) for c in choices)
-    if has_numbers and bool not in map(type, choices):
+    choices = part.get(_CHOICES.get(kind, ""), ())
+    types = {type(choice.value if isinstance(choice, Enum) else choice) for choice in choices}
+    has_numbers = kind in _NUMBERS or any(issubclass(type_, int | float) for type_ in types)
+    if has_numbers and bool not in types:
         return core_schema.no_info_before_validator_function(_no_truth, part)
     return part
 

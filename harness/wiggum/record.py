@@ -235,8 +235,8 @@ def earlier_loops(
     """The loops of a run that is resumed; unfinished ones begin again if records are `lost`."""
     loops = [loop for loop in recorded_loops(journal) if loop.key]
     is_cut = {label_of(output.node, output.item): output.is_cut for output in outputs}
-    # A node with an output is called again only if it changed, and then its loops have other keys;
-    # or because a loop in it had ended too early.
+    # Those of calls without an output, or with one for which a loop had ended too early. Any other
+    # call is made again only if it has changed, and then its loops have other keys.
     unfinished = [loop for loop in loops if is_cut.get(loop.call, True)]
     texts = {} if lost else texts_of(unfinished, journal)
     damage = "the journal was damaged, and may not have all of it"

@@ -403,7 +403,7 @@ async def test_a_server_that_has_died_keeps_nobody_from_its_room():
 @virtually
 async def test_closing_unloads_everything_even_if_one_stays_but_models_of_servers_of_their_own():
     machine = Machine(10, a=3, b=3, c=3)
-    async with machine.lending(left=["a"]) as budget:
+    async with machine.lending(stay_loaded=["a"]) as budget:
         for model in "abc":
             await use(budget, model)
         machine.broken.add("unload b")

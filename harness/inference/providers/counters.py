@@ -135,8 +135,7 @@ class MetricsSource:
 
         Never raises.
         """
-        address = self._address()
-        if address is None:
+        if (address := self._address()) is None:
             # A server that has been shut down runs nothing and holds nothing.
             self.pause_s = 0.0
             return tuple(replace(r, value=0.0) for r in self._last if not r.is_total)

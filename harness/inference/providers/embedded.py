@@ -119,8 +119,7 @@ class EmbeddedLlamaCpp(Engine):
 
     async def _serve(self, child: _Child, fields: Fields) -> str:
         """Has the child load the model; returns the address of its server, or raises."""
-        answer = await child.ask(fields)
-        if answer is None:
+        if (answer := await child.ask(fields)) is None:
             end = child.end_in_words()
             if "libgomp.so" in end:  # which images such as python:3.12-slim lack
                 end += "; install the OpenMP runtime: apt install libgomp1, or dnf install libgomp"

@@ -243,8 +243,11 @@ def _wait_in(fields: Mapping[str, Any], now_s: float) -> float | None:
         if (wait_s := _seconds(values.get(name), now_s, unit_s)) is not None:
             return wait_s
     # Of several limits, such as of requests and of tokens, those count of which nothing is left.
-    spent = (name for name in values if str(values.get(name.replace("reset", "remaining"))) == "0")
-    resets = [_seconds(values[name], now_s) for name in spent if "reset" in name]
+    resets = [
+        _seconds(value, now_s)
+        for name, value in values.items()
+        if "reset" in name and str(values.get(name.replace("reset", "remaining"))) == "0"
+    ]
     return max((wait_s for wait_s in resets if wait_s is not None), default=None)
 
 

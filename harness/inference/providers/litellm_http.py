@@ -168,8 +168,7 @@ class _Transport(httpx.AsyncBaseTransport):
     """Sends each request over the connections of the endpoint that is called, and nothing else."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        call = HTTP_CALL.get()
-        if call is None:
+        if (call := HTTP_CALL.get()) is None:
             raise httpx.NetworkError("litellm sends something by itself", request=request)
         with call.kept_error():
             return await call.send(request)
@@ -212,8 +211,7 @@ def make_careful(litellm: Any) -> None:  # noqa: ANN401 - litellm's own types ar
 
 
 def _check_address(request: httpx.Request) -> None:
-    call = HTTP_CALL.get()
-    if call is not None:
+    if (call := HTTP_CALL.get()) is not None:
         with call.kept_error():
             call.check_address(str(request.url))
 

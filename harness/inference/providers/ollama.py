@@ -248,7 +248,7 @@ class OllamaHost(ServerHost):
 
     async def unload(self) -> None:
         """Unloads the model, and waits until its runner has ended."""
-        await until(self._is_gone)
+        await until(self._ask_to_unload)
 
     async def report(self) -> HostReport:
         """The report of `/api/ps`, which also lists a model that is still being loaded."""
@@ -295,8 +295,8 @@ class OllamaHost(ServerHost):
         if not self.endpoint.embeddings and self.fields(page).get("done_reason") != "load":
             raise self.misread(page)
 
-    async def _is_gone(self) -> bool:
-        """Asks Ollama to unload the model if it is there; returns whether it was not there.
+    async def _ask_to_unload(self) -> bool:
+        """Asks Ollama to unload the model; True, without a request to unload, if it is not loaded.
 
         To be repeated until it returns True: another client may have called the model meanwhile.
         """
@@ -310,10 +310,10 @@ class OllamaHost(ServerHost):
         return False
 
     async def _undo_load(self) -> None:
-        await until(self._is_gone)
+        await until(self._ask_to_unload)
         # Ollama aborts a load whose client has gone, and may list it only a moment later.
         await asyncio.sleep(0.05)
-        await until(self._is_gone)
+        await until(self._ask_to_unload)
 
     async def _listed(self, path: str = "/api/ps") -> Any:  # noqa: ANN401 - JSON
         """The model's entry on a page of models, here the loaded ones; None if it is not listed."""

@@ -117,8 +117,7 @@ def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
 
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
     """The host of an endpoint's model, not connected yet; raises `ConfigurationInvalid`."""
-    host = provider_of(endpoint).host
-    if host is None:
+    if (host := provider_of(endpoint).host) is None:
         raise ConfigurationInvalid(
             f"endpoint '{endpoint.tag}': backend '{endpoint.backend}' cannot load or unload "
             "models on request; set manage to false",
@@ -129,8 +128,7 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
 
 def loading_of(endpoint: Endpoint) -> Loading:
     """How an endpoint's file is loaded; raises `ConfigurationInvalid` if its backend loads none."""
-    loading = provider_of(endpoint).loading
-    if loading is None:
+    if (loading := provider_of(endpoint).loading) is None:
         raise ConfigurationInvalid(
             f"backend '{endpoint.backend}' loads no file; leave path out of '{endpoint.tag}'",
             code="endpoint.stray-setting",
@@ -146,8 +144,7 @@ async def served_metadata(
     The name alone is no proof: llama-server ignores the name in a call, vLLM serves under any name,
     and a bare tag of Ollama's hides how the weights are packed.
     """
-    served = provider_of(endpoint).served
-    if served is None:
+    if (served := provider_of(endpoint).served) is None:
         return None
     try:
         pages = ServerPages(endpoint, Access(api_key=api_key))

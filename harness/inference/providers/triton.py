@@ -87,8 +87,7 @@ class TritonWire(HttpBackend):
         last: Mapping[str, Any] | None = None
         output_tokens: int | None = None
         async for value in values:
-            part = self._part(value)
-            if part is None:
+            if (part := self._part(value)) is None:
                 continue
             text = part.get("text_output")  # what is new since the part before
             if not isinstance(text, str):

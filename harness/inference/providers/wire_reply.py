@@ -257,7 +257,10 @@ def joined(field: Any, piece: Any, name: str = "") -> Any:  # noqa: ANN401 - JSO
         for item in piece:
             continued = (n for n, earlier in enumerate(items) if _continues(item, earlier))
             n = next(continued, len(items))
-            items[n : n + 1] = [joined(items[n], item) if n < len(items) else item]
+            if n == len(items):
+                items.append(item)
+            else:
+                items[n] = joined(items[n], item)
         return items
     if isinstance(field, str) and isinstance(piece, str) and name not in _NAMING:
         return field + piece

@@ -322,16 +322,14 @@ class _LabelTable:
         cells[place] = cell
 
     def _decision(self, cell: _Cell) -> bool | None:
-        decision = _decision(cell.value)
-        if decision is None:
+        if (decision := _decision(cell.value)) is None:
             problem = f"{str(cell.value)!r:.40}: write yes or no, or nothing"
             self._wrong(cell, problem, code="labels.not-yes-or-no")
         return decision
 
     def _score(self, cell: _Cell, value: object, name: str) -> float | None:
         scale = self.rubric.scale_of(name)
-        score = _number(value, scale)
-        if score is None:
+        if (score := _number(value, scale)) is None:
             self._wrong(cell, f"{str(value)!r:.40}: {_NO_NUMBER}", code="labels.not-a-number")
         elif not scale.min <= score <= scale.max:
             problem = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
@@ -395,9 +393,9 @@ def labels_in(row: Row) -> dict[str, str | float | bool]:
     """What people said of a row's draft, by columns such as `human.clear.anna`."""
     labels = {}
     for place, column in _places_in(row).items():
-        name = ".".join(place).rstrip(".")
         if place[0] in _LABELS:
             value = row.fields[column]
+            name = ".".join(place).rstrip(".")  # without a rater's name, the last part is empty
             labels[name] = value if isinstance(value, str | int | float) else str(value)
     return labels
 
@@ -432,7 +430,7 @@ def _places_in(row: Row) -> dict[_Place, str]:
     return columns
 
 
+# Column → field of `Labeled`, where the names differ.
 _FIELDS = {"human": "people", "score": "scores", "path": "draft"}
-"""Column → field of `Labeled`, where the names differ."""
 
 _NO_NUMBER = "not a number; write it with a point, 7.5, or leave it empty"

@@ -29,7 +29,7 @@ class PythonBlock:
     """The index of its section in `draft.sections`."""
     code: str
     """Dedented; an interactive session (`>>> `) without the lines that it printed."""
-    parsed: ast.Module | str
+    tree_or_fault: ast.Module | str
     """The tree, or why the code does not parse."""
 
 
@@ -38,7 +38,7 @@ def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
     for index, _, fence in draft.fences:
         if fence.language in _LABELS:
             code = _typed(textwrap.dedent(fence.code))
-            yield PythonBlock(index=index, code=code, parsed=_parse(code))
+            yield PythonBlock(index=index, code=code, tree_or_fault=_parse(code))
 
 
 class ParsesAsPython(Check):
@@ -58,12 +58,12 @@ class ParsesAsPython(Check):
             return NO_PYTHON
         findings = [
             draft.finding(
-                f"this Python does not parse: {block.parsed}",
+                f"this Python does not parse: {block.tree_or_fault}",
                 block.index,
                 code="check.python-invalid",
             )
             for block in blocks
-            if isinstance(block.parsed, str)
+            if isinstance(block.tree_or_fault, str)
         ]
         return Grade(share_without(findings, len(blocks)), tuple(findings))
 
@@ -124,8 +124,8 @@ class NoStubs(Check):
         findings = []
         faulty = total = 0
         for block in python_blocks(draft):
-            if not isinstance(block.parsed, str):
-                faults = [*_stubs(block.parsed), *_placeholders(block.code)]
+            if not isinstance(block.tree_or_fault, str):
+                faults = [*_stubs(block.tree_or_fault), *_placeholders(block.code)]
                 total += 1
                 faulty += bool(faults)
                 findings += [draft.finding(f.message, block.index, code=f.code) for f in faults]

@@ -68,7 +68,7 @@ def echoes(draft: Draft) -> tuple[Finding, ...]:
         talk = _TALK.search(line)
         if talk and _spaced(talk[0]) not in evidence:
             return True
-        if _spaced(line.partition(":")[0]) in whole_lines:
+        if _spaced(line.partition(":")[0]) in whole_lines:  # a label of a prompt, or a whole line
             return True
         words_of_line = _spaced(line)
         is_heading = line.lstrip().startswith("#")

@@ -67,8 +67,7 @@ class Function(Check):
                 module, content = _run(path)
         else:
             module, content = _import(place)
-        function = getattr(module, name, None)
-        if function is None:
+        if (function := getattr(module, name, None)) is None:
             functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
             raise Mistake(
                 f"{place} has no '{name}'; {did_you_mean(name, functions)}",
@@ -204,12 +203,14 @@ def _as_grade(result: Any) -> Grade | None:  # noqa: ANN401 - whatever a user's 
 
 
 def _is_valid(grade: Grade, draft: Draft) -> bool:
-    """Whether the share is in range and every finding names a section that exists."""
+    """Whether the fields are of their types and ranges, and sections of findings exist."""
     indices = {None, *range(len(draft.sections))}
     try:
-        # A share that is no number (NaN) is not between 0 and 1 either.
-        in_range = isinstance(grade.unjudged, str) and 0 <= grade.share <= 1
-        return in_range and all(f.section_index in indices for f in grade.findings)
+        return (
+            isinstance(grade.unjudged, str)
+            and 0 <= grade.share <= 1  # NaN is not
+            and all(finding.section_index in indices for finding in grade.findings)
+        )
     except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
 

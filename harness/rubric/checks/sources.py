@@ -100,6 +100,7 @@ def _is_among(number: Number, units: Mapping[Value, Collection[str]]) -> bool:
     if any(value in units and _fits(unit, units[value]) for value, unit in number.readings):
         return True
     # If the text has another date of the same year, its year and day are not those of this date.
+    # Values that are dates are texts, `2026-05-01`, of which five characters are the year.
     years = {value[:5] for value, _ in number.readings if isinstance(value, str)}
     has_other_date = any(isinstance(value, str) and value[:5] in years for value in units)
     return bool(number.parts) and number.parts <= units.keys() and not has_other_date
@@ -338,12 +339,12 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
     prose = without_addresses(_CODE_SPAN.sub(" _ ", composed(sentence)))
     prose = _without_dots(_ADDRESS.sub(" ", prose))
     for run in _runs(prose, nouns_have_capitals=nouns_have_capitals):
-        # The second part of `NATO-led` is no name.
+        # Of `NATO-led`, NATO alone is a name; of `vLLM`, all.
         names = (
             part
             for word in run
             for part in word.split("-")
-            if not part[:1].islower() or part == word
+            if part == word or not part[:1].islower()
         )
         yield Name(text=" ".join(run), parts=tuple(chain.from_iterable(map(terms, names))))
 

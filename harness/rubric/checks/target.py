@@ -106,10 +106,10 @@ def targets_for(output: object, target: object) -> tuple[str, ...]:
     """The texts of `texts_of`; for an output that is a list, first the whole list of targets."""
     texts = texts_of(target)
     # Any of several targets is right, but for a list they may be what it has to hold.
-    if isinstance(target, list | tuple) and not isinstance(output, str):
-        is_list = text_of(output).startswith("[")
-        return (text_of(target), *texts) if is_list else texts
-    return texts
+    if not isinstance(target, list | tuple) or isinstance(output, str):
+        return texts
+    is_list = text_of(output).startswith("[")
+    return (text_of(target), *texts) if is_list else texts
 
 
 def _parts(target: object) -> list[object] | tuple[object, ...]:
