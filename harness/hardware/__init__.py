@@ -13,13 +13,12 @@ from harness.hardware.footprint import (
     prompt_kv_bytes,
     split_footprint,
 )
-from harness.hardware.gguf import GgufHeader, gguf_header_from_values, read_gguf_header
+from harness.hardware.gguf import gguf_header_from_values, read_gguf_header
 from harness.hardware.quantization import CacheType, file_type_name, is_below_evaluator_floor
 
 __all__ = [
     "CacheType",
     "Footprint",
-    "GgufHeader",
     "Loading",
     "file_type_name",
     "first_gpu_layer",

@@ -3,7 +3,7 @@
 from harness.memory.database import Place, StoreUrl, is_url, place_of
 from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder
 from harness.memory.minilm import MiniLmEmbedder
-from harness.memory.passage import Added, Filter, Hit, Hits, Merge, Passage, Refusal, Scalar, Turn
+from harness.memory.passage import Added, Filter, Hit, Hits, Passage, Refusal, Scalar, Turn
 from harness.memory.primary import PrimaryStore, Progress, copy
 from harness.memory.ranking import Mode
 from harness.memory.store import MemoryStore
@@ -15,7 +15,6 @@ __all__ = [
     "Hit",
     "Hits",
     "MemoryStore",
-    "Merge",
     "MiniLmEmbedder",
     "Mode",
     "Passage",

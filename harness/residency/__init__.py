@@ -1,6 +1,5 @@
 """The keep-alive budget: which models are in memory, and which is loaded next."""
 
-from harness.inference import Host
 from harness.inference.providers.provider import HostReport
 from harness.residency.budget import MAX_WAIT_S, KeepAliveBudget
 from harness.residency.ledger import (
@@ -18,7 +17,6 @@ __all__ = [
     "NOTHING_KNOWN",
     "Device",
     "Forecast",
-    "Host",
     "HostReport",
     "KeepAliveBudget",
     "Need",

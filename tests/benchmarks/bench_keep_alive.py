@@ -44,9 +44,8 @@ for place in ("residency", "inference"):
 from servers.llama_router import LlamaRouter, Routed
 from servers.ollama_residency import GIB, Pulled, ResidentOllama
 
-from harness.inference import Backend, ChatRequest, Completion, Endpoint
+from harness.inference import Backend, ChatRequest, Completion, Endpoint, Host
 from harness.inference.providers.registry import connect, host_of
-from harness.residency import Host
 from harness.session import Pipeline, Run, Settings
 from harness.session.settings import BudgetSettings, TraceSettings, demo_endpoint
 from harness.session.tenancy import file_footprint

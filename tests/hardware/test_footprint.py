@@ -10,7 +10,6 @@ from logged_memory import MIB, MOST_WITH_A_DOUBT, exact_bytes, logged_memory
 from harness.errors import InvalidInput
 from harness.hardware import (
     Footprint,
-    GgufHeader,
     Loading,
     format_bytes,
     gguf_footprint,
@@ -19,7 +18,7 @@ from harness.hardware import (
     read_gguf_header,
 )
 from harness.hardware.footprint import compute_bytes, layer_cache_bytes, prompt_kv_bytes
-from harness.hardware.gguf import even_weights
+from harness.hardware.gguf import GgufHeader, even_weights
 from harness.hardware.gguf_caches import LayerCache
 
 
